@@ -1,0 +1,227 @@
+"""What clustering sees: blocks of rows, and tables of centers laid out for the kernels.
+
+A block is a sketched chunk with the squared norms of its rows. A `CenterTable` finds nearest centers for any rows,
+dense or CSR, in the same way whatever rows come along: dense products are made in batches of one fixed shape, so that a row's label
+never depends on its neighbours. May import kernels and below; never sees a source or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.kernels import lloyd as kernels
+
+Matrix = NDArray[Any] | sp.csr_array
+NO_WEIGHTS = np.empty(0, np.float64)
+BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
+LANES = 8  # a table's columns are padded to whole vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Sketched rows.
+
+    Attributes
+    ----------
+    X : float32 or float64 ndarray (n, m), or csr_array (n, m) whose entries may repeat an index
+    d2norms : float64 (n,)
+        Squared norms of the rows.
+    weights : float64 (n,) or (0,)
+        Sample weights; empty where every row weighs 1.
+    """
+
+    X: Matrix
+    d2norms: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_bytes(self) -> int:
+        stored = self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes if sp.issparse(self.X) else self.X.nbytes
+        return int(stored + self.d2norms.nbytes + self.weights.nbytes)
+
+    def total_weight(self) -> float:
+        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
+
+    def total_d2norm(self) -> float:
+        """Weighted sum of the rows' squared norms."""
+        return float(self.weights @ self.d2norms) if len(self.weights) else float(self.d2norms.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class CenterTable:
+    """Centers laid out for nearest-center kernels.
+
+    With s the mean of the centers, ``x @ table + bias`` is ``||x - c||^2 - ||x||^2`` for every c:
+    ``table = -2 (C - s)^T`` and ``bias = ||c - s||^2 + 2 s.(c - s)``. Taking s out keeps float32 products small when
+    the data lie far from the origin.
+
+    Attributes
+    ----------
+    centers : float64 (k, m)
+    table : float32 or float64 (m, p)
+        p is k, padded to whole vectors.
+    bias : same dtype (p,)
+        Infinite where padded.
+    """
+
+    centers: NDArray[np.float64]
+    table: NDArray[Any]
+    bias: NDArray[Any]
+
+    @classmethod
+    def build(cls, centers: NDArray[np.float64], dtype: Any) -> CenterTable:
+        """Lay out centers of shape (k, m) for products in `dtype` (float32 or float64)."""
+        n_clusters, n_components = centers.shape
+        padded = -(-n_clusters // LANES) * LANES
+        shift = centers.mean(axis=0)
+        centered = centers - shift
+        table = np.zeros((n_components, padded), dtype)
+        table[:, :n_clusters] = (-2 * centered).T
+        bias = np.full(padded, np.inf, dtype)
+        bias[:n_clusters] = np.einsum("ij,ij->i", centered, centered) + 2 * centered @ shift
+        return cls(centers, table, bias)
+
+    @property
+    def n_clusters(self) -> int:
+        return self.centers.shape[0]
+
+    def nearest(self, X: Matrix, *, seconds: bool = False) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+        """Find every row's nearest center.
+
+        Parameters
+        ----------
+        X : ndarray (n, m) of any real dtype, or csr_array (n, at most m)
+        seconds : bool
+            Whether to find the score of the second nearest center too.
+
+        Returns
+        -------
+        labels : int32 (n,)
+        scores : (n,)
+            Squared distance to the nearest center less the row's squared norm.
+        second_scores : (n,), or (0,) unless asked for
+            The same for the second nearest; infinite where k is 1.
+        """
+        n_rows = X.shape[0]
+        labels = np.empty(n_rows, np.int32)
+        scores = np.empty(n_rows, self.table.dtype)
+        second_scores = np.empty(n_rows if seconds else 0, self.table.dtype)
+        if isinstance(X, np.ndarray):
+            for start, batch, products in self._products(X):
+                stop = min(start + len(batch), n_rows)
+                kernels.nearest_dense(
+                    products, self.bias, labels[start:stop], scores[start:stop], second_scores[start:stop]
+                )
+        else:
+            data = X.data.astype(self.table.dtype, copy=False)
+            kernels.nearest_csr(X.indptr, X.indices, data, self.table, self.bias, labels, scores, second_scores)
+        return labels, scores, second_scores
+
+    def scores(self, X: Matrix) -> NDArray[Any]:
+        """Squared distances to all centers less the rows' squared norms (n, k)."""
+        out = np.empty((X.shape[0], self.table.shape[1]), self.table.dtype)
+        if isinstance(X, np.ndarray):
+            for start, _, products in self._products(X):
+                np.add(products[: len(out) - start], self.bias, out=out[start : start + len(products)])
+        else:
+            data = X.data.astype(self.table.dtype, copy=False)
+            kernels.scores_csr(X.indptr, X.indices, data, self.table, self.bias, out)
+        return out[:, : self.n_clusters]
+
+    def _products(self, X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+        """Yield (first row, batch, ``batch @ table``); the last batch is filled up with zeros."""
+        n_batch = batch_rows(*self.table.shape)
+        products = np.empty((n_batch, self.table.shape[1]), self.table.dtype)
+        for start, batch in dense_batches(X, n_batch, self.table.dtype):
+            yield start, batch, np.matmul(batch, self.table, out=products)
+
+
+def batch_rows(n_components: int, n_columns: int) -> int:
+    """Rows of one dense product: a function of the table's shape alone, so that every row is computed alike."""
+    rows = BATCH_ENTRIES // max(n_components, n_columns)
+    return max(256, min(4096, rows // 64 * 64))
+
+
+def dense_batches(X: NDArray[Any], n_batch: int, dtype: Any) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (first row, rows as a C-contiguous array of `dtype`), always `n_batch` of them; filled up with zeros."""
+    ready = X.dtype == dtype and X.flags.c_contiguous
+    buffer = None
+    for start in range(0, X.shape[0], n_batch):
+        rows = X[start : start + n_batch]
+        if ready and len(rows) == n_batch:
+            yield start, rows
+            continue
+        if buffer is None:
+            buffer = np.zeros((n_batch, X.shape[1]), dtype)
+        buffer[: len(rows)] = rows
+        buffer[len(rows) :] = 0
+        yield start, buffer
+
+
+def working_dtype(dtype: Any) -> np.dtype[Any]:
+    """float64 for types that float32 cannot hold exactly, float32 for the others."""
+    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
+
+
+def as_working(values: NDArray[Any]) -> NDArray[Any]:
+    """The values in their `working_dtype`; no copy where they have it."""
+    return values.astype(working_dtype(values.dtype), copy=False)
+
+
+def row_d2norms(X: Matrix) -> NDArray[np.float64]:
+    """Squared norms of rows in float64; CSR entries must not repeat an index."""
+    out = np.empty(X.shape[0], np.float64)
+    if isinstance(X, np.ndarray):
+        n_batch = batch_rows(X.shape[1], 1)
+        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
+            kernels.d2norms_dense(batch[: len(out) - start], out[start : start + n_batch])
+    else:
+        kernels.d2norms_csr(X.indptr, as_working(X.data), out)
+    return out
+
+
+def row_d2(X: Matrix, labels: NDArray[np.int32], centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared distance of every row to the center of its label, in float64; 0 for label -1.
+
+    Parameters
+    ----------
+    X : ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row
+    labels : int32 (n,)
+    centers : float64 (k, m)
+    """
+    out = np.empty(X.shape[0], np.float64)
+    if isinstance(X, np.ndarray):
+        n_batch = batch_rows(X.shape[1], 1)
+        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
+            kernels.d2_dense(batch, labels[start : start + n_batch], centers, out[start : start + n_batch])
+    else:
+        centers_d2 = np.einsum("ij,ij->i", centers, centers)
+        kernels.d2_csr(X.indptr, X.indices, as_working(X.data), labels, centers, centers_d2, out)
+    return out
+
+
+def add_rows(
+    X: Matrix,
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.float64],
+) -> None:
+    """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out."""
+    if isinstance(X, np.ndarray):
+        n_batch = batch_rows(X.shape[1], 1)
+        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
+            stop = start + n_batch
+            kernels.add_dense(batch, weights[start:stop], labels[start:stop], sums, counts)
+    else:
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, labels, sums, counts)

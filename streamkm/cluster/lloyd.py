@@ -1,0 +1,244 @@
+"""Lloyd's algorithm on blocks, wherever they are held, and the sums that every step and every pass gathers.
+
+The loop and its stopping rule are here; one step on one block is the kernels' work. Sums are float64, gathered in block order in
+a fixed tree. May import compute and below; never sees a source or a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import Block, CenterTable, add_rows, row_d2
+from streamkm.compute import Executor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a step gathers over rows: one addend of the reduction.
+
+    Attributes
+    ----------
+    sums : float64 (k, m)
+        Weighted sums of the rows of each cluster.
+    counts : float64 (k,)
+        Their total weight.
+    d2 : float64
+        Weighted sum of squared distances to the centers, where the step computes it.
+    """
+
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    d2: float = 0.0
+
+    @classmethod
+    def zeros(cls, n_clusters: int, n_components: int) -> Totals:
+        return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
+
+    def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cluster means (k, m); rows of `fallback` for clusters without weight."""
+        filled = self.counts > 0
+        means = self.sums / np.where(filled, self.counts, 1.0)[:, None]
+        means[~filled] = fallback[~filled]
+        return means
+
+
+def join_totals(parts: Sequence[Totals]) -> Totals:
+    """Add up, in order; no addend is changed."""
+    sums, counts, d2 = parts[0].sums.copy(), parts[0].counts.copy(), parts[0].d2
+    for part in parts[1:]:
+        sums += part.sums
+        counts += part.counts
+        d2 += part.d2
+    return Totals(sums, counts, d2)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks in order, held by an executor.
+
+    Attributes
+    ----------
+    handles : tuple
+        Blocks, or futures of blocks.
+    n_rows, total_weight, total_d2norm : numbers
+        Over all blocks; `total_d2norm` is the weighted sum of squared norms.
+    n_components : int
+    dtype : dtype
+        Of the products with centers: float32 or float64.
+    """
+
+    executor: Executor
+    handles: tuple[Any, ...]
+    n_rows: int
+    n_components: int
+    dtype: np.dtype[Any]
+    total_weight: float
+    total_d2norm: float
+
+    @classmethod
+    def of_local(cls, executor: Executor, blocks: Sequence[Block], n_components: int) -> Blocks:
+        """Blocks that are in this process."""
+        return cls(
+            executor,
+            tuple(blocks),
+            sum(block.n_rows for block in blocks),
+            n_components,
+            blocks[0].X.dtype,
+            sum(block.total_weight() for block in blocks),
+            sum(block.total_d2norm() for block in blocks),
+        )
+
+    def table(self, centers: NDArray[np.float64]) -> CenterTable:
+        """Lay out centers (k, m) for these blocks."""
+        return CenterTable.build(centers, self.dtype)
+
+    def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
+        """Assign every row to its nearest center; gather sums and counts."""
+        table = self.executor.share(self.table(centers))
+        return self.executor.fold(stage, _step, join_totals, self.handles, len(self.handles), table)
+
+
+@dataclass(frozen=True, slots=True)
+class LloydResult:
+    """Where Lloyd's algorithm stopped.
+
+    Attributes
+    ----------
+    centers : float64 (k, m)
+    inertia : float
+        Sum of squared distances of the last step's assignment to the centers that made it.
+    n_iter : int
+    converged : bool
+        Whether the stopping rule ended it, not `max_iter`.
+    history : tuple of float
+        Inertia before each update.
+    """
+
+    centers: NDArray[np.float64]
+    inertia: float
+    n_iter: int
+    converged: bool
+    history: tuple[float, ...]
+
+
+def lloyd(
+    blocks: Blocks,
+    centers: NDArray[np.float64],
+    *,
+    max_iter: int,
+    tol: float,
+    on_step: Callable[[float], None] | None = None,
+) -> LloydResult:
+    """Run Lloyd's algorithm.
+
+    O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to the row
+    farthest from its center.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    centers : float64 (k, m)
+        Where to start.
+    max_iter : int
+        Steps at most.
+    tol : float
+        Stop when a step lowers the inertia by no more than this share of it. 0: stop at the fixed point.
+    on_step : callable, optional
+        Gets the inertia after every step.
+
+    Returns
+    -------
+    LloydResult
+        `centers` may have fewer than k rows if the data have fewer distinct rows.
+
+    References
+    ----------
+    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982).
+    """
+    history: list[float] = []
+    converged = False
+    while len(history) < max_iter and not converged:
+        totals = blocks.totals(centers)
+        inertia = inertia_of(totals, centers, blocks.total_d2norm)
+        updated = totals.means(fallback=centers)
+        empty = np.flatnonzero(totals.counts == 0)
+        if len(empty):
+            updated = _refill(blocks, centers, updated, empty)
+        elif history:
+            converged = history[-1] - inertia <= tol * inertia if tol > 0 else np.array_equal(updated, centers)
+        if on_step is not None:
+            on_step(inertia)
+        history.append(inertia)
+        centers = updated
+    return LloydResult(centers, history[-1] if history else float("nan"), len(history), converged, tuple(history))
+
+
+def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:
+    """Sum of squared distances from sums alone: ``sum w |x|^2 - 2 sum c.S + sum n |c|^2``, float64, at least 0."""
+    crossed = float(np.einsum("ij,ij->", centers, totals.sums))
+    squared = float(totals.counts @ np.einsum("ij,ij->i", centers, centers))
+    return max(0.0, total_d2norm - 2 * crossed + squared)
+
+
+def _step(state: Totals | None, block: Block, table: CenterTable) -> tuple[Totals, None]:
+    totals = Totals.zeros(*table.centers.shape) if state is None else state
+    labels, _, _ = table.nearest(block.X)
+    add_rows(block.X, block.weights, labels, totals.sums, totals.counts)
+    return totals, None
+
+
+def _refill(
+    blocks: Blocks, centers: NDArray[np.float64], updated: NDArray[np.float64], empty: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Move clusters without rows to the farthest rows; drop them where every row lies on its center."""
+    shared = blocks.executor.share(blocks.table(centers))
+    pieces = list(blocks.executor.map("refill", _farthest, blocks.handles, shared, len(empty)))
+    d2 = np.concatenate([piece[0] for piece in pieces])
+    rows = np.concatenate([piece[1] for piece in pieces])
+    order = np.argsort(-d2, kind="stable")
+    _, first = np.unique(rows[order], axis=0, return_index=True)  # equal rows fill one cluster, not several
+    chosen = order[np.sort(first)][: len(empty)]
+    chosen = chosen[d2[chosen] > 0]
+    updated[empty[: len(chosen)]] = rows[chosen]
+    logger.debug("%d clusters lost their rows; %d moved to the farthest rows", len(empty), len(chosen))
+    return np.delete(updated, empty[len(chosen) :], axis=0)
+
+
+def _farthest(block: Block, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The `n_wanted` rows of a block farthest from their centers, densely, with their squared distances."""
+    X = merged(block.X)
+    labels, _, _ = table.nearest(X)
+    d2 = row_d2(X, labels, table.centers)
+    if len(block.weights):
+        d2[block.weights == 0] = 0
+    d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
+    top = np.argsort(-d2, kind="stable")[:n_wanted]
+    return d2[top], densified(X, top, table.centers.shape[1])
+
+
+def merged(X: NDArray[Any] | sp.csr_array) -> NDArray[Any] | sp.csr_array:
+    """The same rows with entries that repeat an index added up; dense rows as they are."""
+    if isinstance(X, np.ndarray):
+        return X
+    copy = X.copy()
+    copy.sum_duplicates()
+    return copy
+
+
+def densified(X: NDArray[Any] | sp.csr_array, rows: NDArray[np.intp], n_components: int) -> NDArray[np.float64]:
+    """Chosen rows as float64 (len(rows), n_components)."""
+    if isinstance(X, np.ndarray):
+        return X[rows].astype(np.float64)
+    out = np.zeros((len(rows), n_components))
+    picked = X[rows].tocoo()
+    np.add.at(out, (picked.coords[0], picked.coords[1]), picked.data)
+    return out

@@ -1,0 +1,162 @@
+"""Leaving local optima: take a center from where it is hardly missed to where a cluster holds two.
+
+Works on the sampled rows, in one process. Each round compares, for all clusters at once, the cost of removing a center
+(every row of it falls to its second nearest) with the gain of splitting one (2-means inside it), makes the swaps that pay, and keeps
+them if a few Lloyd steps confirm it. May import lloyd, blocks and below.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable
+from streamkm.cluster.lloyd import Blocks, lloyd
+from streamkm.compute import Executor
+from streamkm.kernels import splitting
+
+logger = logging.getLogger(__name__)
+
+SPLIT_STEPS = 6  # of 2-means; the halves are tidied up by Lloyd steps on everything afterwards
+SPLIT_TRIALS = 2
+LLOYD_STEPS = 3  # after a round of swaps, before it is judged
+
+
+def split_merge(
+    whole: Block,
+    pieces: Blocks,
+    centers: NDArray[np.float64],
+    *,
+    max_rounds: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Improve centers by swaps until none pays.
+
+    One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers, and
+    the Lloyd steps.
+
+    Parameters
+    ----------
+    whole : Block of n rows
+        All rows.
+    pieces : Blocks
+        The same rows, cut for the threads of a local executor.
+    centers : float64 (k, m)
+        At a local optimum, or near one.
+    max_rounds : int
+    rng : Generator
+
+    Returns
+    -------
+    centers : float64 (k, m)
+        With an inertia not above that of the given ones.
+
+    References
+    ----------
+    The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search algorithm for the
+    clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost instead of at random.
+    """
+    n_swaps = max(1, len(centers) // 8)
+    inertia = lloyd(pieces, centers, max_iter=1, tol=0).inertia
+    tried: set[tuple[int, int]] = set()
+    for round_ in range(max_rounds):
+        if len(centers) < 3 or n_swaps == 0:
+            break
+        swaps, halves = _swaps(whole, pieces, centers, n_swaps, rng, tried)
+        if not swaps:
+            break
+        changed = centers.copy()
+        for split, removed in swaps:
+            changed[split], changed[removed] = halves[split]
+        result = lloyd(pieces, changed, max_iter=LLOYD_STEPS, tol=0)
+        logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), inertia, result.inertia)
+        if result.inertia < inertia and len(result.centers) == len(centers):
+            centers, inertia = result.centers, result.inertia
+            tried.clear()
+        else:
+            if len(swaps) == 1:
+                tried.update(swaps)
+            n_swaps = len(swaps) // 2 if len(swaps) > 1 else n_swaps
+            if len(tried) >= MAX_FAILURES:
+                break
+    return centers
+
+
+MAX_FAILURES = 3  # single swaps in a row that promised a gain and gave none
+
+
+def _swaps(
+    whole: Block,
+    pieces: Blocks,
+    centers: NDArray[np.float64],
+    n_swaps: int,
+    rng: np.random.Generator,
+    tried: set[tuple[int, int]],
+) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
+    labels, costs = _removal_costs(pieces, centers)
+    gains, halves = _split_gains(pieces.executor, whole, labels, len(centers), rng)
+    swaps: list[tuple[int, int]] = []
+    busy: set[int] = set()
+    removals = iter(np.argsort(costs, kind="stable").tolist())
+    removed = next(removals)
+    for split in np.argsort(-gains, kind="stable").tolist():
+        while removed in busy or removed == split:
+            removed = next(removals, -1)
+            if removed < 0:
+                return swaps, halves
+        if len(swaps) == n_swaps or gains[split] <= costs[removed]:
+            break
+        if split in busy or (split, removed) in tried:
+            continue
+        swaps.append((split, removed))
+        busy.update((split, removed))
+    return swaps, halves
+
+
+def _removal_costs(pieces: Blocks, centers: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Labels (n,), and for each cluster what its rows lose when they fall to their second nearest centers (k,)."""
+    table = pieces.executor.share(pieces.table(centers))
+    labels, losses = zip(*pieces.executor.map("search", _losses, pieces.handles, table), strict=True)
+    labels = np.concatenate(labels)
+    return labels, np.bincount(labels, np.concatenate(losses), minlength=len(centers))
+
+
+def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    labels, scores, seconds = table.nearest(block.X, seconds=True)
+    losses = seconds.astype(np.float64) - scores
+    return labels, losses * block.weights if len(block.weights) else losses
+
+
+def _split_gains(
+    executor: Executor, whole: Block, labels: NDArray[np.int32], n_clusters: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m)."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(n_clusters + 1))
+    seeds = rng.random((n_clusters, SPLIT_TRIALS, 2))
+    tasks = [(order[starts[c] : starts[c + 1]], seeds[c]) for c in range(n_clusters)]
+    found = list(executor.map("search", _split, tasks, whole))
+    return np.array([gain for gain, _ in found]), np.stack([halves for _, halves in found])
+
+
+def _split(task: tuple[NDArray[np.int64], NDArray[np.float64]], whole: Block) -> tuple[float, NDArray[np.float64]]:
+    rows, seeds = task
+    best_gain, best = 0.0, np.zeros((2, whole.X.shape[1]))
+    if len(rows) < 2:
+        return best_gain, best
+    X = whole.X
+    for trial in seeds:
+        first = int(trial[0] * len(rows))
+        pair = np.array([first, (first + 1 + int(trial[1] * (len(rows) - 1))) % len(rows)])
+        halves = np.zeros_like(best)
+        if sp.issparse(X):
+            gain = splitting.split_csr(X.indptr, X.indices, X.data, whole.weights, rows, pair, SPLIT_STEPS, halves)
+        else:
+            gain = splitting.split_dense(X, whole.weights, rows, pair, SPLIT_STEPS, halves)
+        if gain > best_gain:
+            best_gain, best = gain, halves
+    return best_gain, best

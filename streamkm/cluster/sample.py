@@ -1,0 +1,181 @@
+"""The row sample: original rows, kept while the data are sketched.
+
+The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone: not on chunks, workers or timing.
+In order of their hashes, every prefix of the sample is a uniform sample too. May import sketches, blocks and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, Matrix, row_d2norms, working_dtype
+from streamkm.kernels.countsketch import merged_d2norms
+from streamkm.kernels.hashing import hash_places
+from streamkm.sketches import Sketch
+
+HIGHEST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRule:
+    """Which rows may come into the sample.
+
+    Attributes
+    ----------
+    size : int
+        Rows at most.
+    seed : int
+        Of the hash of places.
+    limit : int
+        Only places that hash below it: keeps the candidates of a chunk few where the number of rows is known.
+    """
+
+    size: int
+    seed: int
+    limit: int
+
+    @classmethod
+    def of(cls, size: int, seed: int, estimated_rows: int | None) -> SampleRule:
+        """Set the limit so that about twice `size` of the estimated rows are candidates (all, where nothing is known)."""
+        limit = HIGHEST
+        if estimated_rows is not None and estimated_rows > 2 * size:
+            limit = int(HIGHEST * (2 * size / estimated_rows))
+        return cls(size, seed, limit)
+
+    def candidates(self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64]) -> Candidates:
+        """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
+        hashes = np.empty(len(places), np.int64)
+        hash_places(np.uint64(self.seed), places, hashes)
+        picked = np.flatnonzero(hashes < self.limit) if self.limit < HIGHEST else np.arange(len(hashes))
+        if len(picked) > self.size:
+            picked = picked[np.argpartition(hashes[picked], self.size - 1)[: self.size]]
+            picked.sort()
+        return Candidates(X if len(picked) == len(hashes) else X[picked], hashes[picked], rows[picked])
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows that may come into the sample.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (c, d)
+        In the source's dtype.
+    hashes, rows : int64 (c,)
+        Priorities (lowest first) and row numbers.
+    """
+
+    X: Matrix
+    hashes: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A uniform sample of original rows, in the order of their hashes.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (s, d)
+        In the source's dtype.
+    rows : int64 (s,)
+        Row numbers in the source.
+    weights : float64 (s,) or (0,)
+    complete : bool
+        Whether these are all (valid) rows of the source.
+    """
+
+    X: Matrix
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    complete: bool
+
+    def block(self, sketch: Sketch, n_rows: int | None = None) -> Block:
+        """The first rows (all, by default), sketched."""
+        X = sketch.apply(self.X[:n_rows])
+        d2norms = np.empty(0) if n_rows == 0 else sketched_d2norms(X)
+        return Block(X, d2norms, self.weights[:n_rows])
+
+    def original_blocks(self, n_pieces: int) -> list[Block]:
+        """The rows as floats in their original features, cut into pieces."""
+        cuts = np.linspace(0, len(self.rows), n_pieces + 1).astype(int)
+        blocks = []
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+            if stop > start:
+                X = as_block_matrix(self.X[start:stop])
+                blocks.append(Block(X, row_d2norms(X), self.weights[start:stop]))
+        return blocks
+
+
+class SampleCollector:
+    """Gathers candidates chunk by chunk, in order, and keeps the lowest hashes.
+
+    Parameters
+    ----------
+    size : int
+        Rows to keep at most.
+    """
+
+    def __init__(self, size: int):
+        self._size = size
+        self._kept: list[Candidates] = []
+        self._n_kept = 0
+
+    def add(self, candidates: Candidates, first_row: int) -> None:
+        """Take the candidates of a chunk whose first row has the number `first_row`."""
+        self._kept.append(Candidates(candidates.X, candidates.hashes, candidates.rows + first_row))
+        self._n_kept += len(candidates.rows)
+        if self._n_kept > 2 * self._size:
+            self._kept = [self._lowest(None)]
+            self._n_kept = len(self._kept[0].rows)
+
+    def sample(self, n_features: int, n_rows: int, weights: NDArray[np.float64]) -> Sample:
+        """The sample of `n_rows` rows in all, `n_features` wide; `weights` of all rows of the source, or empty."""
+        lowest = self._lowest(n_features)
+        picked = weights[lowest.rows] if len(weights) else NO_WEIGHTS
+        return Sample(lowest.X, lowest.rows, picked, complete=len(lowest.rows) == n_rows)
+
+    def _lowest(self, n_features: int | None) -> Candidates:
+        hashes = np.concatenate([candidates.hashes for candidates in self._kept])
+        rows = np.concatenate([candidates.rows for candidates in self._kept])
+        order = np.lexsort((rows, hashes))[: self._size]
+        X = stacked([candidates.X for candidates in self._kept], n_features)
+        return Candidates(X[order], hashes[order], rows[order])
+
+
+def stacked(parts: Sequence[Matrix], n_features: int | None = None) -> Matrix:
+    """Rows one under the other; CSR parts may differ in width (None: as wide as the widest)."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+    width = n_features or max(part.shape[1] for part in parts)
+    widened = [sp.csr_array((part.data, part.indices, part.indptr), shape=(part.shape[0], width)) for part in parts]
+    return sp.csr_array(sp.vstack(widened, format="csr")) if len(widened) > 1 else widened[0]
+
+
+def as_block_matrix(X: Matrix) -> Matrix:
+    """Rows in the floats that blocks hold: float32 for CSR; for dense rows float64 where float32 is not exact."""
+    if isinstance(X, np.ndarray):
+        return X.astype(working_dtype(X.dtype), copy=False)
+    return sp.csr_array((X.data.astype(np.float32, copy=False), X.indices, X.indptr), shape=X.shape)
+
+
+def sketched_d2norms(X: Matrix) -> NDArray[np.float64]:
+    """Squared norms of sketched rows, whose entries may repeat an index."""
+    if isinstance(X, np.ndarray):
+        return row_d2norms(X)
+    out = np.empty(X.shape[0])
+    merged_d2norms(X.shape[1], X.indptr, X.indices, X.data, out)
+    return out
+
+
+def matrix_bytes(X: Matrix | Any) -> int:
+    """Bytes that rows take in memory."""
+    if isinstance(X, np.ndarray):
+        return int(X.nbytes)
+    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)

@@ -1,0 +1,98 @@
+"""Centers to start from, found on the sampled rows: seeding, Lloyd there, local search there.
+
+Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats many full starts. May
+import the other modules of cluster and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import Block, row_d2norms
+from streamkm.cluster.lloyd import Blocks, lloyd
+from streamkm.cluster.local_search import split_merge
+from streamkm.cluster.seeding import kmeans_plusplus, random_rows
+from streamkm.compute import Executor
+
+SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
+SMALLEST_SEED_ROWS = 5000
+START_STEPS = 10  # of Lloyd after seeding
+START_TOL = 1e-3
+SEARCH_ROUNDS = 40
+PIECES = 16  # that the sampled rows are cut into, for threads
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The named random streams of one run."""
+
+    seeding: np.random.Generator
+    search: np.random.Generator
+
+
+def start_centers(
+    executor: Executor, sampled: Block, n_clusters: int, *, init: str, n_init: int, streams: Streams
+) -> NDArray[np.float64]:
+    """Find centers on sampled rows.
+
+    Parameters
+    ----------
+    executor : Executor
+        Of this process.
+    sampled : Block of s rows
+        In random order: every prefix is a sample too.
+    n_clusters : int
+        At most s.
+    init : "k-means++" or "random"
+        "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
+        "random": the best of `n_init` drawings of rows, each with a few Lloyd steps.
+    n_init : int
+
+    Returns
+    -------
+    centers : float64 (at most k, m)
+    """
+    block, shift = _centered(sampled)
+    pieces = Blocks.of_local(executor, cut(block, PIECES), block.X.shape[1])
+    n_seeds = max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
+    seeds = cut(block, 1)[0] if block.n_rows <= n_seeds else _prefix(block, n_seeds)
+    best, best_inertia = None, np.inf
+    for _ in range(n_init):
+        if init == "random":
+            centers = random_rows(seeds, n_clusters, rng=streams.seeding)
+        else:
+            centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding)
+        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
+        if best is None or result.inertia < best_inertia:
+            best, best_inertia = result.centers, result.inertia
+    if best is None:
+        raise ValueError(f"n_init={n_init}; needed: at least 1")
+    if init == "k-means++":
+        best = split_merge(block, pieces, best, max_rounds=SEARCH_ROUNDS, rng=streams.search)
+    return best + shift
+
+
+def cut(block: Block, n_pieces: int) -> list[Block]:
+    """Cut a block's rows into at most `n_pieces` consecutive pieces."""
+    cuts = np.unique(np.linspace(0, block.n_rows, n_pieces + 1).astype(int))
+    return [
+        Block(block.X[start:stop], block.d2norms[start:stop], block.weights[start:stop])
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+    ]
+
+
+def _prefix(block: Block, n_rows: int) -> Block:
+    return Block(block.X[:n_rows], block.d2norms[:n_rows], block.weights[:n_rows])
+
+
+def _centered(block: Block) -> tuple[Block, NDArray[np.float64]]:
+    """Dense rows less their mean, and the mean: float32 distances between rows far from the origin would be noise."""
+    if sp.issparse(block.X):
+        return block, np.zeros(block.X.shape[1])
+    shift = block.X.mean(axis=0, dtype=np.float64)
+    X = (block.X - shift).astype(block.X.dtype)
+    return Block(X, row_d2norms(X), block.weights), shift

@@ -1,0 +1,298 @@
+"""Where work runs: threads of this process, or a Dask cluster. The only module that knows which.
+
+Work is a function over items in order. `map` gives the results back in order; `hold` leaves the large part of each
+result where it was made; `fold` carries sums along runs of items. Runs and the tree that joins them depend on the number of items
+alone, so sums are bit-identical whatever the executor, the number of workers and the order of completion. Few results are in
+flight at a time. May import sources and below; never knows about sketches, clusters or files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from streamkm.errors import InvalidParameterError
+
+logger = logging.getLogger(__name__)
+
+State = TypeVar("State")
+
+RUNS = 24  # runs that a short list of items is folded in: enough for 24 workers
+FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
+RUN_LENGTH = 16  # items a run of a long list has at most
+ARITY = 8  # states joined at once
+
+
+class _Waiting(Protocol):
+    def result(self) -> Any: ...
+
+
+class Executor(ABC):
+    """Runs functions over items.
+
+    Attributes
+    ----------
+    n_workers : int
+        Functions that run at the same time.
+    """
+
+    n_workers: int
+
+    @abstractmethod
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
+        """Start one call."""
+
+    @abstractmethod
+    def share(self, value: Any) -> Any:
+        """Bring a value that many calls need to where they run; pass what this returns as their argument."""
+
+    @abstractmethod
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
+
+        A handle may be an item of later calls; those get what was kept.
+        """
+
+    @abstractmethod
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        """Join a few states, in order, into one."""
+
+    def map(
+        self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any
+    ) -> Iterator[Any]:
+        """Yield ``function(item, *shared)`` in the order of the items."""
+        return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
+
+    def fold(
+        self,
+        stage: str,
+        step: Callable[..., tuple[State, Any]],
+        combine: Callable[[Sequence[State]], State],
+        items: Iterable[Any],
+        n_items: int,
+        *shared: Any,
+        large_state: bool = False,
+        on_output: Callable[[Any], None] | None = None,
+    ) -> State:
+        """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
+
+        Items are cut into runs of consecutive items, each carried by one call; `combine` joins the states of eight runs
+        at a time, in order. Outputs go to `on_output` in order.
+
+        Parameters
+        ----------
+        n_items : int
+            Length of `items`, at least 1.
+        large_state : bool
+            Whether a state takes more memory than an item; runs are longer then.
+        """
+        tree = _Tree(lambda states: self._join(stage, combine, states))
+        runs = _runs(items, run_length(n_items, FEW_RUNS if large_state else RUNS))
+        for handle, outputs in self.hold(stage, _fold_run, runs, step, *shared):
+            tree.add(handle)
+            for output in outputs:
+                if on_output is not None:
+                    on_output(output)
+        return self._fetch(tree.total())
+
+    def _fetch(self, handle: Any) -> Any:
+        return handle
+
+    def _ordered(self, items: Iterable[Any], start: Callable[[Any], _Waiting]) -> Iterator[Any]:
+        """Start calls a little ahead, wait for them in order."""
+        ahead: deque[_Waiting] = deque()
+        window = self.n_workers + max(2, self.n_workers // 2)
+        for item in items:
+            ahead.append(start(item))
+            if len(ahead) >= window:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+class LocalThreads(Executor):
+    """Threads of this process; kernels and BLAS calls release the interpreter lock.
+
+    A plain pool costs 20 microseconds a call; Dask's threaded scheduler costs ten times that, builds the whole
+    graph first and cannot hold back items whose results nobody has taken yet.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
+        self._pool = pool
+        self.n_workers = n_workers
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        return self._pool.submit(function, *args)
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        return self.map(stage, function, items, *shared)
+
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        return combine(states)
+
+
+class DaskCluster(Executor):
+    """Workers of a `distributed.Client`; what is held stays on them as futures."""
+
+    def __init__(self, client: Any):
+        self._client = client
+        self.n_workers = max(1, sum(client.nthreads().values()))
+        self._ids = itertools.count()
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
+        key = f"{stage}-{id(self):x}-{next(self._ids)}"
+        waiting: _Waiting = self._client.submit(function, *args, key=key, pure=False)
+        return waiting
+
+    def share(self, value: Any) -> Any:
+        return self._client.scatter(value, broadcast=True, hash=False)
+
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        def start(item: Any) -> _Pair:
+            both = self._submit(stage, function, item, *shared)
+            return _Pair(self._submit(stage, _part, both, 0), self._submit(stage, _part, both, 1))
+
+        return self._ordered(items, start)
+
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        return self._submit(stage, combine, states)
+
+    def _fetch(self, handle: Any) -> Any:
+        return handle.result()
+
+
+class _Pair:
+    """A held result: the large part stays a future, the small part is waited for."""
+
+    def __init__(self, kept: _Waiting, info: _Waiting):
+        self._kept, self._info = kept, info
+
+    def result(self) -> tuple[_Waiting, Any]:
+        return self._kept, self._info.result()
+
+
+class _Tree:
+    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone."""
+
+    def __init__(self, join: Callable[[list[Any]], Any]):
+        self._join = join
+        self._levels: list[list[Any]] = [[]]
+
+    def add(self, state: Any, level: int = 0) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        waiting = self._levels[level]
+        waiting.append(state)
+        if len(waiting) == ARITY:
+            self._levels[level] = []
+            self.add(self._join(waiting), level + 1)
+
+    def total(self) -> Any:
+        carried: list[Any] = []
+        for waiting in self._levels:
+            states = waiting + carried
+            carried = [self._join(states)] if len(states) > 1 else states
+        return carried[0]
+
+
+def run_length(n_items: int, n_runs: int) -> int:
+    """How many consecutive items one call of `fold` carries its state over."""
+    return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
+
+
+@contextmanager
+def open_executor(executor: Any = "auto") -> Iterator[Executor]:
+    """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
+
+    Parameters
+    ----------
+    executor : "auto", int, or distributed.Client
+        "auto": the active Dask client if there is one, else threads of this process, as many as Dask would use
+        (its ``num_workers`` setting, else the processors this process may use). An int: so many threads.
+
+    Raises
+    ------
+    InvalidParameterError
+        For anything else.
+    """
+    client = _active_client() if executor == "auto" else executor
+    with threadpool_limits(1, user_api="blas"):
+        if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
+            yield DaskCluster(client)
+            return
+        n_threads = _thread_count() if executor == "auto" else executor
+        if not isinstance(n_threads, int) or isinstance(n_threads, bool) or n_threads < 1:
+            raise InvalidParameterError(
+                f'executor={executor!r}; needed: "auto", a number of threads from 1, or a dask.distributed Client'
+            )
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streamkm")
+        try:
+            yield LocalThreads(pool, n_threads)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def local_executor(executor: Executor) -> Iterator[Executor]:
+    """Threads of this process for work on sampled rows, whatever `executor` is; inside `open_executor`."""
+    if isinstance(executor, LocalThreads):
+        yield executor
+        return
+    with open_executor(_thread_count()) as here:
+        yield here
+
+
+def _active_client() -> Any:
+    """The Dask client of this process, without importing distributed where nobody did."""
+    import sys
+
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError:  # its way to say that there is none
+        return None
+
+
+def _thread_count() -> int:
+    import dask
+    from dask.system import CPU_COUNT
+
+    return int(dask.config.get("num_workers", None) or CPU_COUNT)
+
+
+def _runs(items: Iterable[Any], length: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while run := list(itertools.islice(iterator, length)):
+        yield run
+
+
+def _fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
+    state, outputs = None, []
+    for item in run:
+        state, output = step(state, item, *shared)
+        outputs.append(output)
+    return state, outputs
+
+
+def _part(both: tuple[Any, Any], which: int) -> Any:
+    return both[which]

@@ -1,0 +1,42 @@
+"""The exceptions that streamkm raises on purpose.
+
+Every one derives from `StreamkmError` and from the built-in exception that callers of scikit-learn or NumPy would
+catch. A message says the value seen, the value needed, the remedy, and the place (file, dataset, row, byte).
+May import nothing of streamkm.
+"""
+
+
+class StreamkmError(Exception):
+    """Base of every error that streamkm raises on purpose."""
+
+
+class InvalidInputError(StreamkmError, ValueError):
+    """The data themselves are wrong: malformed text, NaN, shapes that do not fit."""
+
+
+class InvalidParameterError(StreamkmError, ValueError):
+    """A parameter has a value or type that is not accepted."""
+
+
+class ConfigError(StreamkmError, ValueError):
+    """A configuration file or an override is wrong."""
+
+
+class SourceError(StreamkmError, OSError):
+    """A file or store cannot be read: truncated, corrupt, of another format, no permission."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """A path, dataset or group does not exist."""
+
+
+class ModelFileError(StreamkmError, ValueError):
+    """A saved model is damaged or of a version that this release does not know."""
+
+
+class MemoryLimitError(StreamkmError, MemoryError):
+    """The work does not fit in the memory that is available; refused before the first read."""
+
+
+class MissingDependencyError(StreamkmError, ImportError):
+    """An optional package is needed; the message names the extra that brings it."""

@@ -1,0 +1,448 @@
+"""The scikit-learn estimators: parameters, validation, fitted attributes.
+
+The work is in fitting and passes. No logic in `__init__`. May import fitting and below.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streamkm.budget import Plan, chunk_size, decoded_row_bytes, plan_fit
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.fitting import Settings, run_fit
+from streamkm.model import Model
+from streamkm.passes import Walk, distances, map_rows, nearest_d2, nearest_labels
+from streamkm.progress import Progress
+from streamkm.sources import open_source
+from streamkm.sources.base import RowSource
+
+CHOICES = {
+    "sketch": ("auto", "countsketch", "identity"),
+    "metric": ("euclidean", "cosine"),
+    "assign_space": ("auto", "original", "sketch"),
+    "on_invalid": ("raise", "skip"),
+}
+
+
+class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator):  # type: ignore[misc]
+    """K-means for data that need not fit in memory.
+
+    Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
+    the sketch; the second pass assigns every original row and gathers the exact objective.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        k.
+    sketch : {"auto", "countsketch", "identity"}, default="auto"
+        How features are shrunk; "auto": not at all where they are few, else CountSketch.
+    n_components : int or "auto", default="auto"
+        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing), 256 for dense ones.
+    init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
+        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random": sampled rows. An array: these
+        centers, without any search.
+    n_init : int or "auto", default="auto"
+        Starts on the sample, of which the best is kept; "auto": 1 for "k-means++", 10 for "random".
+    max_iter : int, default=100
+        Lloyd steps at most, in each stage that iterates.
+    tol : float, default=1e-4
+        Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine": rows are scaled to unit length as they are read.
+    refine : int, default=0
+        Further passes, each an exact Lloyd step on all original rows.
+    assign_space : {"auto", "original", "sketch"}, default="auto"
+        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a quarter of the
+        memory.
+    chunk_bytes : int or "auto", default="auto"
+        Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
+    executor : "auto", int, or dask.distributed.Client, default="auto"
+        "auto": the active Dask client if there is one, else threads. An int: so many threads.
+    on_invalid : {"raise", "skip"}, default="raise"
+        What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+    progress : bool or "auto", default="auto"
+        Bars on stderr; "auto": if it is a terminal.
+    random_state : int, RandomState or None, default=None
+        Seed of the sketch, the sample and the starts.
+
+    Attributes
+    ----------
+    labels_ : int32 ndarray (n,)
+        Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``.
+    cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
+        The centers that made the labels. Fewer than `n_clusters` if the data have fewer distinct rows.
+    cluster_means_ : ndarray, same shape
+        Exact means of the final clusters.
+    counts_ : ndarray (k,)
+        Rows of each cluster, or their total weight.
+    inertia_ : float
+        Exact sum of squared distances of the rows to `cluster_centers_`, weighted, in float64, in the space of the assignment.
+    distortion_ : float or None
+        Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough. None
+        where rows were assigned in the sketch.
+    assign_space_ : str
+        "original" or "sketch".
+    n_iter_ : int
+        Steps of the last stage of Lloyd.
+    converged_ : bool
+        Whether that stage ended by `tol`.
+    history_ : list of dict
+        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "lloyd" all rows sketched, "polish" the
+        sampled original rows, "refine" all original rows.
+    stages_ : list of Stage
+        Seconds, rows and bytes read of each stage.
+    n_passes_ : int
+        How often the data were read.
+    n_samples_, n_features_in_, n_components_ : int
+        n, d and m.
+    sketch_ : Sketch
+        The map.
+    plan_ : Plan
+        What was decided before reading.
+    sketch_sample_ : ndarray or csr_array (at most 5000, m), and `sample_labels_` : int32
+        Sketched rows of the sample with their clusters, for looking at.
+
+    See Also
+    --------
+    sklearn.cluster.KMeans : For data in memory.
+
+    References
+    ----------
+    Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017; Boutsidis, Zouzias, Mahoney and Drineas,
+    "Randomized dimensionality reduction for k-means clustering", IEEE Trans. Inf. Theory 61 (2015).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm import StreamKMeans
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0], [10.0, 2.0], [10.0, 4.0], [10.0, 0.0]])
+    >>> kmeans = StreamKMeans(n_clusters=2, random_state=0).fit(X)
+    >>> sorted(kmeans.cluster_centers_.tolist())
+    [[1.0, 2.0], [10.0, 2.0]]
+    >>> kmeans.inertia_
+    16.0
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        sketch: str = "auto",
+        n_components: int | str = "auto",
+        init: str | ArrayLike = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        metric: str = "euclidean",
+        refine: int = 0,
+        assign_space: str = "auto",
+        chunk_bytes: int | str = "auto",
+        executor: Any = "auto",
+        on_invalid: str = "raise",
+        progress: bool | str = "auto",
+        random_state: Any = None,
+    ):
+        self.n_clusters = n_clusters
+        self.sketch = sketch
+        self.n_components = n_components
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.metric = metric
+        self.refine = refine
+        self.assign_space = assign_space
+        self.chunk_bytes = chunk_bytes
+        self.executor = executor
+        self.on_invalid = on_invalid
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Cluster the rows of X.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix (n, d), path or glob, open dataset, Dask array, iterable of chunks, or RowSource
+            Whatever `streamkm.open_source` accepts.
+        y : ignored
+            Present for scikit-learn's conventions.
+        sample_weight : array-like (n,), optional
+            Weights of the rows, not negative.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInputError, SourceError
+            For data that cannot be read or are wrong; names the place.
+        InvalidParameterError
+            For a parameter out of range.
+        MemoryLimitError
+            If the work would not fit in memory, before anything is read.
+
+        Notes
+        -----
+        Two passes over the data and `refine` more. O(nnz) for the sketch, O(nnz * k) for each assignment; memory for n sketched
+        rows, the sample and the centers.
+        """
+        self._check_parameters()
+        source = self._open(X, reset=True)
+        plan = self._plan(source)
+        weights = _check_weights(sample_weight)
+        progress = Progress(self.progress)
+        walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
+        fitted = run_fit(walk, plan, self._settings(), weights, self.executor, progress)
+        self.model_ = fitted.model
+        self.labels_ = fitted.labels
+        self.cluster_centers_ = fitted.model.centers
+        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
+        self.counts_ = fitted.totals.counts
+        self.inertia_ = fitted.totals.d2
+        self.distortion_ = fitted.distortion
+        self.assign_space_ = fitted.model.space
+        self.n_iter_ = fitted.lloyd.n_iter
+        self.converged_ = fitted.lloyd.converged
+        self.history_ = list(fitted.history)
+        self.stages_ = progress.stages
+        self.n_passes_ = plan.passes
+        self.n_samples_ = len(fitted.labels)
+        self.n_features_in_ = fitted.model.n_features
+        self.n_components_ = plan.n_components
+        self.sketch_ = fitted.model.sketch
+        self.plan_ = plan
+        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
+        if len(self.cluster_centers_) < self.n_clusters:
+            warnings.warn(
+                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
+                "the data have no more distinct rows",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def plan(self, X: Any) -> Plan:
+        """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `fit` would before its first read.
+        """
+        self._check_parameters()
+        return self._plan(self._open(X, reset=None))
+
+    def predict(self, X: Any) -> NDArray[np.int32]:
+        """Find the cluster of each row; one pass.
+
+        Parameters
+        ----------
+        X : as for `fit`, with the same features
+            May be an iterator that can be walked once only.
+
+        Returns
+        -------
+        labels : int32 (n,)
+            -1 for invalid rows, where they are skipped.
+        """
+        return _joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32))
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
+        """Cluster the rows of X and return their labels (n,)."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Distances of the rows to all centers, in the space of the assignment; one pass.
+
+        Returns
+        -------
+        ndarray (n, k)
+            float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
+        """
+        check_is_fitted(self)
+        n_clusters = len(self.cluster_centers_)
+        return _joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
+        """Cluster the rows of X and return their distances to all centers (n, k)."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Give minus the weighted sum of squared distances to the nearest centers; one pass.
+
+        Invalid rows count nothing, where they are skipped.
+        """
+        d2 = _joined(self._map(X, "score", nearest_d2), np.empty(0))
+        weights = _check_weights(sample_weight)
+        if len(weights) not in (0, len(d2)):
+            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {len(d2):,} rows")
+        d2 = np.where(np.isnan(d2), 0.0, d2)
+        return -float(weights @ d2 if len(weights) else d2.sum())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the centers and the parameters to one file, without pickle; labels are not kept.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params()
+        for name in ("executor", "random_state"):  # of this machine and run; may be no JSON value
+            parameters.pop(name)
+        if not isinstance(parameters["init"], str):
+            parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
+        self.model_.save(path, {name: _plain(value) for name, value in parameters.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote: an estimator that can predict, transform and score.
+
+        Raises
+        ------
+        ModelFileError
+            If the file is no saved model, or damaged.
+        """
+        model, parameters = Model.load(path)
+        try:
+            estimator = cls(**parameters)
+        except TypeError as error:
+            raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
+        estimator.model_ = model
+        estimator.cluster_centers_ = model.centers
+        estimator.assign_space_ = model.space
+        estimator.sketch_ = model.sketch
+        estimator.n_components_ = model.sketch.n_components
+        estimator.n_features_in_ = model.n_features
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of `transform`, for scikit-learn's feature names."""
+        return len(self.cluster_centers_)
+
+    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
+        """Walk X once; yield the function's values chunk by chunk."""
+        check_is_fitted(self)
+        source = self._open(X, reset=False)
+        n_rows = source.estimated_rows
+        decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
+        size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        walk = Walk(source, size, self.model_.metric, self.on_invalid)
+        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+            yield from map_rows(workers, walk, self.model_, function, stage, n_columns)
+
+    def _open(self, X: Any, *, reset: bool | None) -> RowSource:
+        """Make a source of X; arrays in memory are validated as scikit-learn does."""
+        if _is_in_memory(X):
+            checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
+            if reset is None:
+                from sklearn.utils import check_array
+
+                X = check_array(X, dtype="numeric", **checks)
+            else:
+                X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+        return open_source(X)
+
+    def _plan(self, source: RowSource) -> Plan:
+        return plan_fit(
+            source,
+            n_clusters=self.n_clusters,
+            sketch=self.sketch,
+            n_components=self.n_components,
+            refine=self.refine,
+            assign_space=self.assign_space,
+            chunk_bytes=self.chunk_bytes,
+        )
+
+    def _settings(self) -> Settings:
+        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        n_init = self.n_init
+        if n_init == "auto":
+            n_init = 10 if isinstance(init, str) and init == "random" else 1
+        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
+        seeds = np.random.SeedSequence([int(word) for word in entropy])
+        return Settings(self.n_clusters, init, int(n_init), self.max_iter, self.tol, self.refine, seeds)
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters out of range, saying what is needed."""
+        _check_integer("n_clusters", self.n_clusters, 1)
+        _check_integer("max_iter", self.max_iter, 1)
+        _check_integer("refine", self.refine, 0)
+        for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
+            if getattr(self, name) != "auto":
+                _check_integer(name, getattr(self, name), smallest, or_auto=True)
+        if not isinstance(self.tol, Real) or isinstance(self.tol, bool) or not 0 <= float(self.tol) < np.inf:
+            raise InvalidParameterError(f"tol={self.tol!r}; needed: a number from 0")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidParameterError(f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, choices))}")
+        if isinstance(self.init, str):
+            if self.init not in ("k-means++", "random"):
+                raise InvalidParameterError(f"init={self.init!r}; needed: 'k-means++', 'random' or an array of centers")
+        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:  # noqa: PLR2004
+            raise InvalidParameterError(
+                f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
+            )
+
+
+def _check_integer(name: str, value: Any, smallest: int, *, or_auto: bool = False) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
+        needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
+        raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
+
+
+def _check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
+    """Weights as float64 (n,); empty for None."""
+    if sample_weight is None:
+        return NO_WEIGHTS
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.ndim != 1:
+        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,)")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
+        raise InvalidInputError(f"sample_weight[{row}] is {weights[row]}; needed: finite and not negative")
+    if not weights.any():
+        raise InvalidInputError("every sample_weight is zero; at least one row must have a positive weight")
+    return weights
+
+
+def _is_in_memory(X: Any) -> bool:
+    """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
+    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
+        return True
+    if not isinstance(X, list | tuple):
+        return not hasattr(X, "shape") and hasattr(X, "__array__")
+    return not X or not (isinstance(X[0], str | os.PathLike) or hasattr(X[0], "shape"))
+
+
+def _joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
+    gathered = list(parts)
+    return np.concatenate(gathered) if gathered else empty
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's; other values as they are."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,117 @@
+"""CountSketch of dense and CSR rows. numba only; arrays in, arrays out; the caller validates.
+
+The readable form is ``Y[i, h(j)] += s(j) * X[i, j]`` for every stored entry, with bucket h and sign s of
+`streamkm.kernels.hashing`.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.hashing import bucket_of, mix
+
+_ONE = np.uint64(1)
+
+
+@nb.njit(nogil=True, cache=True)
+def sketch_dense(X, buckets, signs, out):
+    """Write the CountSketch of dense rows.
+
+    Four rows at a time share each look-up of a bucket and a sign; their scattered sums stay in the first-level cache
+    and are independent of one another, so that the processor overlaps them.
+
+    Parameters
+    ----------
+    X : (n, d) any real dtype
+    buckets : int32 (d,)
+        Each in [0, m).
+    signs : float32 or float64 (d,)
+    out : float32 or float64 (n, m)
+        Written.
+    """
+    n_rows, n_features = X.shape
+    out[:] = 0
+    n_grouped = n_rows - n_rows % 4
+    for i in range(0, n_grouped, 4):
+        y0, y1, y2, y3 = out[i], out[i + 1], out[i + 2], out[i + 3]
+        for j in range(n_features):
+            b = buckets[j]
+            s = signs[j]
+            y0[b] += s * X[i, j]
+            y1[b] += s * X[i + 1, j]
+            y2[b] += s * X[i + 2, j]
+            y3[b] += s * X[i + 3, j]
+    for i in range(n_grouped, n_rows):
+        for j in range(n_features):
+            out[i, buckets[j]] += signs[j] * X[i, j]
+
+
+@nb.njit(nogil=True, cache=True)
+def sketch_csr(seed, n_components, indices, data, out_indices, out_data):
+    """Relabel the stored entries of CSR rows: bucket for feature, signed value for value.
+
+    Entries of a row that meet in a bucket are left side by side (their sum is the sketch): products with centers need
+    no merging, and merging costs as much as the sketch.
+
+    Parameters
+    ----------
+    seed, n_components : uint64
+    indices : int32 or int64 (nnz,)
+    data : (nnz,) any real dtype
+    out_indices : int32 (nnz,)
+        Written.
+    out_data : float32 (nnz,)
+        Written.
+    """
+    for t in range(indices.shape[0]):
+        bits = mix(seed, np.uint64(indices[t]))
+        out_indices[t] = np.int32(bucket_of(bits, n_components))
+        value = np.float32(data[t])
+        out_data[t] = value if (bits & _ONE) else -value
+
+
+@nb.njit(nogil=True, cache=True)
+def sketch_csr_to_dense(seed, n_components, indptr, indices, data, out):
+    """Add the CountSketch of CSR rows to `out`.
+
+    Parameters
+    ----------
+    seed, n_components : uint64
+    indptr : int32 or int64 (n + 1,)
+    indices : int32 or int64 (nnz,)
+    data : (nnz,) any real dtype
+    out : float32 or float64 (n, m)
+        Added to.
+    """
+    for i in range(indptr.shape[0] - 1):
+        y = out[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            bits = mix(seed, np.uint64(indices[t]))
+            value = data[t]
+            y[bucket_of(bits, n_components)] += value if (bits & _ONE) else -value
+
+
+@nb.njit(nogil=True, cache=True)
+def merged_d2norms(n_components, indptr, indices, data, out):
+    """Squared norms of CSR rows whose entries may repeat an index; float64 sums.
+
+    Parameters
+    ----------
+    n_components : int64
+        All indices are below it.
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    out : float64 (n,)
+        Written.
+    """
+    buckets = np.zeros(n_components, np.float64)
+    for i in range(indptr.shape[0] - 1):
+        for t in range(indptr[i], indptr[i + 1]):
+            buckets[indices[t]] += data[t]
+        total = 0.0
+        for t in range(indptr[i], indptr[i + 1]):
+            value = buckets[indices[t]]
+            total += value * value
+            buckets[indices[t]] = 0.0
+        out[i] = total

@@ -1,0 +1,89 @@
+"""The stateless hash of (seed, feature) that every sketch shares.
+
+Bucket and sign of feature j are functions of (seed, j) by two rounds of splitmix64's finalizer, so d need not be known,
+nothing of size d is held, and features that arrive later sketch consistently. The values are a file format:
+tests freeze them. numba only; arrays in, arrays out.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_ONE = np.uint64(1)
+
+
+@nb.njit(nogil=True, cache=True, inline="always")
+def mix(seed, counter):
+    """Mix a counter with a seed into 64 well-distributed bits.
+
+    Output `counter` of the splitmix64 generator that starts at `seed` (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014, figure 17), counted from 0.
+
+    Parameters
+    ----------
+    seed, counter : uint64
+
+    Returns
+    -------
+    uint64
+    """
+    z = seed + (counter + _ONE) * _GAMMA
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+@nb.njit(nogil=True, cache=True, inline="always")
+def bucket_of(bits, n_components):
+    """Bucket in [0, n_components) from the upper 32 of 64 mixed bits (multiply-shift; bias below n_components / 2^32).
+
+    Parameters
+    ----------
+    bits, n_components : uint64; n_components below 2^32
+
+    Returns
+    -------
+    uint64
+    """
+    return ((bits >> _S32) * n_components) >> _S32
+
+
+@nb.njit(nogil=True, cache=True)
+def hash_features(seed, start, stop, n_components, buckets, signs):
+    """Fill the buckets and signs of features start..stop-1.
+
+    Parameters
+    ----------
+    seed : uint64
+    start, stop : int64
+    n_components : uint64
+    buckets : int32 (stop - start,)
+        Written.
+    signs : float32 (stop - start,)
+        Written: +1 or -1.
+    """
+    for j in range(stop - start):
+        bits = mix(seed, np.uint64(start + j))
+        buckets[j] = bucket_of(bits, n_components)
+        signs[j] = np.float32(1.0) if (bits & _ONE) else np.float32(-1.0)
+
+
+@nb.njit(nogil=True, cache=True)
+def hash_places(seed, places, out):
+    """Fill a uniform 63-bit priority for each place; the rows of lowest priority make the row sample.
+
+    Parameters
+    ----------
+    seed : uint64
+    places : int64 (n,)
+    out : int64 (n,)
+        Written.
+    """
+    for i in range(places.shape[0]):
+        out[i] = np.int64(mix(seed, np.uint64(places[i])) >> _ONE)

@@ -1,0 +1,274 @@
+"""One step of Lloyd's algorithm on a piece of rows: nearest centers, sums, squared distances.
+
+Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers.
+Scores leave out what all centers share: ``score = d2 - ||x||^2``. numba only; arrays in, arrays out; the caller
+validates. fastmath keeps NaN and infinity meaningful, because padded columns of a table have an infinite bias.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
+    """Find the nearest center of every CSR row.
+
+    The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    table : float32 or float64 (m, p)
+        ``-2 * centers.T``, padded with zero columns from k to p.
+    bias : same dtype (p,)
+        Squared norms of the centers, infinite where padded.
+    labels : int32 (n,)
+        Written.
+    scores : same dtype as table (n,)
+        Written: the score of the nearest center.
+    seconds : same dtype as table (n,) or (0,)
+        Written unless empty: the score of the second nearest center.
+    """
+    n_lanes = table.shape[1]
+    total = np.empty(n_lanes, table.dtype)
+    with_seconds = seconds.shape[0] > 0
+    for i in range(indptr.shape[0] - 1):
+        total[:] = bias
+        for t in range(indptr[i], indptr[i + 1]):
+            value = data[t]
+            row = table[indices[t]]
+            for c in range(n_lanes):
+                total[c] += value * row[c]
+        best, label = total[0], 0
+        for c in range(1, n_lanes):
+            if total[c] < best:
+                best, label = total[c], c
+        labels[i] = label
+        scores[i] = best
+        if with_seconds:
+            total[label] = np.inf
+            second = total[0]
+            for c in range(1, n_lanes):
+                if total[c] < second:
+                    second = total[c]
+            seconds[i] = second
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def nearest_dense(products, bias, labels, scores, seconds):
+    """Find the nearest center of every row from ready products with the table.
+
+    The readable form is ``labels = argmin(products + bias, axis=1)``; ties go to the lower label. O(n * k).
+
+    Parameters
+    ----------
+    products : float32 or float64 (at least n, p)
+        ``X @ table``; overwritten with scores.
+    bias : same dtype (p,)
+    labels : int32 (n,)
+        Written.
+    scores : same dtype (n,)
+        Written.
+    seconds : same dtype (n,) or (0,)
+        Written unless empty.
+    """
+    n_lanes = bias.shape[0]
+    with_seconds = seconds.shape[0] > 0
+    for i in range(labels.shape[0]):
+        total = products[i]
+        for c in range(n_lanes):
+            total[c] += bias[c]
+        best, label = total[0], 0
+        for c in range(1, n_lanes):
+            if total[c] < best:
+                best, label = total[c], c
+        labels[i] = label
+        scores[i] = best
+        if with_seconds:
+            total[label] = np.inf
+            second = total[0]
+            for c in range(1, n_lanes):
+                if total[c] < second:
+                    second = total[c]
+            seconds[i] = second
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def add_csr(indptr, indices, data, weights, labels, sums, counts):
+    """Add CSR rows to the sums of their clusters; rows labelled -1 are left out. O(nnz).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    weights : float64 (n,) or (0,)
+        Empty: every row weighs 1.
+    labels : int32 (n,)
+    sums : float64 (k, m)
+        Added to.
+    counts : float64 (k,)
+        Added to: total weight per cluster.
+    """
+    weighted = weights.shape[0] > 0
+    for i in range(indptr.shape[0] - 1):
+        label = labels[i]
+        if label < 0:
+            continue
+        weight = weights[i] if weighted else 1.0
+        counts[label] += weight
+        row = sums[label]
+        for t in range(indptr[i], indptr[i + 1]):
+            row[indices[t]] += weight * data[t]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def add_dense(X, weights, labels, sums, counts):
+    """Add dense rows to the sums of their clusters; rows labelled -1 are left out. O(n * m).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m)
+    weights : float64 (n,) or (0,)
+    labels : int32 (n,)
+    sums : float64 (k, m)
+        Added to.
+    counts : float64 (k,)
+        Added to.
+    """
+    weighted = weights.shape[0] > 0
+    n_features = X.shape[1]
+    for i in range(labels.shape[0]):
+        label = labels[i]
+        if label < 0:
+            continue
+        weight = weights[i] if weighted else 1.0
+        counts[label] += weight
+        row = sums[label]
+        x = X[i]
+        for j in range(n_features):
+            row[j] += weight * x[j]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def d2_dense(X, labels, centers, out):
+    """Squared distance of every dense row to its center, by differences in float64. O(n * m).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m)
+    labels : int32 (n,)
+        A row labelled -1 gets 0.
+    centers : float64 (k, m)
+    out : float64 (n,)
+        Written.
+    """
+    n_features = X.shape[1]
+    for i in range(labels.shape[0]):
+        total = 0.0
+        if labels[i] >= 0:
+            x = X[i]
+            center = centers[labels[i]]
+            for j in range(n_features):
+                difference = np.float64(x[j]) - center[j]
+                total += difference * difference
+        out[i] = total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def d2_csr(indptr, indices, data, labels, centers, centers_d2, out):
+    """Squared distance of every CSR row to its center, in float64. O(nnz).
+
+    The readable form is ``sum((x - c)^2 - c^2 over stored entries) + ||c||^2``: no cancellation for entries that agree
+    with the center.
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+        Indices distinct within a row.
+    data : float32 or float64 (nnz,)
+    labels : int32 (n,)
+        A row labelled -1 gets 0.
+    centers : float64 (k, m)
+    centers_d2 : float64 (k,)
+        Squared norms of the centers.
+    out : float64 (n,)
+        Written.
+    """
+    for i in range(indptr.shape[0] - 1):
+        total = 0.0
+        label = labels[i]
+        if label >= 0:
+            center = centers[label]
+            total = centers_d2[label]
+            for t in range(indptr[i], indptr[i + 1]):
+                c = center[indices[t]]
+                difference = np.float64(data[t]) - c
+                total += difference * difference - c * c
+            if total < 0.0:
+                total = 0.0
+        out[i] = total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def d2norms_dense(X, out):
+    """Squared norms of dense rows in float64.
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m)
+    out : float64 (n,)
+        Written.
+    """
+    for i in range(X.shape[0]):
+        total = 0.0
+        x = X[i]
+        for j in range(X.shape[1]):
+            total += np.float64(x[j]) * np.float64(x[j])
+        out[i] = total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def d2norms_csr(indptr, data, out):
+    """Squared norms of CSR rows in float64; indices distinct within a row.
+
+    Parameters
+    ----------
+    indptr : int32 or int64 (n + 1,)
+    data : float32 or float64 (nnz,)
+    out : float64 (n,)
+        Written.
+    """
+    for i in range(indptr.shape[0] - 1):
+        total = 0.0
+        for t in range(indptr[i], indptr[i + 1]):
+            total += np.float64(data[t]) * np.float64(data[t])
+        out[i] = total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def scores_csr(indptr, indices, data, table, bias, out):
+    """Write the scores of CSR rows for every center: ``out = X @ table + bias``. O(nnz * k).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    table : float32 or float64 (m, p)
+    bias : same dtype (p,)
+    out : same dtype (n, p)
+        Written.
+    """
+    n_lanes = table.shape[1]
+    for i in range(indptr.shape[0] - 1):
+        total = out[i]
+        total[:] = bias
+        for t in range(indptr[i], indptr[i + 1]):
+            value = data[t]
+            row = table[indices[t]]
+            for c in range(n_lanes):
+                total[c] += value * row[c]

@@ -1,0 +1,134 @@
+"""Two-means inside one cluster, for finding the clusters that deserve two centers.
+
+numba only; arrays in, arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.lloyd import FASTMATH
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
+    """Split the rows of one cluster in two by `n_steps` of 2-means.
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    weights : float64 (n,) or (0,)
+    rows : int64 (r,)
+        The cluster's rows.
+    seeds : int64 (2,)
+        The rows of `rows` to start from.
+    n_steps : int
+    halves : float64 (2, m)
+        Written: means of the two halves.
+
+    Returns
+    -------
+    gain : float64
+        By how much two means lower the sum of squared distances against one; 0 if a half came out empty.
+    """
+    n_components = halves.shape[1]
+    table = np.zeros((n_components, 2), np.float32)
+    sums = np.zeros((n_components, 2), np.float64)
+    counts = np.zeros(2, np.float64)
+    weighted = weights.shape[0] > 0
+    bias = np.zeros(2, np.float64)
+    for half in range(2):
+        i = rows[seeds[half]]
+        for t in range(indptr[i], indptr[i + 1]):
+            table[indices[t], half] += data[t]
+    for step in range(n_steps + 1):
+        bias[:] = 0.0
+        for j in range(n_components):
+            bias[0] += np.float64(table[j, 0]) * table[j, 0]
+            bias[1] += np.float64(table[j, 1]) * table[j, 1]
+        if step == n_steps:
+            break
+        limit = 0.5 * (bias[1] - bias[0])
+        sums[:] = 0.0
+        counts[:] = 0.0
+        for r in range(rows.shape[0]):
+            i = rows[r]
+            nearer = 0.0
+            for t in range(indptr[i], indptr[i + 1]):
+                pair = table[indices[t]]
+                nearer += np.float64(data[t]) * (pair[1] - pair[0])
+            half = 1 if nearer > limit else 0
+            weight = weights[i] if weighted else 1.0
+            counts[half] += weight
+            for t in range(indptr[i], indptr[i + 1]):
+                sums[indices[t], half] += weight * data[t]
+        if counts[0] == 0.0 or counts[1] == 0.0:
+            return 0.0
+        for j in range(n_components):
+            table[j, 0] = sums[j, 0] / counts[0]
+            table[j, 1] = sums[j, 1] / counts[1]
+    total = 0.0
+    for j in range(n_components):
+        halves[0, j] = sums[j, 0] / counts[0]
+        halves[1, j] = sums[j, 1] / counts[1]
+        both = sums[j, 0] + sums[j, 1]
+        total += both * both
+    return counts[0] * bias[0] + counts[1] * bias[1] - total / (counts[0] + counts[1])
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def split_dense(X, weights, rows, seeds, n_steps, halves):
+    """Split the rows of one cluster in two by `n_steps` of 2-means.
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m)
+    weights : float64 (n,) or (0,)
+    rows : int64 (r,)
+    seeds : int64 (2,)
+    n_steps : int
+    halves : float64 (2, m)
+        Written: means of the two halves.
+
+    Returns
+    -------
+    gain : float64
+        As of `split_csr`.
+    """
+    n_components = halves.shape[1]
+    direction = np.empty(n_components, X.dtype)
+    sums = np.zeros((2, n_components), np.float64)
+    counts = np.zeros(2, np.float64)
+    weighted = weights.shape[0] > 0
+    for half in range(2):
+        halves[half] = X[rows[seeds[half]]]
+    for _ in range(n_steps):
+        limit = 0.0
+        for j in range(n_components):
+            direction[j] = halves[1, j] - halves[0, j]
+            limit += 0.5 * (halves[1, j] * halves[1, j] - halves[0, j] * halves[0, j])
+        sums[:] = 0.0
+        counts[:] = 0.0
+        for r in range(rows.shape[0]):
+            x = X[rows[r]]
+            nearer = X.dtype.type(0)
+            for j in range(n_components):
+                nearer += x[j] * direction[j]
+            half = 1 if nearer > limit else 0
+            weight = weights[rows[r]] if weighted else 1.0
+            counts[half] += weight
+            total = sums[half]
+            for j in range(n_components):
+                total[j] += weight * x[j]
+        if counts[0] == 0.0 or counts[1] == 0.0:
+            return 0.0
+        for j in range(n_components):
+            halves[0, j] = sums[0, j] / counts[0]
+            halves[1, j] = sums[1, j] / counts[1]
+    gain = 0.0
+    for j in range(n_components):
+        difference = halves[1, j] - halves[0, j]
+        gain += difference * difference
+    return gain * counts[0] * counts[1] / (counts[0] + counts[1])

@@ -1,0 +1,208 @@
+"""Machine words taken from text: unaligned loads, byte classes as bit masks, bit counts.
+
+Numba has no name for these single instructions, so each is a plain Python function (what it means, and what runs under
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked: callers keep
+`WINDOW` readable bytes behind every position they pass. Words are little-endian. May import numba and numpy only;
+nothing here knows what the text means.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+
+WINDOW = 32
+"""Bytes that one mask covers, and the slack that every buffer needs behind its text."""
+
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_EVEN_PAIRS = np.uint64(0x0000FFFF0000FFFF)
+_TENS = np.uint64(10 * 2**8 + 1)
+_HUNDREDS = np.uint64(100 * 2**16 + 1)
+_TEN_THOUSANDS = np.uint64(10_000 * 2**32 + 1)
+_8, _16, _32, _64 = np.uint64(8), np.uint64(16), np.uint64(32), np.uint64(64)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+
+
+def text_of(buf):
+    """Bare pointer to the bytes of an array, which takes the array's place in every function here.
+
+    It costs no reference counting when it is handed on, and its positions are not checked for being negative. The
+    caller keeps the array alive.
+    """
+    return buf
+
+
+def load_word(buf, at):
+    """Eight bytes as one integer, the first byte lowest.
+
+    Parameters
+    ----------
+    buf : uint8 ndarray, C-contiguous
+    at : int64
+        Position of the first byte; bytes ``at`` to ``at + 7`` are read.
+
+    Returns
+    -------
+    uint64
+    """
+    return np.uint64(int.from_bytes(bytes(buf[at : at + 8]), "little"))
+
+
+def bytes_outside(buf, at, low, span):
+    """Mark the bytes of a window that are not in ``low .. low + span``.
+
+    Parameters
+    ----------
+    buf : uint8 ndarray, C-contiguous
+    at : int64
+        Start of the window; `WINDOW` bytes are read.
+    low, span : int64
+        Bounds of the class, as bytes.
+
+    Returns
+    -------
+    uint64
+        Bit i is set where byte ``at + i`` is outside; only the lowest `WINDOW` bits are used.
+    """
+    return np.uint64(sum(1 << i for i, c in enumerate(buf[at : at + WINDOW].tolist()) if not low <= c <= low + span))
+
+
+def trailing_zeros(word):
+    """Count the zero bits below the lowest set bit of a uint64; 64 for 0."""
+    return (int(word) & -int(word)).bit_length() - 1 if word else 64
+
+
+def leading_zeros(word):
+    """Count the zero bits above the highest set bit of a uint64; 64 for 0."""
+    return 64 - int(word).bit_length()
+
+
+def _pointer(context, builder, array_type, array, at):
+    if isinstance(array_type, types.Array):
+        array = make_array(array_type)(context, builder, array).data
+    return builder.gep(array, [at])
+
+
+@intrinsic
+def _text_of(typingctx, buf):
+    def codegen(context, builder, signature, args):
+        return make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(types.uint8)(buf), codegen
+
+
+@intrinsic
+def _load_word(typingctx, buf, at):
+    def codegen(context, builder, signature, args):
+        at64 = context.cast(builder, args[1], signature.args[1], types.int64)
+        word = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], at64), ir.IntType(64).as_pointer())
+        return builder.load(word, align=1)
+
+    return types.uint64(buf, at), codegen
+
+
+@intrinsic
+def _bytes_outside(typingctx, buf, at, low, span):
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(ir.IntType(8), WINDOW)
+
+        def everywhere(value):
+            byte = builder.trunc(value, ir.IntType(8))
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), byte, ir.Constant(ir.IntType(32), 0))
+            zeros = ir.Constant(ir.VectorType(ir.IntType(32), WINDOW), [0] * WINDOW)
+            return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+        at64, low64, span64 = (
+            context.cast(builder, value, kind, types.int64)
+            for value, kind in zip(args[1:], signature.args[1:], strict=True)
+        )
+        pointer = _pointer(context, builder, signature.args[0], args[0], at64)
+        text = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+        outside = builder.icmp_unsigned(">", builder.sub(text, everywhere(low64)), everywhere(span64))
+        return builder.zext(builder.bitcast(outside, ir.IntType(WINDOW)), ir.IntType(64))
+
+    return types.uint64(buf, at, low, span), codegen
+
+
+def _bit_count(name):
+    @intrinsic
+    def count(typingctx, word):
+        def codegen(context, builder, signature, args):
+            return getattr(builder, name)(args[0], ir.Constant(ir.IntType(1), 0))
+
+        return types.int64(types.uint64), codegen
+
+    return count
+
+
+_trailing_zeros = _bit_count("cttz")
+_leading_zeros = _bit_count("ctlz")
+
+
+@overload(text_of)
+def _compiled_text_of(buf):
+    return lambda buf: _text_of(buf)
+
+
+@overload(load_word)
+def _compiled_load_word(buf, at):
+    return lambda buf, at: _load_word(buf, at)
+
+
+@overload(bytes_outside)
+def _compiled_bytes_outside(buf, at, low, span):
+    return lambda buf, at, low, span: _bytes_outside(buf, at, low, span)
+
+
+@overload(trailing_zeros)
+def _compiled_trailing_zeros(word):
+    return lambda word: _trailing_zeros(word)
+
+
+@overload(leading_zeros)
+def _compiled_leading_zeros(word):
+    return lambda word: _leading_zeros(word)
+
+
+@njit(nogil=True, cache=True)
+def first_digits(word, n_digits):
+    """Value of the first `n_digits` characters of a word, all of them decimal digits.
+
+    Neighbouring digits are joined into pairs, pairs into fours, fours into eight: three multiplications for any
+    number of digits. Shifting the other characters out first leaves zeros in front.
+
+    Parameters
+    ----------
+    word : uint64
+        As from `load_word`.
+    n_digits : int64
+        1 to 8.
+
+    Returns
+    -------
+    uint64
+    """
+    digits = (word << (_64 - (np.uint64(n_digits) << np.uint64(3)))) & _LOW_NIBBLES
+    pairs = ((digits * _TENS) >> _8) & _EVEN_BYTES
+    fours = ((pairs * _HUNDREDS) >> _16) & _EVEN_PAIRS
+    return (fours * _TEN_THOUSANDS) >> _32
+
+
+@njit(nogil=True, cache=True)
+def multiply_wide(a, b):
+    """Full product of two uint64.
+
+    Returns
+    -------
+    high, low : uint64
+        The product is ``high * 2**64 + low``.
+    """
+    a_high, a_low, b_high, b_low = a >> _32, a & _LOW_HALF, b >> _32, b & _LOW_HALF
+    low_low, low_high, high_low = a_low * b_low, a_low * b_high, a_high * b_low
+    middle = (low_low >> _32) + (low_high & _LOW_HALF) + (high_low & _LOW_HALF)
+    high = a_high * b_high + (low_high >> _32) + (high_low >> _32) + (middle >> _32)
+    return high, (middle << _32) | (low_low & _LOW_HALF)

@@ -1,0 +1,133 @@
+"""What a fit leaves behind: centers, the space they live in, and how to assign rows; saved and loaded without pickle.
+
+May import cluster, sketches and below. Never walks a source: that is passes' work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import CenterTable, Matrix, row_d2norms, working_dtype
+from streamkm.cluster.lloyd import merged
+from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.sketches import Sketch, sketch_from_dict
+
+FORMAT = 1
+
+Metric = Literal["euclidean", "cosine"]
+Space = Literal["original", "sketch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Centers and the map that brings rows into their space.
+
+    Attributes
+    ----------
+    centers : float64 (k, d), or (k, m) in the sketch's space
+    n_features : int
+        d.
+    metric : "euclidean" or "cosine"
+        "cosine": rows are scaled to unit length first.
+    space : "original" or "sketch"
+    sketch : Sketch
+    """
+
+    centers: NDArray[np.float64]
+    n_features: int
+    metric: Metric
+    space: Space
+    sketch: Sketch
+
+    def place(self, X: Matrix) -> Matrix:
+        """Bring rows of the original features into the space of the centers; `X` is not changed.
+
+        Raises
+        ------
+        InvalidInputError
+            If the rows have another number of features.
+        """
+        too_wide = X.shape[1] > self.n_features
+        if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
+            raise InvalidInputError(f"rows have {X.shape[1]:,} features; the model was fitted on {self.n_features:,}")
+        X = normalized(X) if self.metric == "cosine" else X
+        return merged(self.sketch.apply(X)) if self.space == "sketch" else X
+
+    def table(self, dtype: Any, *, sparse: bool) -> CenterTable:
+        """Lay out the centers for rows of a source's `dtype`."""
+        return CenterTable.build(self.centers, np.float32 if sparse else working_dtype(dtype))
+
+    def save(self, path: str | os.PathLike[str], parameters: dict[str, Any]) -> None:
+        """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
+
+        Parameters
+        ----------
+        path : path
+            Written under this very name.
+        parameters : dict
+            JSON values kept beside the model, given back by `load`.
+        """
+        header = {
+            "format": FORMAT,
+            "n_features": self.n_features,
+            "metric": self.metric,
+            "space": self.space,
+            "sketch": self.sketch.to_dict(),
+            "parameters": parameters,
+        }
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            with open(partial, "wb") as file:
+                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
+        """Read a model and the parameters saved with it; nothing in the file is executed.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ModelFileError
+            If the file is no saved model, damaged, or of a later format.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                header = json.loads(str(stored["header"]))
+                centers = stored["centers"]
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
+        if header.get("format") != FORMAT:
+            raise ModelFileError(f"{os.fspath(path)} has format {header.get('format')}; this release reads {FORMAT}")
+        if centers.dtype != np.float64 or centers.ndim != 2:  # noqa: PLR2004
+            raise ModelFileError(f"{os.fspath(path)}: centers of {centers.dtype} {centers.shape}; needed: float64 (k, d)")
+        sketch = sketch_from_dict(header["sketch"])
+        model = cls(centers, header["n_features"], header["metric"], header["space"], sketch)
+        return model, header["parameters"]
+
+
+def normalized(X: Matrix) -> Matrix:
+    """Rows scaled to unit length, as floats; rows of zeros stay zeros."""
+    norms = np.sqrt(row_d2norms(X))
+    scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    if isinstance(X, np.ndarray):
+        dtype = working_dtype(X.dtype)
+        return X.astype(dtype) * scale[:, None].astype(dtype)
+    dtype = working_dtype(X.data.dtype)
+    data = X.data.astype(dtype) * np.repeat(scale, np.diff(X.indptr)).astype(dtype)
+    return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)

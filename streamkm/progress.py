@@ -1,0 +1,101 @@
+"""Telling people how far long work is: bars on a terminal, one log line a stage otherwise.
+
+A stage is entered with ``with progress.stage(...)``; the work calls `advance` on what it gets. Nothing here knows
+what the stages do. rich is imported only when a bar is drawn. May import nothing of streamkm.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One stage of a run, as it went.
+
+    Attributes
+    ----------
+    name : str
+        ``sketch``, ``seed``, ``lloyd``, ``polish``, ``assign``, ``refine-1``.
+    seconds : float
+        Wall time.
+    read_bytes : int
+        Stored bytes read from the source; 0 for stages that work in memory.
+    rows : int
+        Rows that passed through.
+    """
+
+    name: str
+    seconds: float = 0.0
+    read_bytes: int = 0
+    rows: int = 0
+    on_advance: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Say that `amount` more of the stage's total is done."""
+        if self.on_advance is not None:
+            self.on_advance(amount)
+
+
+class Progress:
+    """Records the stages of one run and shows them.
+
+    Parameters
+    ----------
+    show : bool or "auto"
+        Draw bars on stderr; "auto": if stderr is a terminal. Without bars every finished stage is one log line.
+    """
+
+    def __init__(self, show: bool | str = "auto"):
+        self.stages: list[Stage] = []
+        self._show = sys.stderr.isatty() if show == "auto" else bool(show)
+
+    @contextmanager
+    def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
+        """Time one stage. `total` is in `unit`; None where it is not known beforehand."""
+        stage = Stage(name)
+        started = time.perf_counter()
+        bar = _Bar(name, total, unit) if self._show else None
+        try:
+            if bar is not None:
+                stage.on_advance = bar.advance
+            yield stage
+        finally:
+            stage.seconds = time.perf_counter() - started
+            if bar is not None:
+                bar.close()
+        self.stages.append(stage)
+        logger.info("%s: %.2f s, %s rows, %s bytes read", name, stage.seconds, f"{stage.rows:,}", f"{stage.read_bytes:,}")
+
+
+class _Bar:
+    """A rich progress bar with rate and time left."""
+
+    def __init__(self, name: str, total: float | None, unit: str):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            TaskProgressColumn(show_speed=True),
+            TextColumn(unit),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(name, total=total)
+        self._progress.start()
+
+    def advance(self, amount: float) -> None:
+        self._progress.update(self._task, advance=amount)
+
+    def close(self) -> None:
+        self._progress.stop()

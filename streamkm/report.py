@@ -1,0 +1,318 @@
+"""The report of a run: convergence, cluster sizes and the sketch in two dimensions, as one HTML file.
+
+Responsible for how results look. Everything it draws comes from the files in a results directory, so a report can be
+made again. The only module that imports matplotlib, through Figure objects and never through pyplot. May import output
+and errors.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import logging
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streamkm.errors import SourceError
+from streamkm.output import REPORT, SUMMARY, VIEW, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+
+# Okabe and Ito's colours, told apart with every kind of colour vision; without black and yellow, which is weak on white
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195")
+_INK, _FAINT, _GRID = "#222222", "#757575", "#e4e4e4"
+_WIDTH_INCHES, _DPI = 10.0, 130
+_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10}
+_MOST_BARS, _MOST_NAMED = 40, 25  # clusters named one by one below bars, and among points; more would overlap
+_STAGES = {
+    "lloyd": "Lloyd on the sketch",
+    "polish": "polish: sampled rows, original space",
+    "refine": "refine: all rows, original space",
+}
+
+
+def write_report(directory: str | os.PathLike[str]) -> Path:
+    """Make report.html from the summary and the 2-D view in a results directory.
+
+    Without matplotlib the report has no pictures, which is logged.
+
+    Parameters
+    ----------
+    directory : path
+        As `streamkm.output.write_results` leaves it.
+
+    Returns
+    -------
+    Path
+        Of the report.
+
+    Raises
+    ------
+    SourceError
+        The directory holds no such results, or damaged ones.
+    OutputError
+        The report cannot be written.
+    """
+    folder = Path(directory)
+    try:
+        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
+        with np.load(folder / VIEW, allow_pickle=False) as stored:
+            view = {name: stored[name] for name in ("points", "labels", "shares")}
+        result, history = summary["result"], summary["history"]
+        text = _page(summary, _pictures(result, history, view))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
+    write_text(folder / REPORT, text)
+    return folder / REPORT
+
+
+def _pictures(
+    result: dict[str, Any], history: list[dict[str, Any]], view: dict[str, NDArray[Any]]
+) -> dict[str, Figure]:
+    try:
+        import matplotlib  # noqa: F401, ICN001
+    except ImportError:
+        logger.warning("the report has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
+        return {}
+    return {
+        "Convergence": plot_convergence(history),
+        "Cluster sizes": plot_sizes(result["counts"]),
+        "The sketch in two dimensions": plot_sketch_2d(view["points"], view["labels"], view["shares"]),
+    }
+
+
+def plot_convergence(history: list[dict[str, Any]]) -> Figure:
+    """Draw the objective by iteration, a panel for each stage: their spaces and rows differ, so do their objectives.
+
+    Parameters
+    ----------
+    history : list of dict
+        ``stage``, ``iteration`` and ``inertia``, in order.
+
+    Returns
+    -------
+    Figure
+    """
+    stages: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        if entry["inertia"] is not None:
+            stages.setdefault(entry["stage"], []).append((entry["iteration"], entry["inertia"]))
+    lines = {name: points for name, points in stages.items() if len(points) > 1}
+    single = [f"{_stage_name(name)}: {points[0][1]:,.6g}" for name, points in stages.items() if len(points) == 1]
+    figure, axes = _new_figure(max(1, len(lines)), height=3.8)
+    for number, ((name, points), panel) in enumerate(zip(lines.items(), axes, strict=False)):
+        iterations, values = zip(*points, strict=True)
+        panel.plot(iterations, values, color=_COLOURS[0], marker="o" if len(points) <= 40 else None, markersize=4)
+        fall = 100 * (1 - values[-1] / values[0]) if values[0] else 0.0
+        panel.set_title(f"{_stage_name(name)}\n{len(points)} iterations, last {fall:.2g} % below first", **_TITLE)
+        panel.set_xlabel("iteration")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}")
+        if number == 0:
+            panel.set_ylabel("sum of squared distances")
+    if not lines:
+        axes[0].set_axis_off()
+        axes[0].text(0, 0.9, "No stage took more than one iteration.", color=_FAINT, va="top")
+    if single:
+        figure.supxlabel("   ".join(single), fontsize=9, color=_FAINT, x=0.01, ha="left")
+    return figure
+
+
+def plot_sizes(counts: ArrayLike) -> Figure:
+    """Draw cluster sizes from the largest to the smallest; the axis is logarithmic where they differ widely.
+
+    Parameters
+    ----------
+    counts : array of shape (k,)
+
+    Returns
+    -------
+    Figure
+    """
+    sizes = np.asarray(counts, np.float64)
+    order = np.argsort(-sizes, kind="stable")
+    ranked = sizes[order]
+    figure, (panel,) = _new_figure(1, height=3.8)
+    positions = np.arange(1, len(ranked) + 1)
+    if len(ranked) <= _MOST_BARS:
+        panel.bar(positions, ranked, color=_COLOURS[0], width=0.75)
+        panel.set_xticks(positions, [str(label) for label in order], fontsize=9 if len(ranked) <= 25 else 7)
+        panel.set_xlabel("cluster label, largest first")
+    else:
+        panel.fill_between(positions - 0.5, ranked, step="post", color=_COLOURS[0], linewidth=0)
+        panel.set_xlabel("clusters, largest first")
+    panel.set_xlim(0.4, len(ranked) + 0.6)
+    panel.set_ylabel("rows")
+    positive = ranked[ranked > 0]
+    if len(positive) and positive[0] > 50 * positive[-1]:
+        panel.set_yscale("log")
+        panel.set_ylabel("rows (logarithmic)")
+        panel.set_ylim(bottom=max(0.5, positive[-1] / 2))
+    median = float(np.median(ranked))
+    panel.axhline(median, color=_COLOURS[3], linewidth=1.2, linestyle="--")
+    panel.annotate(
+        f"median {median:,.0f}", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+        textcoords="offset points", ha="right", va="bottom", color=_COLOURS[3], bbox=_halo(),
+    )  # fmt: skip
+    panel.set_title(f"{len(ranked):,} clusters of {ranked[-1]:,.0f} to {ranked[0]:,.0f} rows", **_TITLE)
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    return figure
+
+
+def plot_sketch_2d(points: NDArray[Any], labels: NDArray[Any], shares: ArrayLike) -> Figure:
+    """Draw the sampled rows on the sketch's first two principal components, coloured by cluster.
+
+    Clusters that lie side by side get different colours. Up to 25 are named; of more, the middles are drawn, with areas
+    by size.
+
+    Parameters
+    ----------
+    points : ndarray of shape (s, 2)
+    labels : int ndarray of shape (s,)
+        Rows labelled -1 are left out.
+    shares : array of shape (2,)
+        Part of the variance that each component shows.
+
+    Returns
+    -------
+    Figure
+    """
+    points, labels = points[labels >= 0], labels[labels >= 0]
+    present, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    figure, (panel,) = _new_figure(1, height=7.0)
+    first, second = (100 * share for share in np.asarray(shares, np.float64))
+    panel.set_xlabel(f"component 1 ({first:.0f} % of the variance)")
+    panel.set_ylabel(f"component 2 ({second:.0f} % of the variance)")
+    panel.set_title(f"{len(points):,} sampled rows in {len(present):,} clusters; neighbours differ in colour", **_TITLE)
+    panel.set_aspect("equal", adjustable="datalim")
+    panel.grid(axis="x", color=_GRID, linewidth=0.8)
+    if not len(points):
+        return figure
+    sums = np.zeros((len(present), 2))
+    np.add.at(sums, inverse, points)
+    middles = sums / sizes[:, None]
+    colours = np.array(_COLOURS)[_spread_colours(middles, sizes)]
+    shuffled = np.random.default_rng(0).permutation(len(points))  # no cluster hides the others
+    spot = float(np.clip(3e4 / len(points), 5, 30))
+    named = len(present) <= _MOST_NAMED
+    panel.scatter(*points[shuffled].T, c=colours[inverse[shuffled]], s=spot, alpha=0.55 if named else 0.3, linewidths=0)
+    if named:
+        for label, middle in zip(present, middles, strict=True):
+            panel.text(
+                *middle, str(label), ha="center", va="center", fontsize=10, weight="bold", color=_INK, bbox=_halo()
+            )
+    else:
+        area = 10 + 80 * sizes / sizes.max()
+        panel.scatter(*middles.T, c=colours, s=area, edgecolors=_INK, linewidths=0.6)
+    return figure
+
+
+def _spread_colours(middles: NDArray[np.float64], sizes: NDArray[Any]) -> NDArray[np.intp]:
+    """A colour number a cluster: large ones first, each as far as can be from those of its colour. O(k^2)."""
+    numbers = np.full(len(middles), -1)
+    nearest = np.full((len(middles), len(_COLOURS)), np.inf)  # d2 to the nearest middle of each colour
+    for at in np.argsort(-sizes, kind="stable"):
+        numbers[at] = np.argmax(nearest[at])
+        d2 = ((middles - middles[at]) ** 2).sum(axis=1)
+        nearest[:, numbers[at]] = np.minimum(nearest[:, numbers[at]], d2)
+    return numbers
+
+
+def _stage_name(stage: str) -> str:
+    kind = stage.split("-")[0]
+    return _STAGES.get(kind, stage)
+
+
+def _halo() -> dict[str, Any]:
+    return {"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.75, "linewidth": 0}
+
+
+def _new_figure(n_panels: int, height: float) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH_INCHES, height), dpi=_DPI, layout="constrained")
+    axes = list(figure.subplots(1, n_panels, squeeze=False)[0])
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.spines[["left", "bottom"]].set_color(_FAINT)
+        panel.tick_params(color=_FAINT, labelcolor=_INK)
+        panel.grid(axis="y", color=_GRID, linewidth=0.8)
+        panel.set_axisbelow(True)
+    return figure, axes
+
+
+def _png(figure: Figure) -> str:
+    with io.BytesIO() as buffer:
+        figure.savefig(buffer, format="png")
+        return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2em auto; padding: 0 1em }
+h1 { font-size: 1.6em; margin-bottom: 0 } h2 { font-size: 1.2em; margin: 2em 0 .5em }
+img { width: 100%; height: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .2em 1.2em .2em 0; border-bottom: 1px solid #e4e4e4; vertical-align: top }
+th { font-weight: 600 } td.number, th.number { text-align: right } .faint { color: #666 }
+"""
+
+
+def _page(summary: dict[str, Any], figures: dict[str, Figure]) -> str:
+    data, result = summary["data"], summary["result"]
+    rows = f"{data['n_samples']:,}" + (f", of which {data['n_skipped']:,} skipped" if data["n_skipped"] else "")
+    distortion = result["distortion"]
+    facts = [
+        ("rows", rows),
+        ("features", f"{data['n_features']:,}"),
+        ("clusters", f"{result['n_clusters']:,}"),
+        ("objective", f"{_number(result['objective'])} (sum of squared distances)"),
+        ("objective per row", _number(result["objective_per_row"])),
+        ("distortion of the sketch", "not measured" if distortion is None else _number(distortion)),
+        ("components of the sketch", f"{result['n_components']:,}"),
+        ("rows assigned in", f"the {result['assign_space']} space"),
+        ("passes over the data", f"{result['n_passes']:,}"),
+        ("iterations", f"{result['n_iter']:,}" + ("" if result["converged"] else ", stopped before convergence")),
+        ("seconds", f"{summary['seconds']:.2f}"),
+    ]
+    stages = [
+        (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
+        for stage in summary["stages"]
+    ]
+    pictures = "".join(
+        f'<h2>{html.escape(name)}</h2>\n<img alt="{html.escape(name)}" src="data:image/png;base64,{_png(figure)}">\n'
+        for name, figure in figures.items()
+    )
+    parameters = [(name, json.dumps(value)) for name, value in summary["parameters"].items()]
+    versions = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
+    name = html.escape(str(data["name"]))
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>streamkm: {name}</title>\n'
+        f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>\n'
+        f'<h1>streamkm</h1>\n<p class="faint">{name}</p>\n{_table(facts)}{pictures}<h2>Stages</h2>\n'
+        f"{_table(stages, head=('stage', 'seconds', 'rows', 'bytes read'))}<h2>Parameters</h2>\n{_table(parameters)}"
+        f'<p class="faint">{html.escape(versions)}</p>\n</body>\n</html>\n'
+    )
+
+
+def _table(rows: list[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
+    def cells(row: tuple[str, ...], tag: str) -> str:
+        kinds = ["", *([' class="number"'] * (len(row) - 1 if head else 0)), *([""] * len(row))]
+        return "".join(f"<{tag}{kind}>{html.escape(text)}</{tag}>" for text, kind in zip(row, kinds, strict=False))
+
+    lines = [f"<tr>{cells(head, 'th')}</tr>"] if head else []
+    lines += [f"<tr>{cells(row, 'td')}</tr>" for row in rows]
+    return "<table>\n" + "\n".join(lines) + "\n</table>\n"
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:,.6g}"

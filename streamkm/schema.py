@@ -1,0 +1,169 @@
+"""What a configuration may say: sections, keys, types, and the messages for anything else.
+
+Responsible for checking plain values. Names and defaults of the estimator are those of its signature, so they are
+written once. The only module that imports pydantic. May import estimators and errors. Reads no file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import reprlib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from streamkm.errors import ConfigError
+from streamkm.estimators import StreamKMeans
+
+# Types of the estimator's parameters; their names and defaults are those of its signature.
+ESTIMATOR_TYPES: dict[str, Any] = {
+    "n_clusters": int,
+    "sketch": str,
+    "n_components": int | Literal["auto"],
+    "init": str,
+    "n_init": int | Literal["auto"],
+    "max_iter": int,
+    "tol": float,
+    "metric": str,
+    "refine": int,
+    "assign_space": str,
+    "chunk_bytes": int | Literal["auto"],
+    "executor": int | Literal["auto"],
+    "on_invalid": str,
+    "progress": bool | Literal["auto"],
+    "random_state": int | None,
+}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Data(_Section):
+    """Where rows come from; every key but `path` is an option of `open_source`, None where that should choose."""
+
+    path: str | list[str]
+    format: str | None = None
+    dataset: str | None = None
+    key: str | None = None
+    follow_external: bool | None = None
+    n_features: int | None = None
+    zero_based: bool | Literal["auto"] | None = None
+    dtype: str | None = None
+
+
+class Output(_Section):
+    """Where results of a fit go, and which.
+
+    Attributes
+    ----------
+    directory : str
+    labels : "npy" or "zarr"
+    report : bool
+        Whether report.html is made.
+    overwrite : bool
+        Whether results of an earlier run may be replaced.
+    """
+
+    directory: str = "streamkm-out"
+    labels: Literal["npy", "zarr"] = "npy"
+    report: bool = True
+    overwrite: bool = False
+
+
+def _estimator_section() -> type[_Section]:
+    parameters = inspect.signature(StreamKMeans).parameters
+    fields: dict[str, Any] = {name: (ESTIMATOR_TYPES[name], parameters[name].default) for name in parameters}
+    return create_model("_Estimator", __base__=_Section, **fields)
+
+
+SECTIONS: dict[str, type[_Section]] = {"data": _Data, "estimator": _estimator_section(), "output": Output}
+
+
+def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
+    """Check every section and say everything that is wrong with them.
+
+    Parameters
+    ----------
+    values : mapping
+        Sections, each a dict or None.
+    origins : mapping of (section,) and (section, key) to str
+        Where each was given, for messages: ``config.yaml:12``.
+    where : str
+        For what was not given.
+
+    Returns
+    -------
+    dict of section name to section
+        Every key has a value.
+
+    Raises
+    ------
+    ConfigError
+        An unknown section or key, a wrong type, a missing path; a problem a line.
+    """
+    problems = [_problem((name,), _unknown(name, None), origins, where) for name in values if name not in SECTIONS]
+    sections: dict[str, _Section] = {}
+    for name, section in SECTIONS.items():
+        given = values.get(name)
+        given = {} if given is None else given  # a section without keys is YAML's null
+        if not isinstance(given, dict):
+            problems.append(
+                _problem((name,), f"{name} must be a section with keys, got {shown(given)}", origins, where)
+            )
+            continue
+        try:
+            sections[name] = section.model_validate(given)
+        except ValidationError as error:
+            found = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
+            for key, kind in found.items():
+                problems.append(_problem((name, key), _explain(name, key, kind, given.get(key)), origins, where))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return sections
+
+
+def _problem(key: tuple[str, ...], problem: str, origins: Mapping[tuple[str, ...], str], where: str) -> str:
+    return f"{origins.get(key) or origins.get(key[:1]) or where}: {problem}"
+
+
+def _explain(section: str, key: str, kind: str, given: Any) -> str:
+    if kind == "extra_forbidden":
+        return _unknown(key, section)
+    if kind == "missing":
+        return f"{section}.{key} is missing; give the file or files to read"
+    needed = " or ".join(_words(SECTIONS[section].model_fields[key].annotation))
+    return f"{section}.{key} must be {needed}, got {shown(given)}"
+
+
+def _unknown(name: str, section: str | None) -> str:
+    known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
+    near = difflib.get_close_matches(name, known, n=1)
+    elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
+    if not near:
+        near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)]
+    what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
+    return f"{what}; did you mean {near[0]}?" if near else f"{what}; known: {', '.join(known)}"
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    """An annotation for people: ``a whole number``, ``auto``."""
+    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    if get_origin(annotation) in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from _words(member)
+    elif get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        yield plain.get(annotation, "a list of texts")
+
+
+def shown(value: Any) -> str:
+    """A value and its kind for messages, never long."""
+    kinds = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "keys", list: "a list"}
+    if value is None:
+        return "null"
+    return f"{reprlib.repr(value)} ({kinds.get(type(value), type(value).__name__)})"

@@ -1,0 +1,31 @@
+"""Maps that shrink features before clustering: one module a sketch, and the table that names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkm.errors import ModelFileError
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.identity import IdentitySketch
+
+SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch)}
+
+
+def sketch_from_dict(described: dict[str, Any]) -> Sketch:
+    """Make a sketch from what its `to_dict` gave.
+
+    Raises
+    ------
+    ModelFileError
+        If the kind is not known.
+    """
+    values = dict(described)
+    kind = values.pop("kind", None)
+    if kind not in SKETCHES:
+        raise ModelFileError(f"sketch of kind {kind!r}; this release knows {sorted(SKETCHES)}")
+    sketch: Sketch = SKETCHES[kind](**values)
+    return sketch
+
+
+__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "Sketch", "sketch_from_dict"]

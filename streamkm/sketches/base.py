@@ -1,0 +1,57 @@
+"""The contract of sketches: maps R^d -> R^m that are applied row by row.
+
+A sketch is a small immutable value: what it does to feature j depends on (seed, j) alone. Row i of the result depends on row i of
+the input alone, so chunks can be sketched in any order, on any machine. May import kernels and errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Matrix = NDArray[Any] | sp.csr_array
+
+
+@runtime_checkable
+class Sketch(Protocol):
+    """A linear map of rows.
+
+    Attributes
+    ----------
+    kind : str
+        The name in saved models.
+    n_components : int
+        m.
+    passes_to_fit : int
+        Passes over the data before it can be applied: 0 for data-oblivious sketches.
+    """
+
+    kind: ClassVar[str]
+    passes_to_fit: ClassVar[int]
+
+    @property
+    def n_components(self) -> int: ...
+
+    def apply(self, X: Matrix) -> Matrix:
+        """Map rows.
+
+        Parameters
+        ----------
+        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
+
+        Returns
+        -------
+        ndarray (n, m) or csr_array (n, m)
+            CSR entries may repeat an index; their sum is meant.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a saved model needs to make the sketch again: JSON values."""
+
+
+def as_float(X: NDArray[Any]) -> NDArray[Any]:
+    """Dense rows in float32 where that holds their values exactly, else float64."""
+    return X.astype(np.float32 if np.can_cast(X.dtype, np.float32) else np.float64, copy=False)

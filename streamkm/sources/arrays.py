@@ -1,0 +1,155 @@
+"""NumPy arrays, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
+
+May import base, the readers that it hands stored arrays to, and errors. Opens no file; NumPy's own file formats are in
+`numpy_files`.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.csr_groups import csr_rows
+from streamkm.sources.dense import DenseSource, cut_rows
+from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
+
+logger = logging.getLogger(__name__)
+
+
+class ArraySource(ChunkedSource):
+    """Rows of an array in memory. Pickles with all of its values.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Not copied. Rows are given as C-contiguous arrays in native byte order: views where X is that already.
+    name : str
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers.
+    """
+
+    is_sparse = False
+
+    def __init__(self, X: NDArray[Any], *, name: str = "array") -> None:
+        check_matrix(X.shape, X.dtype, name)
+        self._X = X
+        self.name = name
+        self.n_rows, self.n_features = X.shape
+        self.dtype = decoded_dtype(X.dtype, name)
+        self.n_bytes = X.nbytes
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
+        return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        rows = np.asarray(self._X[chunk.start : chunk.stop])
+        return Rows(np.ascontiguousarray(rows, self.dtype), row_places(chunk.start, chunk.stop))
+
+
+class SparseSource(ChunkedSource):
+    """Rows of a SciPy sparse matrix in memory. Pickles with all of its values.
+
+    Parameters
+    ----------
+    X : sparse matrix or array of shape (n, d)
+        CSR is not copied; any other format is converted once, which takes as much memory again.
+    name : str
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers. By `read`: indices out of range.
+    """
+
+    is_sparse = True
+
+    def __init__(self, X: Any, *, name: str = "sparse matrix") -> None:
+        check_matrix(X.shape, X.dtype, name)
+        if X.format != "csr":
+            logger.info("%s is %s; converting it to CSR once", name, X.format.upper())
+            X = X.tocsr()
+        self._X = X
+        self.name = name
+        self.n_rows, self.n_features = X.shape
+        self.dtype = decoded_dtype(X.dtype, name)
+        self.n_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+        self._check_pointers()
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut at rows by their stored bytes; O(chunks log n)."""
+        indptr = self._X.indptr
+        n_rows = len(indptr) - 1
+        value_bytes = self.dtype.itemsize + self._X.indices.itemsize
+        chunks: list[Chunk] = []
+        start = 0
+        while start < n_rows:
+            # bytes of rows start..i are rising in i, so the last row that fits is found by bisection
+            low, high = start + 1, n_rows
+            while low < high:
+                middle = (low + high + 1) // 2
+                if int(indptr[middle] - indptr[start]) * value_bytes + (middle - start) * 8 <= target_bytes:
+                    low = middle
+                else:
+                    high = middle - 1
+            size = int(indptr[low] - indptr[start]) * value_bytes + (low - start) * 8
+            chunks.append(Chunk(len(chunks), 0, start, low, size))
+            start = low
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        pointers = self._X.indptr[chunk.start : chunk.stop + 1]
+        first, last = int(pointers[0]), int(pointers[-1])
+        X = csr_rows(
+            np.asarray(self._X.data[first:last], self.dtype),
+            np.asarray(self._X.indices[first:last]),
+            pointers - pointers[0],
+            n_features=self._X.shape[1],
+            name=self.name,
+            first_row=chunk.start,
+        )
+        return Rows(X, row_places(chunk.start, chunk.stop))
+
+    def _check_pointers(self) -> None:
+        indptr, stored = self._X.indptr, min(len(self._X.data), len(self._X.indices))
+        falls = indptr[1:] < indptr[:-1]
+        if falls.any():
+            raise InvalidInputError(f"indptr of {self.name} falls at row {int(falls.argmax()):,}; it must never fall")
+        if indptr[0] != 0 or int(indptr[-1]) > stored:
+            raise InvalidInputError(
+                f"indptr of {self.name} goes from {indptr[0]} to {indptr[-1]:,}; it must go from 0 to {stored:,}"
+            )
+
+
+def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
+    """Open an array, or whatever NumPy makes one of; a memory map of a whole file is read as that file.
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers.
+    """
+    if isinstance(X, np.memmap) and X.filename is not None and isinstance(X.base, mmap.mmap) and X.mode != "c":
+        if X.mode != "r":
+            X.flush()
+        order_f = X.flags.f_contiguous and not X.flags.c_contiguous
+        path = os.fspath(X.filename)
+        return DenseSource(FileArray(path, X.offset, X.shape, X.dtype, name=path, fortran_order=order_f))
+    try:
+        return ArraySource(np.asarray(X), name=name)
+    except ValueError as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(f"{name} cannot be made an array of rows: {error}") from error

@@ -1,0 +1,132 @@
+"""The contract of row sources: where rows come from, and in which pieces.
+
+A source is cheap to pickle (a path and options, never an open file) and repeatable: reading a chunk again, in any
+process, gives the same rows. Nothing here knows about sketches or clusters. May import errors only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Matrix = NDArray[Any] | sp.csr_array
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The piece of a source that is read at once.
+
+    Attributes
+    ----------
+    index : int
+        Position among the chunks of the source, from 0.
+    part : int
+        Which file of the source, from 0.
+    start, stop : int
+        First row and one past the last; bytes instead of rows for text.
+    n_bytes : int
+        Projected bytes of the rows once decoded.
+    """
+
+    index: int
+    part: int
+    start: int
+    stop: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows as read from a source.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, d), any real dtype, or csr_array of shape (n, d)
+        The rows. A source whose `n_features` is None gives chunks of different width: each as wide as its own
+        largest feature index demands.
+    places : int64 ndarray of shape (n,)
+        A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
+        chunks: the row's number, or for text the position of the line's first byte.
+    """
+
+    X: Matrix
+    places: NDArray[np.int64]
+
+
+class RowSource(ABC):
+    """Rows in order.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it: ``x.h5:/X``.
+    n_rows, n_features : int or None
+        None where only reading can tell.
+    dtype : dtype
+        Of the values as read.
+    is_sparse : bool
+        Whether `Rows.X` is a csr_array.
+    n_bytes : int or None
+        Stored bytes that one pass reads (compressed size); None where that is not known.
+    replayable : bool
+        Whether `stream` can be called more than once.
+    """
+
+    name: str
+    n_rows: int | None
+    n_features: int | None
+    dtype: np.dtype[Any]
+    is_sparse: bool
+    n_bytes: int | None
+    replayable: bool = True
+
+    @property
+    def estimated_rows(self) -> int | None:
+        """Rows, exactly or roughly (from a look at a few places of the text); None if there is nothing to go by."""
+        return self.n_rows
+
+    @abstractmethod
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""
+
+    def describe(self, place: int) -> str:
+        """Say where a row is, for messages: ``row 17 of x.h5:/X``. Rows are counted from 0."""
+        return f"row {place:,} of {self.name}"
+
+
+class ChunkedSource(RowSource):
+    """A source whose pieces can be read in any order, in any thread or process."""
+
+    @abstractmethod
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut the source into chunks of about `target_bytes` decoded bytes.
+
+        In order, disjoint, covering, aligned to the storage's own chunks (so each of those is read once a pass; a
+        storage chunk larger than `target_bytes` is not split). Reads no rows. Depends on the source and
+        `target_bytes` alone.
+        """
+
+    @abstractmethod
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk. Thread-safe and repeatable.
+
+        Raises
+        ------
+        SourceError, InvalidInputError
+            Naming the file, the dataset and, as far as they exist, row, line and byte.
+        """
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        for chunk in self.chunks(target_bytes):
+            yield self.read(chunk)
+
+
+def row_places(start: int, stop: int) -> NDArray[np.int64]:
+    """Places of rows that are identified by their number."""
+    return np.arange(start, stop, dtype=np.int64)

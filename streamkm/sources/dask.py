@@ -1,0 +1,212 @@
+"""Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
+
+Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a Delayed
+for a cluster. May import dask, arrays, csr_groups, base and errors. Where work runs is decided elsewhere; `read` runs
+in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+import scipy.sparse as sp
+from dask.base import optimize
+from dask.delayed import delayed
+from dask.local import get_sync
+from dask.optimization import cull
+
+from streamkm.errors import InvalidInputError
+from streamkm.sources.arrays import SparseSource, open_array
+from streamkm.sources.base import Chunk, ChunkedSource, Matrix, Rows, row_places
+from streamkm.sources.stored import check_matrix, decoded_dtype
+
+_PLACE_BITS = 40
+
+
+class DaskSource(ChunkedSource):
+    """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by its
+        ``_meta``. Never computed as a whole.
+    name : str
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, no features, an unknown number of features, not of real numbers. By `read`: a block that
+        is not what the array says of it.
+
+    Notes
+    -----
+    Where the heights of the blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk goes
+    from ``b << 40`` to ``(b + 1) << 40``. `Chunk.n_bytes` is then, and for sparse blocks, not known before the block
+    is computed; it is given as `target_bytes`.
+    """
+
+    def __init__(self, array: Any, *, name: str = "dask array") -> None:
+        shape = tuple(0 if math.isnan(length) else int(length) for length in array.shape)
+        unknown_rows = bool(shape) and any(math.isnan(height) for height in array.chunks[0])
+        if len(shape) == 2 and any(math.isnan(width) for width in array.chunks[1]):
+            raise InvalidInputError(f"{name} has an unknown number of features; call compute_chunk_sizes() on it first")
+        check_matrix((1, *shape[1:]) if unknown_rows else shape, array.dtype, name)
+        self._array = array
+        self._unknown_rows = unknown_rows
+        self.name = name
+        self.n_features = shape[1]
+        self.n_rows = None if unknown_rows else shape[0]
+        self.dtype = decoded_dtype(array.dtype, name)
+        self.is_sparse = not isinstance(array._meta, np.ndarray)
+        self.n_bytes = None
+        self._start()
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """One chunk a row-block that has rows; O(blocks)."""
+        width = self._array.shape[1]
+        chunks: list[Chunk] = []
+        start = 0
+        for block, height in enumerate(self._array.chunks[0]):
+            stop = start + int(height) if not self._unknown_rows else (block + 1) << _PLACE_BITS
+            known = not self._unknown_rows and not self.is_sparse
+            if stop > start:
+                n_bytes = (stop - start) * width * self.dtype.itemsize if known else target_bytes
+                chunks.append(Chunk(len(chunks), 0, start, stop, n_bytes))
+            start = stop
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Compute the graph of one row-block, and of nothing else, in this thread."""
+        block = self._block_of(chunk)
+        graph, keys = self._row_graph(block)
+        X = self._block(block)(list(get_sync(graph, keys)))
+        return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
+
+    def delayed(self, chunk: Chunk) -> Any:
+        """Give a Delayed of the row-block's matrix, as `read` gives it, for a scheduler to compute.
+
+        Returns
+        -------
+        dask.delayed.Delayed
+            Of an ndarray or csr_array of shape (rows, d).
+        """
+        block = self._block_of(chunk)
+        columns = self._array.blocks[block].to_delayed().ravel().tolist()
+        return delayed(self._block(block))(columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph")}
+        # graphs hold functions that were defined on the spot, which plain pickle cannot take along
+        return {**state, "_array": cloudpickle.dumps(self._array)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._array = cloudpickle.loads(state["_array"])
+        self._start()
+
+    def describe(self, place: int) -> str:
+        """Say where a row is, for messages: its number, or block and row in the block."""
+        if not self._unknown_rows:
+            return super().describe(place)
+        return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {self.name}"
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._graph: tuple[Any, Any] | None = None
+
+    def _block_of(self, chunk: Chunk) -> int:
+        if self._unknown_rows:
+            return chunk.start >> _PLACE_BITS
+        # an empty block starts where the next one does: of those, the last has the rows
+        starts = np.cumsum([0, *self._array.chunks[0]])
+        return int(np.searchsorted(starts, chunk.start, side="right")) - 1
+
+    def _row_graph(self, block: int) -> tuple[Any, list[Any]]:
+        """Give what one row-block depends on, and the keys of its column blocks."""
+        with self._lock:
+            if self._graph is None:
+                (array,) = optimize(self._array)
+                self._graph = (dict(array.__dask_graph__()), array.__dask_keys__())
+        graph, keys = self._graph
+        row = list(keys[block])
+        needed, _ = cull(graph, row)
+        return needed, row
+
+    def _block(self, block: int) -> _Block:
+        return _Block(
+            name=f"row-block {block:,} of {self.name}",
+            n_rows=None if self._unknown_rows else int(self._array.chunks[0][block]),
+            n_features=self._array.shape[1],
+            dtype=self.dtype,
+            is_sparse=self.is_sparse,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a row-block should be, and how its column blocks are made that; small enough to send with every task."""
+
+    name: str
+    n_rows: int | None
+    n_features: int
+    dtype: np.dtype[Any]
+    is_sparse: bool
+
+    def __call__(self, columns: list[Any]) -> Matrix:
+        X = join_blocks(columns)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise InvalidInputError(f"{self.name} has shape {X.shape}; the array says {self.n_features:,} features")
+        if self.n_rows is not None and X.shape[0] != self.n_rows:
+            raise InvalidInputError(f"{self.name} has {X.shape[0]:,} rows; the array says {self.n_rows:,}")
+        if sp.issparse(X) and not self.is_sparse:
+            raise InvalidInputError(
+                f"{self.name} is sparse, but the array says that its blocks are dense; make the array with "
+                f"meta=scipy.sparse.csr_matrix((0, 0))"
+            )
+        if X.shape[0] == 0:
+            return sp.csr_array(X.shape, dtype=self.dtype) if self.is_sparse else np.empty(X.shape, self.dtype)
+        if self.is_sparse:
+            X = sp.csr_array(X)
+        opened = SparseSource(X, name=self.name) if self.is_sparse else open_array(X, name=self.name)
+        (whole,) = opened.chunks(1 << 62)
+        return opened.read(whole).X.astype(self.dtype, copy=False)
+
+
+def open_dask(X: Any) -> DaskSource:
+    """Open a Dask array, or a Dask data frame as one.
+
+    Raises
+    ------
+    InvalidInputError
+        Another kind of Dask collection; otherwise as `DaskSource`.
+    """
+    array = X.to_dask_array() if hasattr(X, "to_dask_array") else X
+    if not hasattr(array, "chunks"):
+        raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
+    return DaskSource(array)
+
+
+def join_blocks(blocks: list[Any]) -> Any:
+    """Put the column blocks of one row-block side by side; `sparse` arrays become SciPy's.
+
+    Parameters
+    ----------
+    blocks : list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns)
+
+    Returns
+    -------
+    ndarray or csr_array
+    """
+    blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]
+    blocks = [block if sp.issparse(block) else np.asarray(block) for block in blocks]
+    if len(blocks) == 1:
+        return blocks[0]
+    if any(sp.issparse(block) for block in blocks):
+        return sp.hstack([sp.csr_array(block) for block in blocks], format="csr")
+    return np.concatenate(blocks, axis=1)

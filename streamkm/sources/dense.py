@@ -1,0 +1,71 @@
+"""Dense rows from a stored array, and how rows are cut into chunks.
+
+Responsible for cutting rows at multiples of a storage chunk and for the source that reads such rows. May import base,
+stored and errors. Knows no file format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
+
+
+def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> tuple[Chunk, ...]:
+    """Cut `n_rows` rows into chunks of about `target_bytes`, at multiples of `unit_rows`.
+
+    Parameters
+    ----------
+    n_rows : int
+    row_bytes : int
+        Decoded bytes of a row.
+    unit_rows : int
+        Rows of a storage chunk. One that is larger than `target_bytes` is a chunk by itself.
+    target_bytes : int
+
+    Returns
+    -------
+    tuple of Chunk
+        In order, disjoint, covering; O(chunks).
+    """
+    rows = max(1, target_bytes // max(1, row_bytes * unit_rows)) * unit_rows
+    return tuple(
+        Chunk(index, 0, start, min(start + rows, n_rows), (min(start + rows, n_rows) - start) * row_bytes)
+        for index, start in enumerate(range(0, n_rows, rows))
+    )
+
+
+class DenseSource(ChunkedSource):
+    """Rows of a stored array of shape (n, d).
+
+    Parameters
+    ----------
+    array : StoredArray
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers.
+    """
+
+    is_sparse = False
+
+    def __init__(self, array: StoredArray) -> None:
+        check_matrix(array.shape, array.dtype, array.name)
+        self._array = array
+        self.name = array.name
+        self.n_rows, self.n_features = array.shape
+        self.dtype = decoded_dtype(array.dtype, array.name)
+        self.n_bytes = array.n_bytes
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(chunks)."""
+        n_rows, n_features = self._array.shape
+        return cut_rows(n_rows, n_features * self.dtype.itemsize, self._array.unit_rows, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        out = np.empty((chunk.stop - chunk.start, self._array.shape[1]), self.dtype)
+        self._array.read_into(chunk.start, chunk.stop, out)
+        return Rows(out, row_places(chunk.start, chunk.stop))

@@ -1,0 +1,87 @@
+"""What kind of file a path is, told by its first bytes and, where these say nothing, by its name.
+
+May import errors only. Opens nothing but the file's beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+
+from streamkm.errors import SourceError
+from streamkm.sources.stored import open_binary
+
+_MAGIC = {
+    b"\x89HDF\r\n\x1a\n": "hdf5",
+    b"\x93NUMPY": "npy",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+    b"\x1f\x8b": "compressed",
+    b"BZh": "compressed",
+    b"\xfd7zXZ\x00": "compressed",
+    b"\x28\xb5\x2f\xfd": "compressed",
+}
+_SUFFIXES = {
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".h5ad": "hdf5",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".zarr": "zarr",
+    ".gz": "compressed",
+    ".bz2": "compressed",
+    ".xz": "compressed",
+    ".zst": "compressed",
+}
+_ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+_HEAD_BYTES = 4096
+
+
+def file_format(path: str) -> str:
+    """Tell the format of a file or directory.
+
+    Returns
+    -------
+    {"hdf5", "zarr", "npy", "npz", "svmlight", "compressed"}
+        "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight.
+
+    Raises
+    ------
+    SourceError
+        Missing, a directory that is no Zarr store, a .zip file with neither Zarr nor NumPy arrays, or binary data of
+        no known format.
+    """
+    if "://" in path:
+        return "zarr"
+    if os.path.isdir(path):
+        if not any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS):
+            raise SourceError(
+                f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the files in "
+                f"it pass a glob such as {os.path.join(path, '*')}"
+            )
+        return "zarr"
+    with open_binary(path) as file:
+        head: bytes = file.read(_HEAD_BYTES)
+    found = next((form for magic, form in _MAGIC.items() if head.startswith(magic)), None)
+    if found == "zip":
+        return _zip_format(path)
+    found = found or _SUFFIXES.get(os.path.splitext(path)[1].lower())
+    if found is None and b"\0" in head:
+        raise SourceError(
+            f"{path} is binary and of no format that streamkm reads (svmlight, HDF5, Zarr, .npy, .npz); "
+            f"convert it to one of these"
+        )
+    return found or "svmlight"
+
+
+def _zip_format(path: str) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise SourceError(f"{path} is a damaged .zip file: {error}") from error
+    if any(name in _ZARR_MARKS for name in names):
+        return "zarr"
+    if any(name.endswith(".npy") for name in names):
+        return "npz"
+    raise SourceError(f"{path} is a .zip file with neither a Zarr store nor NumPy arrays at its root")

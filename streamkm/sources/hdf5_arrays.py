@@ -1,0 +1,273 @@
+"""Datasets of HDF5 files, read by rows, past the lock of the HDF5 library where that is possible.
+
+Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
+bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
+read and decoded without it, by as many threads as there are. Whatever else a dataset is made of is read by h5py. May
+import h5py, stored and errors. Which dataset to read is none of its business.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError
+from streamkm.sources.stored import FileArray, StoredArray, open_binary, read_fully
+
+_DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
+# below this, finding a chunk and starting zlib costs more in Python than the lock does
+_LEAST_CHUNK_BYTES = 1 << 14
+
+
+class Hdf5Array(StoredArray):
+    """A dataset of one or two dimensions.
+
+    Parameters
+    ----------
+    path : str
+        Of the file.
+    location : str
+        Of the dataset in the file; by links, perhaps, so not always the name that the dataset has itself.
+    dataset : h5py.Dataset
+        Open; asked for its properties and not kept, unless `handle` is true.
+    handle : bool
+        Read through `dataset` itself, because its file is open for writing or is no file on disk. Such an array
+        cannot be pickled.
+
+    Notes
+    -----
+    Storage chunks that were never written are the dataset's fill value, as HDF5 has it. The file must not change
+    while it is in use: its size and time of change are compared before bytes are read past the library.
+    """
+
+    def __init__(self, path: str, location: str, dataset: h5py.Dataset, *, handle: bool = False) -> None:
+        self._path = path
+        self._dataset = location
+        self._handle = dataset if handle else None
+        self.name = f"{path}:{location}"
+        self.shape = dataset.shape or ()
+        self.dtype = dataset.dtype
+        self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
+        self.n_bytes = dataset.id.get_storage_size()
+        require_filters(dataset, self.name)
+        self._start()
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`; see `StoredArray.read_into`."""
+        direct = self._direct()
+        if direct is not None and direct.read_into(start, stop, out):
+            return
+        try:
+            if self._handle is not None:
+                out[...] = self._handle[start:stop]
+                return
+            with open_file(self._path) as file:
+                dataset = file[self._dataset]
+                require_filters(dataset, self.name)
+                out[...] = dataset[start:stop]
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read: {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._handle is not None:
+            raise SourceError(
+                f"{self.name} is read through a file that is open for writing or lies in memory, which no other "
+                f"process can share; close it and pass its path instead"
+            )
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_asked", "_reader")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = self._handle is not None
+        self._reader: _DirectFile | _DirectChunks | None = None
+
+    def _direct(self) -> _DirectFile | _DirectChunks | None:
+        with self._lock:
+            if not self._asked:
+                with open_file(self._path) as file:
+                    self._reader = _find_direct(file, self._path, self._dataset, self.name)
+                self._asked = True
+            return self._reader
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What tells whether a file was changed."""
+
+    size: int
+    time_ns: int
+
+    @classmethod
+    def of(cls, fileno: int) -> _Stamp:
+        stat = os.fstat(fileno)
+        return cls(stat.st_size, stat.st_mtime_ns)
+
+    def check(self, fileno: int, name: str) -> None:
+        if _Stamp.of(fileno) != self:
+            raise SourceError(f"the file of {name} was changed while it was being read; open the source again")
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectFile:
+    """A contiguous dataset."""
+
+    array: FileArray
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
+        self.array.read_into(start, stop, out)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectChunks:
+    """A dataset in chunks; one-dimensional ones are seen as having one column.
+
+    Attributes
+    ----------
+    chunk : (int, int)
+        Rows and columns of a storage chunk.
+    offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
+        Where the stored bytes of a chunk are; size 0 is a chunk that was never written. 16 bytes a chunk.
+    """
+
+    path: str
+    name: str
+    stamp: _Stamp
+    chunk: tuple[int, int]
+    dtype: np.dtype[Any]
+    fill: Any
+    filters: tuple[int, ...]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
+        """Fill `out` and say so; False where a chunk cannot be decoded, for the library to decide and to word why."""
+        rows, columns = self.chunk
+        table = out.reshape(stop - start, -1)
+        with open_binary(self.path) as file:
+            self.stamp.check(file.fileno(), self.name)
+            for i in range(start // rows, -(-stop // rows)):
+                low, high = max(start, i * rows), min(stop, (i + 1) * rows)
+                for j in range(self.offsets.shape[1]):
+                    place = table[low - start : high - start, j * columns : (j + 1) * columns]
+                    if self.sizes[i, j] == 0:
+                        place[...] = self.fill
+                        continue
+                    values = self._stored_chunk(file, i, j)
+                    if values is None:
+                        return False
+                    place[...] = values[low - i * rows : high - i * rows, : place.shape[1]]
+        return True
+
+    def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
+        stored = bytearray(int(self.sizes[i, j]))
+        if read_fully(file, memoryview(stored), int(self.offsets[i, j])) < len(stored):
+            return None
+        n_bytes = self.chunk[0] * self.chunk[1] * self.dtype.itemsize
+        values: Any = stored
+        for number in reversed(self.filters):
+            if number == _DEFLATE:
+                try:
+                    values = zlib.decompress(values, bufsize=n_bytes)
+                except zlib.error:
+                    return None
+            else:
+                values = np.ascontiguousarray(np.frombuffer(values, np.uint8).reshape(self.dtype.itemsize, -1).T)
+        if memoryview(values).nbytes != n_bytes:
+            return None
+        return np.frombuffer(values, self.dtype).reshape(self.chunk)
+
+
+def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _DirectFile | _DirectChunks | None:
+    """How to read a dataset without the library; None where only the library can."""
+    dataset = file[dataset_path]
+    plist = dataset.id.get_create_plist()
+    same_file = dataset.file.filename == file.filename and not dataset.is_virtual and not dataset.external
+    plain_type = h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type()
+    if not same_file or not plain_type or file.userblock_size or file.driver != "sec2":
+        return None
+    offset = dataset.id.get_offset()
+    if offset is not None:
+        return _DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
+    filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
+    if dataset.chunks is None or not set(filters) <= {_DEFLATE, _SHUFFLE}:
+        return None
+    chunk = (*dataset.chunks, 1)[:2]
+    if chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
+        return None
+    shape = (*dataset.shape, 1)[:2]
+    grid = (-(-shape[0] // chunk[0]), -(-shape[1] // chunk[1]))
+    offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
+    skipped: list[int] = []
+
+    def note(info: Any) -> None:
+        at = (info.chunk_offset[0] // chunk[0], (*info.chunk_offset, 0)[1] // chunk[1])
+        if at[0] < grid[0] and at[1] < grid[1]:
+            offsets[at], sizes[at] = info.byte_offset, info.size
+        if info.filter_mask:
+            skipped.append(info.filter_mask)
+
+    dataset.id.chunk_iter(note)
+    if skipped:
+        return None
+    with open_binary(path) as handle:
+        stamp = _Stamp.of(handle.fileno())
+    return _DirectChunks(path, name, stamp, chunk, dataset.dtype, dataset.fillvalue, filters, offsets, sizes)
+
+
+@contextmanager
+def open_file(path: str) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading.
+
+    Raises
+    ------
+    SourceError
+        No such file, no permission, no HDF5, or truncated.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path} does not exist") from error
+    except OSError as error:
+        raise SourceError(f"{path} cannot be opened as HDF5: {error}") from error
+    with file:
+        yield file
+
+
+def require_filters(dataset: h5py.Dataset, name: str) -> None:
+    """See to it that every filter of a dataset can be decoded; loads hdf5plugin where that helps.
+
+    Raises
+    ------
+    MissingDependencyError
+        Naming the filter and the extra that brings it.
+    """
+    plist = dataset.id.get_create_plist()
+    filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+    missing = [(code, text) for code, _, _, text in filters if not h5py.h5z.filter_avail(code)]
+    if not missing:
+        return
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401  # registers its filters
+    for code, text in missing:
+        if not h5py.h5z.filter_avail(code):
+            label = text.decode(errors="replace") or "unnamed"
+            raise MissingDependencyError(
+                f"{name} is compressed with HDF5 filter {code} ({label}), which is not installed; "
+                f"pip install 'streamkm[hdf5plugin]', or write the data again with gzip"
+            )

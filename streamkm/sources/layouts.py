@@ -1,0 +1,186 @@
+"""Which matrix a hierarchical file means: the layouts that HDF5 and Zarr have in common.
+
+Responsible for recognising AnnData, CSR groups and 10x Genomics matrices, and for choosing the one matrix of a file
+where the user named none. Sees a file as a `Tree` of nodes and never opens one. May import stored and errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from streamkm.errors import InvalidInputError, SourceNotFoundError
+
+_CSR_MEMBERS = frozenset({"data", "indices", "indptr"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An array or group of a file.
+
+    Attributes
+    ----------
+    path : str
+        From the root, ``/layers/counts``; ``/`` is the root itself.
+    shape : tuple of int or None
+        None for a group.
+    dtype : dtype or None
+        None for a group, and for an array of a type that the library cannot read.
+    encoding : str
+        AnnData's attribute ``encoding-type``, or "".
+    matrix_shape : tuple of int or None
+        What a group of CSR arrays says of its shape, by attribute or by a member of that name.
+    members : frozenset of str
+        Of a group.
+    """
+
+    path: str
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[np.generic] | None = None
+    encoding: str = ""
+    matrix_shape: tuple[int, ...] | None = None
+    members: frozenset[str] = frozenset()
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it has members."""
+        return self.shape is None
+
+
+class Tree(Protocol):
+    """A file as the modules of the formats show it."""
+
+    name: str
+
+    def node(self, path: str) -> Node | None:
+        """Give the node at `path`, None if there is none."""
+
+    def paths(self) -> Iterable[str]:
+        """Paths of everything in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The matrix that is meant: a dense array, or the group of three CSR arrays.
+
+    `shape` is (n, d) with samples as rows.
+    """
+
+    kind: Literal["dense", "csr"]
+    path: str
+    shape: tuple[int, ...]
+
+
+def find_matrix(tree: Tree, path: str | None) -> Found:
+    """Find the matrix at `path`, or the only one below it.
+
+    Parameters
+    ----------
+    tree : Tree
+    path : str or None
+        An array, a CSR group, a 10x group, an AnnData object or any group with one matrix in it; None is the root.
+
+    Raises
+    ------
+    SourceNotFoundError
+        Nothing is there; the message gives the nearest name.
+    InvalidInputError
+        No matrix or several (they are listed), a CSC matrix, or an array that is none of rows.
+    """
+    start = "/" + (path or "").strip("/")
+    node = tree.node(start)
+    if node is None:
+        raise SourceNotFoundError(_not_there(tree, start))
+    if not node.is_group:
+        return Found("dense", start, node.shape or ())
+    group = _as_sparse(tree, node)
+    if group is not None:
+        return group
+    if node.encoding == "anndata" or {"X", "obs", "var"} <= node.members:
+        below = tree.node(join(start, "X"))
+        if below is not None:
+            return find_matrix(tree, below.path)
+    candidates = list(_candidates(tree, start))
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        listed = ", ".join(f"{found.path} {found.shape}" for found in candidates[:20])
+        raise InvalidInputError(
+            f"{tree.name}:{start} holds {len(candidates)} matrices: {listed}; choose one with dataset="
+        )
+    raise InvalidInputError(
+        f"{tree.name}:{start} holds no matrix: no two-dimensional array of numbers and no group of CSR arrays; "
+        f"it holds {_listing(tree, start)}"
+    )
+
+
+def join(group: str, member: str) -> str:
+    """Path of a member of a group."""
+    return f"{group.rstrip('/')}/{member}"
+
+
+def _as_sparse(tree: Tree, node: Node) -> Found | None:
+    """Give the CSR matrix that a group is, if it is one.
+
+    10x stores genes x cells by columns, which is cells x genes by rows.
+    """
+    if not node.members >= _CSR_MEMBERS:
+        return None
+    name = f"{tree.name}:{node.path}"
+    shape = node.matrix_shape
+    if shape is None or len(shape) != 2:
+        raise InvalidInputError(
+            f"{name} has data, indices and indptr but its shape is {shape}; it needs an attribute shape of two numbers"
+        )
+    if "barcodes" in node.members and node.members & {"features", "genes"}:
+        return Found("csr", node.path, (shape[1], shape[0]))
+    if node.encoding.startswith("csc"):
+        raise InvalidInputError(
+            f"{name} is a CSC matrix {shape}, stored column by column: reading a few rows would read all of it. "
+            f"Convert it once, for example with scipy: X.tocsr() before writing"
+        )
+    return Found("csr", node.path, (shape[0], shape[1]))
+
+
+def _candidates(tree: Tree, start: str) -> Iterator[Found]:
+    inside = start.rstrip("/") + "/"
+    sparse: list[str] = []
+    for path in sorted(tree.paths()):
+        if not path.startswith(inside) or any(path.startswith(group + "/") for group in sparse):
+            continue
+        node = tree.node(path)
+        if node is None:
+            continue
+        if node.is_group:
+            if node.members >= _CSR_MEMBERS and not node.encoding.startswith("csc"):
+                sparse.append(path)
+                found = _as_sparse(tree, node)
+                if found is not None:
+                    yield found
+        elif node.shape is not None and len(node.shape) == 2 and node.dtype is not None and node.dtype.kind in "biuf":
+            yield Found("dense", path, node.shape)
+
+
+def _not_there(tree: Tree, path: str) -> str:
+    near = difflib.get_close_matches(path, list(tree.paths()), n=1, cutoff=0.4)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{tree.name} has no {path}{hint}; it holds {_listing(tree, '/')}"
+
+
+def _listing(tree: Tree, start: str, most: int = 20) -> str:
+    inside = start.rstrip("/") + "/"
+    paths = [path for path in sorted(tree.paths()) if path.startswith(inside)]
+    if not paths:
+        return "nothing"
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(f"{path}{_kind(tree.node(path))}" for path in paths[:most]) + more
+
+
+def _kind(node: Node | None) -> str:
+    if node is None or node.shape is None:
+        return "/"
+    return f" {node.shape} {node.dtype if node.dtype is not None else '(type that cannot be read)'}"

@@ -1,0 +1,198 @@
+"""Stored arrays: one- and two-dimensional arrays on disk that are read by rows.
+
+Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs
+no library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have
+rows in them, and what they are given as. May import errors only. Knows no container format: what a dataset is called
+and where its bytes are is found by the module of that format.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+
+
+class StoredArray(ABC):
+    """An array of shape (n,) or (n, d) on disk. Cheap to pickle; opens its file when it is read.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it.
+    shape : tuple of int
+        One or two lengths.
+    dtype : dtype
+        As stored, byte order included.
+    unit_rows : int
+        Rows of a storage chunk (a shard, where there are shards): reads that start and stop at multiples of it touch
+        every storage chunk once. 1 where rows can be read singly.
+    n_bytes : int or None
+        Stored bytes, compressed.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    unit_rows: int
+    n_bytes: int | None
+
+    @abstractmethod
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`, C-contiguous and of shape (stop - start, ...), with rows `start` to `stop`, in its own dtype.
+
+        Thread-safe. Raises SourceError, naming the array and the rows, where the bytes cannot be read or decoded.
+        """
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Give rows `start` to `stop` as `decoded_dtype` says."""
+        out = np.empty((stop - start, *self.shape[1:]), decoded_dtype(self.dtype, self.name))
+        self.read_into(start, stop, out)
+        return out
+
+
+class FileArray(StoredArray):
+    """Values one after the other in a file: .npy, an uncompressed member of .npz, a memmap, a contiguous HDF5 dataset.
+
+    Reads with positioned reads into the caller's memory and not through a memory map: mapped pages would count as
+    resident, and a file that was cut short would kill the process.
+
+    Parameters
+    ----------
+    path : str
+    offset : int
+        Byte of the first value.
+    shape, dtype, name
+        As in `StoredArray`.
+    fortran_order : bool
+        Columns one after the other instead of rows; one read a column.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        name: str,
+        fortran_order: bool = False,
+    ) -> None:
+        self._path = path
+        self._offset = offset
+        self._by_columns = fortran_order and len(shape) == 2
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.unit_rows = 1
+        self.n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = file_size(path)
+        if size < offset + self.n_bytes:
+            raise SourceError(
+                f"{name} is truncated: {path} has {size:,} bytes and an array {shape} of {dtype} from byte {offset:,} "
+                f"needs {offset + self.n_bytes:,}; write the file again"
+            )
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`; see `StoredArray.read_into`."""
+        target = out if out.dtype == self.dtype and not self._by_columns else np.empty(out.shape, self.dtype)
+        itemsize = self.dtype.itemsize
+        with open_binary(self._path) as file:
+            if self._by_columns:
+                column = np.empty(stop - start, self.dtype)
+                for j in range(self.shape[1]):
+                    self._fill(file, column, (j * self.shape[0] + start) * itemsize, start, stop)
+                    target[:, j] = column
+            else:
+                row_bytes = itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+                self._fill(file, target, start * row_bytes, start, stop)
+        if target is not out:
+            out[...] = target
+
+    def _fill(self, file: Any, values: NDArray[Any], position: int, start: int, stop: int) -> None:
+        if not values.size:
+            return
+        view = memoryview(values.reshape(-1).view(np.uint8).data)
+        got = read_fully(file, view, self._offset + position)
+        if got < len(view):
+            raise SourceError(
+                f"{self.name} ends within rows {start:,}-{stop - 1:,}: byte {self._offset + position + got:,} of "
+                f"{self._path} is missing; the file was cut short after it was opened"
+            )
+
+
+def open_binary(path: str) -> Any:
+    """Open a file for positioned reads, unbuffered; the system's errors become SourceError."""
+    try:
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path} does not exist") from error
+    except OSError as error:
+        raise SourceError(f"{path} cannot be opened: {error}") from error
+
+
+def read_fully(file: Any, view: memoryview, position: int) -> int:
+    """Read until `view` is full or the file ends (one call of the system reads 2 GiB at most). Returns bytes read."""
+    file.seek(position)
+    done = 0
+    while done < len(view):
+        got = file.readinto(view[done:])
+        if not got:
+            break
+        done += got
+    return done
+
+
+def file_size(path: str) -> int:
+    """Bytes of a file; a missing one is a SourceNotFoundError."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path} does not exist") from error
+    except OSError as error:
+        raise SourceError(f"{path} cannot be opened: {error}") from error
+
+
+def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
+    """Dtype in which rows are given: the stored one in native byte order.
+
+    bool becomes uint8, float16 float32, and floats wider than 64 bits float64, so that kernels see few types.
+
+    Raises
+    ------
+    InvalidInputError
+        Strings, objects, records, complex numbers, dates.
+    """
+    if stored.kind not in "biuf":
+        kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
+        what = kinds.get(stored.kind, "values")
+        raise InvalidInputError(f"{name} holds {what} ({stored}); rows must be real numbers: bool, int or float")
+    if stored.kind == "b":
+        return np.dtype(np.uint8)
+    if stored.kind == "f" and stored.itemsize == 2:
+        return np.dtype(np.float32)
+    if stored.kind == "f" and stored.itemsize > 8:
+        return np.dtype(np.float64)
+    return stored.newbyteorder("=")
+
+
+def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    """Refuse what is no matrix of real numbers with at least one row and one column.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    decoded_dtype(dtype, name)
+    if len(shape) != 2:
+        remedy = "reshape it to (n, 1) or (1, d)" if len(shape) == 1 else "reshape each sample to one row"
+        raise InvalidInputError(f"{name} has {len(shape)} dimensions {shape}; rows need 2, (n, d): {remedy}")
+    if shape[0] == 0:
+        raise InvalidInputError(f"{name} has 0 rows {shape}; at least 1 is needed")
+    if shape[1] == 0:
+        raise InvalidInputError(f"{name} has 0 features (columns) {shape}; at least 1 is needed")

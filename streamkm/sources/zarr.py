@@ -1,0 +1,197 @@
+"""Zarr stores, format 2 and 3: dense arrays (sharded ones too) and CSR groups, in directories, .zip files and stores.
+
+Responsible for finding the matrix in a store and reading rows of its arrays. May import zarr, the readers that it
+hands the arrays to, base and errors.
+
+A storage chunk that is missing from a Zarr store is not an error: by the format, it holds the fill value (mostly 0).
+So a chunk file that got lost cannot be told from rows that are zero.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.core.sync import collect_aiterator
+from zarr.errors import BaseZarrError
+from zarr.storage import LocalStore, MemoryStore, ZipStore
+
+from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.csr_groups import CsrSource
+from streamkm.sources.dense import DenseSource
+from streamkm.sources.layouts import Node, find_matrix, join
+from streamkm.sources.stored import StoredArray
+
+# whatever codecs raise on bytes that are not theirs
+_DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
+
+
+def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
+    """Open the matrix of a Zarr store.
+
+    Parameters
+    ----------
+    path : str
+        A directory, a .zip file, or an address such as ``s3://bucket/x.zarr`` that fsspec knows.
+    dataset : str or None
+        An array of shape (n, d), a CSR group, an AnnData object (its X), or a group with one of these in it. None
+        searches the store, which must hold one matrix.
+
+    Raises
+    ------
+    SourceError
+        No such store, or one that cannot be read; no such array in it.
+    InvalidInputError
+        No matrix, several matrices, or one that is not of numbers.
+    """
+    try:
+        store: Any = path
+        if "://" not in path:
+            local = Path(path)
+            if not local.exists():
+                raise SourceNotFoundError(f"{path} does not exist")
+            store = ZipStore(local, mode="r") if local.is_file() else LocalStore(local, read_only=True)
+        # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
+        root = zarr.open(store, mode="r", use_consolidated=False)
+    except SourceError:
+        raise
+    except ImportError as error:
+        raise SourceError(f"{path} cannot be opened: {error}") from error
+    except (BaseZarrError, *_DAMAGE) as error:
+        raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
+    if isinstance(root, zarr.Array):
+        if dataset is not None and dataset.strip("/"):
+            raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
+        return DenseSource(ZarrArray(root, path))
+    return _open_in(_ZarrTree(path, root), dataset)
+
+
+def open_zarr_object(node: zarr.Array[Any] | zarr.Group) -> ChunkedSource:
+    """Open the matrix that an open array or group is or holds.
+
+    Raises
+    ------
+    SourceError, InvalidInputError
+        As `open_zarr`.
+    """
+    store = _store_name(node.store)
+    inner = f"/{node.path}" if node.path else ""
+    if isinstance(node, zarr.Array):
+        return DenseSource(ZarrArray(node, f"{store}:{inner}" if inner else store))
+    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None)
+
+
+class ZarrArray(StoredArray):
+    """An array of one or two dimensions.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Pickles as its store's address and its metadata.
+    name : str
+    """
+
+    def __init__(self, array: Any, name: str) -> None:
+        self._array = array
+        self.name = name
+        self.shape = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype)
+        self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
+        # elsewhere this would list a remote store
+        local = isinstance(array.store, LocalStore | ZipStore | MemoryStore)
+        self.n_bytes = int(array.nbytes_stored()) if local else None
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`; see `StoredArray.read_into`."""
+        try:
+            out[...] = self._array[start:stop]
+        except (BaseZarrError, *_DAMAGE) as error:
+            raise SourceError(
+                f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read or decoded "
+                f"({type(error).__name__}: {error}); a storage chunk of these rows is damaged"
+            ) from error
+
+
+def _open_in(tree: _ZarrTree, dataset: str | None) -> ChunkedSource:
+    found = find_matrix(tree, dataset)
+    if found.kind == "dense":
+        return DenseSource(tree.array(found.path))
+    data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
+    shape = (found.shape[0], found.shape[1])
+    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}")
+
+
+class _ZarrTree:
+    """A group as `layouts.Tree`. Members are read one by one: one that zarr cannot read must not hide the others."""
+
+    def __init__(self, name: str, root: Any) -> None:
+        self.name = name
+        self._root = root
+        self._nodes: dict[str, Node | None] = {}
+
+    def paths(self) -> list[str]:
+        found: list[str] = []
+        todo = ["/"]
+        while todo:
+            path = todo.pop()
+            node = self.node(path)
+            if path != "/":
+                found.append(path)
+            if node is not None and node.is_group:
+                todo += [join(path, member) for member in node.members if self.node(join(path, member)) is not None]
+        return found
+
+    def node(self, path: str) -> Node | None:
+        if path not in self._nodes:
+            self._nodes[path] = self._look(path)
+        return self._nodes[path]
+
+    def array(self, path: str) -> ZarrArray:
+        item = self._item(path)
+        if not isinstance(item, zarr.Array):
+            raise SourceError(f"{self.name}:{path} is no array of a type that zarr can read")
+        return ZarrArray(item, f"{self.name}:{path}")
+
+    def _item(self, path: str) -> Any:
+        """Give the member at `path`, an error if it cannot be read, or None if it is not there."""
+        inner = path.strip("/")
+        try:
+            return self._root[inner] if inner else self._root
+        except KeyError:
+            return None
+        except (BaseZarrError, *_DAMAGE) as error:
+            return error
+
+    def _look(self, path: str) -> Node | None:
+        item = self._item(path)
+        if item is None:
+            return None
+        if isinstance(item, Exception):
+            return Node(path, shape=())
+        if isinstance(item, zarr.Array):
+            return Node(path, shape=tuple(item.shape), dtype=np.dtype(item.dtype))
+        attributes = dict(item.attrs)
+        shape = attributes.get("shape")
+        return Node(
+            path,
+            encoding=str(attributes.get("encoding-type", "")),
+            matrix_shape=None if shape is None else tuple(int(length) for length in shape),
+            members=frozenset(self._members(item)),
+        )
+
+    def _members(self, group: Any) -> list[str]:
+        names = collect_aiterator(group.store.list_dir(group.path))
+        return [name.strip("/") for name in names if not name.startswith((".z", "zarr.json"))]
+
+
+def _store_name(store: Any) -> str:
+    for attribute in ("root", "path"):
+        place = getattr(store, attribute, None)
+        if place:
+            return str(place)
+    return str(store)

@@ -1,0 +1,125 @@
+"""What a run has to tell: sizes, objective, stages and versions as plain values, and its sample in two dimensions.
+
+May import estimators and sources for their types, and scikit-learn on demand. Where these values are written and how they
+look is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from streamkm.estimators import StreamKMeans
+    from streamkm.sources.base import RowSource
+
+_PACKAGES = ("streamkm", "numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+
+
+def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
+    """Gather what summary.json says, as JSON values.
+
+    Parameters
+    ----------
+    estimator : StreamKMeans
+        Fitted on `source`.
+    source : RowSource
+
+    Returns
+    -------
+    dict
+        ``data``, ``result``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite
+        are null.
+    """
+    n_skipped = int(np.count_nonzero(estimator.labels_ < 0))
+    n_assigned = estimator.n_samples_ - n_skipped
+    summary = {
+        "data": {
+            "name": source.name,
+            "n_samples": estimator.n_samples_,
+            "n_skipped": n_skipped,
+            "n_features": estimator.n_features_in_,
+            "stored_bytes": source.n_bytes,
+        },
+        "result": {
+            "n_clusters": len(estimator.cluster_centers_),
+            "objective": estimator.inertia_,
+            "objective_per_row": estimator.inertia_ / max(n_assigned, 1),
+            "distortion": estimator.distortion_,
+            "n_components": estimator.n_components_,
+            "assign_space": estimator.assign_space_,
+            "n_passes": estimator.n_passes_,
+            "n_iter": estimator.n_iter_,
+            "converged": estimator.converged_,
+            "counts": estimator.counts_,
+        },
+        "seconds": sum(stage.seconds for stage in estimator.stages_),
+        "stages": [
+            {key: value for key, value in asdict(stage).items() if key != "on_advance"} for stage in estimator.stages_
+        ],
+        "history": estimator.history_,
+        "parameters": estimator.get_params(),
+        "versions": {"python": platform.python_version(), **dict(_versions())},
+    }
+    plain: dict[str, Any] = _plain(summary)
+    return plain
+
+
+def project_2d(sample: NDArray[Any] | sp.csr_array) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Project rows on their first two principal components.
+
+    Parameters
+    ----------
+    sample : ndarray or csr_array of shape (s, m)
+
+    Returns
+    -------
+    points : float32 ndarray of shape (s, 2)
+        Columns that the data have no components for are 0.
+    shares : float64 ndarray of shape (2,)
+        Part of the variance that each shows.
+    """
+    from sklearn.decomposition import PCA
+
+    points, shares = np.zeros((sample.shape[0], 2), np.float32), np.zeros(2)
+    n_components = min(2, *sample.shape)
+    if n_components == 0 or sample.shape[0] < 2:
+        return points, shares
+    if min(sample.shape) <= 2:  # fewer than the iterative solver needs
+        sample = sample.toarray() if sp.issparse(sample) else sample
+        solver = "full"
+    else:
+        solver = "arpack"
+    pca = PCA(n_components, svd_solver=solver, random_state=0)
+    with np.errstate(invalid="ignore", divide="ignore"):  # rows that are all equal have no variance to share
+        points[:, :n_components] = pca.fit_transform(sample)
+        shares[:n_components] = np.nan_to_num(pca.explained_variance_ratio_)
+    return points, shares
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "unknown"
+
+
+def _plain(value: Any) -> Any:
+    """JSON values of NumPy's and Python's; what JSON has no word for becomes its text, numbers that are not finite null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -1,0 +1,1 @@
+"""Generators of large data and measurements of speed and quality."""

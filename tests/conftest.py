@@ -1,0 +1,56 @@
+"""Settings and small data that all tests share. Fixtures of the session are shared too: never write to them."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, settings
+
+from tests.benchmarks.make_topics import Topics
+
+REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
+
+# Compilation makes the first example slow, so no deadline. HYPOTHESIS_PROFILE=explore looks for new examples.
+settings.register_profile(
+    "ci",
+    max_examples=8 if REDUCED else 25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+class Labelled(NamedTuple):
+    """A matrix and the class of each row."""
+
+    X: np.ndarray | sp.csr_array
+    y: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def reduced() -> bool:
+    """Whether slow tests should take the smaller of their sizes."""
+    return REDUCED
+
+
+@pytest.fixture(scope="session")
+def small_topics() -> Labelled:
+    """CSR float32 (2,000, 3,000), unit rows of 10 topics."""
+    return Labelled(*Topics(n_features=3_000, n_topics=10, seed=0).matrix(2_000))
+
+
+@pytest.fixture(scope="session")
+def small_digits() -> Labelled:
+    """uint8 (1,500, 64), values 0-255 and mostly 0: ten well separated patterns with noise, like images of digits."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(120, 220, (10, 64)) * (rng.random((10, 64)) < 0.4)
+    y = rng.integers(10, size=1_500)
+    noise = rng.normal(0, 15, (1_500, 64)) * (patterns[y] > 0)
+    return Labelled(np.clip(patterns[y] + noise, 0, 255).astype(np.uint8), y)

@@ -1,0 +1,154 @@
+"""What every reader must keep, as classes that the readers' tests inherit.
+
+A subclass says what to open by overriding the fixture `opened`; the tests come with the class.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
+
+TARGETS = (1, 300, 4_000, 1 << 40)
+"""Bytes: less than a row, a few rows, a few storage chunks, everything."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source and the dense matrix that it must give."""
+
+    source: RowSource
+    X: NDArray[Any]
+
+
+def assemble(pieces: Iterable[Rows], n_features: int) -> NDArray[Any]:
+    """Stack rows as one dense matrix; narrower pieces are filled up with zeros."""
+    dense = []
+    for rows in pieces:
+        X = rows.X.toarray() if sp.issparse(rows.X) else rows.X
+        assert len(rows.places) == len(X)
+        dense.append(np.pad(X, ((0, 0), (0, n_features - X.shape[1]))))
+    return np.concatenate(dense)
+
+
+def assert_same_rows(got: Rows, wanted: Rows) -> None:
+    """Check that two readings of a chunk are equal, structure and places included."""
+    np.testing.assert_array_equal(got.places, wanted.places)
+    assert got.X.shape == wanted.X.shape
+    if isinstance(wanted.X, np.ndarray):
+        np.testing.assert_array_equal(got.X, wanted.X)
+        return
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(got.X, name), getattr(wanted.X, name))
+
+
+class RowSourceContract:
+    """For every source, also one that can be read in order only."""
+
+    @pytest.fixture
+    def opened(self) -> Opened:
+        """Give the source under test; subclasses override this."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("target_bytes", TARGETS)
+    def test_stream_gives_all_rows_in_order(self, opened: Opened, target_bytes: int) -> None:
+        np.testing.assert_array_equal(assemble(opened.source.stream(target_bytes), opened.X.shape[1]), opened.X)
+
+    def test_attributes_are_true(self, opened: Opened) -> None:
+        source = opened.source
+        assert source.n_rows in (None, len(opened.X))
+        assert source.n_features in (None, opened.X.shape[1])
+        assert source.n_bytes is None or source.n_bytes > 0
+        assert isinstance(source.name, str)
+        assert source.name
+        assert isinstance(source.dtype, np.dtype)
+        assert source.dtype.isnative
+        for rows in source.stream(300):
+            assert rows.X.dtype == source.dtype
+            assert isinstance(rows.X, sp.csr_array) == source.is_sparse
+            assert isinstance(rows.X, np.ndarray) != source.is_sparse
+            assert source.n_features in (None, rows.X.shape[1])
+            if isinstance(rows.X, np.ndarray):
+                assert rows.X.flags.c_contiguous
+            else:
+                assert rows.X.has_canonical_format
+
+    def test_places_are_distinct_and_describable(self, opened: Opened) -> None:
+        places = np.concatenate([rows.places for rows in opened.source.stream(300)])
+        assert places.dtype == np.int64
+        assert places.min() >= 0
+        assert len(np.unique(places)) == len(opened.X)
+        assert opened.source.describe(int(places[-1]))
+
+    def test_a_source_that_can_be_replayed_is_the_same_again(self, opened: Opened) -> None:
+        if not opened.source.replayable:
+            pytest.skip("read once only")
+        first, second = (list(opened.source.stream(300)) for _ in range(2))
+        assert len(first) == len(second)
+        for got, wanted in zip(second, first, strict=True):
+            assert_same_rows(got, wanted)
+
+
+class SourceContract(RowSourceContract):
+    """For sources whose chunks can be read in any order."""
+
+    @pytest.fixture
+    def source(self, opened: Opened) -> ChunkedSource:
+        assert isinstance(opened.source, ChunkedSource)
+        return opened.source
+
+    @pytest.mark.parametrize("target_bytes", TARGETS)
+    def test_chunks_are_in_order_and_disjoint(self, source: ChunkedSource, target_bytes: int) -> None:
+        chunks = source.chunks(target_bytes)
+        assert chunks == source.chunks(target_bytes)
+        assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+        assert all(chunk.start < chunk.stop for chunk in chunks)
+        assert all(chunk.n_bytes >= 0 for chunk in chunks)
+        for before, after in pairwise(chunks):
+            assert (before.part, before.stop) <= (after.part, after.start) or before.part < after.part
+
+    @pytest.mark.parametrize("target_bytes", TARGETS)
+    def test_places_do_not_depend_on_the_chunks(self, source: ChunkedSource, target_bytes: int) -> None:
+        wanted = np.concatenate([rows.places for rows in source.stream(1 << 40)])
+        got = np.concatenate([source.read(chunk).places for chunk in source.chunks(target_bytes)])
+        np.testing.assert_array_equal(got, wanted)
+
+    def test_stream_is_the_chunks_in_order(self, source: ChunkedSource) -> None:
+        streamed = list(source.stream(300))
+        chunks = source.chunks(300)
+        assert len(streamed) == len(chunks)
+        for got, chunk in zip(streamed, chunks, strict=True):
+            assert_same_rows(got, source.read(chunk))
+
+    def test_any_order_gives_the_same(self, source: ChunkedSource) -> None:
+        chunks = source.chunks(300)
+        wanted = [source.read(chunk) for chunk in chunks]
+        for i in np.random.default_rng(0).permutation(np.repeat(np.arange(len(chunks)), 2)):
+            assert_same_rows(source.read(chunks[i]), wanted[i])
+
+    def test_threads_give_the_same(self, source: ChunkedSource) -> None:
+        wanted = list(source.stream(300))
+        copy = pickle.loads(pickle.dumps(source))
+        with ThreadPoolExecutor(8) as pool:
+            read = list(pool.map(copy.read, list(source.chunks(300)) * 2))
+        for got, rows in zip(read, wanted * 2, strict=True):
+            assert_same_rows(got, rows)
+
+    def test_a_pickled_copy_gives_the_same(self, source: ChunkedSource) -> None:
+        chunks = source.chunks(300)
+        wanted = [source.read(chunk) for chunk in chunks]
+        copy = pickle.loads(pickle.dumps(source))
+        for rows, chunk in zip(wanted, chunks, strict=True):
+            assert_same_rows(copy.read(chunk), rows)
+        assert copy.chunks(300) == chunks
+        assert (copy.name, copy.n_rows, copy.n_features) == (source.name, source.n_rows, source.n_features)

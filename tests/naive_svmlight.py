@@ -1,0 +1,72 @@
+"""A second svmlight reader in plain loops: lines, split, float. What the fast one gives must be the same."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE)
+FEATURE = re.compile(rb"\+?(\d+):(.*)", re.DOTALL)
+
+
+class Malformed(Exception):
+    """With the line's first byte."""
+
+
+def number(token: bytes) -> float:
+    if not NUMBER.fullmatch(token):
+        raise Malformed
+    return float(token)
+
+
+def row_of(line: bytes, first_index: int) -> list[tuple[int, float]] | None:
+    """Columns and values of a line; None if it is no row."""
+    tokens = line.split(b"#")[0].split()
+    if not tokens:
+        return None
+    if b":" not in tokens[0]:
+        for target in tokens.pop(0).split(b","):
+            number(target)
+    if tokens and tokens[0].startswith(b"qid:"):
+        if not re.fullmatch(rb"qid:[+-]?\d+", tokens.pop(0)):
+            raise Malformed
+    row: list[tuple[int, float]] = []
+    for token in tokens:
+        match = FEATURE.fullmatch(token)
+        if not match:
+            raise Malformed
+        column = int(match[1]) - first_index
+        if column < (row[-1][0] + 1 if row else 0) or int(match[1]) > 2**63 - 1 or column + 1 > 2**63 - 1:
+            raise Malformed
+        row.append((column, number(match[2])))
+    return row
+
+
+def rows_of(text: bytes, first_index: int, part: int = 0) -> list[tuple[int, list[tuple[int, float]]]]:
+    """Place and row for each row of a file; Malformed has the rows in front of the trouble as its argument."""
+    found, offset = [], 0
+    if text.startswith(b"\xef\xbb\xbf"):
+        text = b"   " + text[3:]
+    for line in text.split(b"\n"):
+        try:
+            row = row_of(line, first_index)
+        except Malformed:
+            raise Malformed(found) from None
+        if row is not None:
+            found.append((part << 44 | offset, row))
+        offset += len(line) + 1
+    return found
+
+
+def as_lists(X, places) -> list[tuple[int, list[tuple[int, float]]]]:
+    """Rows of a csr_array in the form of `rows_of`."""
+    return [
+        (int(place), list(zip(X.indices[a:b].tolist(), X.data[a:b].tolist(), strict=True)))
+        for place, a, b in zip(places, X.indptr[:-1], X.indptr[1:], strict=True)
+    ]
+
+
+def bits(rows) -> list:
+    """Rows with their values as bits, so that -0.0 is not 0.0 and NaN is NaN."""
+    return [(place, [(j, np.float64(x).view(np.int64).item()) for j, x in row]) for place, row in rows]

@@ -1,0 +1,192 @@
+"""Arrays and sparse matrices in memory, memory maps, lists of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm.errors import InvalidInputError, SourceError
+from streamkm.sources import open_source
+from streamkm.sources.csr_groups import csr_rows
+from tests.contracts import Opened, SourceContract, assemble
+from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
+
+
+class TestArrays(SourceContract):
+    @pytest.fixture(params=DTYPES)
+    def opened(self, request):
+        X = dense_matrix(dtype=request.param)
+        return Opened(open_source(X), X)
+
+
+class TestFortranOrder(SourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = dense_matrix()
+        return Opened(open_source(np.asfortranarray(X)), X)
+
+
+class TestMemmap(SourceContract):
+    @pytest.fixture(params=["C", "F", "offset", "view", "copy on write"])
+    def opened(self, request, tmp_path):
+        X = dense_matrix(dtype=">f4")
+        path = tmp_path / "x.bin"
+        order = "F" if request.param == "F" else "C"
+        path.write_bytes(b"\0" * 24 + X.tobytes(order))
+        mode = "c" if request.param == "copy on write" else "r"
+        mapped = np.memmap(path, X.dtype, mode, offset=24, shape=X.shape, order=order)
+        if request.param == "view":
+            return Opened(open_source(mapped[5:, 1:]), X[5:, 1:])
+        return Opened(open_source(mapped), X)
+
+
+class TestSparse(SourceContract):
+    @pytest.fixture(params=["csr32", "csr64", "csr_matrix", "csc", "coo", "bool", "float16"])
+    def opened(self, request):
+        X = sparse_matrix()
+        if request.param == "csr64":
+            X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+        elif request.param == "csr_matrix":
+            X = sp.csr_matrix(X)
+        elif request.param == "bool":
+            X = X.astype(bool)
+        elif request.param == "float16":
+            # SciPy itself refuses to densify it
+            narrow = sp.csr_array(X)
+            narrow.data = X.data.astype(np.float16)
+            return Opened(open_source(narrow), X.toarray())
+        elif request.param != "csr32":
+            X = X.asformat(request.param)
+        return Opened(open_source(X), X.toarray())
+
+
+class TestListOfMatrices(SourceContract):
+    @pytest.fixture(params=["dense", "sparse", "dtypes"])
+    def opened(self, request):
+        if request.param == "sparse":
+            X = sparse_matrix()
+            narrow = sp.csr_array(X[20:, :-1])
+            return Opened(open_source([X[:20], narrow]), X.toarray())
+        X = dense_matrix()
+        first = X[:11].astype(np.uint8) if request.param == "dtypes" else X[:11]
+        return Opened(open_source((first, X[11:12], X[12:])), X)
+
+
+@given(sparse_matrices(), st.integers(1, 2_000))
+def test_any_sparse_matrix_in_any_cut(X, target_bytes):
+    source = open_source(X)
+    np.testing.assert_array_equal(assemble(source.stream(target_bytes), X.shape[1]), X.toarray())
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 3_000))
+def test_any_array_in_any_cut(n_rows, n_features, target_bytes):
+    X = dense_matrix(n_rows, n_features)
+    source = open_source(X)
+    np.testing.assert_array_equal(assemble(source.stream(target_bytes), n_features), X)
+    assert all(chunk.n_bytes <= max(target_bytes, X[0].nbytes) for chunk in source.chunks(target_bytes))
+
+
+def test_an_array_in_memory_is_not_copied():
+    X = dense_matrix()
+    source = open_source(X)
+    assert np.shares_memory(source.read(source.chunks(300)[1]).X, X)
+
+
+def test_a_pickled_memmap_is_a_path(tmp_path):
+    X = np.memmap(tmp_path / "x.bin", np.float64, "w+", shape=(5_000, 10))
+    X[:] = 3
+    pickled = pickle.dumps(open_source(X))
+    assert len(pickled) < 2_000
+    source = pickle.loads(pickled)
+    assert source.read(source.chunks(1 << 30)[0]).X.sum() == 3 * X.size
+
+
+def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(dense_matrix().tobytes())
+    source = open_source(np.memmap(path, np.float32, "r", shape=(53, 7)))
+    with path.open("r+b") as file:
+        file.truncate(1_000)
+    with pytest.raises(SourceError, match=r"x\.bin ends within rows 0-52: byte 1,000"):
+        source.read(source.chunks(1 << 30)[0])
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros(3), "1 dimensions"),
+        (np.zeros((2, 2, 2)), "3 dimensions"),
+        (np.zeros((0, 3)), "0 rows"),
+        (np.zeros((3, 0)), "0 features"),
+        (np.zeros((2, 2), complex), "complex"),
+        (np.array([["a", "b"]]), "strings"),
+        (np.array([[1, None]]), "Python objects"),
+        (np.zeros((2, 2), "M8[s]"), "real numbers"),
+        (sp.csr_array((0, 3)), "0 rows"),
+        (sp.csr_array((3, 3), dtype=complex), "complex"),
+        ([1.0, 2.0], "1 dimensions"),
+        ([[1.0, 2.0], [3.0]], "cannot be made an array"),
+        ([], "empty list"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "part 1 .* has 4 features"),
+        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "part 1 .* is sparse"),
+        ([np.zeros((2, 3)), "x.h5"], "item 1 of the list"),
+        ([np.zeros((2, 3)), iter([])], "gives no rows"),
+        ([np.zeros((2, 3)), iter([np.zeros((2, 3))])], "item 1 of the list"),
+        (3, "has no rows"),
+        (b"bytes", "has no rows"),
+    ],
+)
+def test_what_has_no_rows_is_refused(X, message):
+    with pytest.raises(InvalidInputError, match=message):
+        open_source(X)
+
+
+@pytest.mark.parametrize("bad", [-1, 31])
+def test_an_index_out_of_range_names_the_row(bad):
+    X = sparse_matrix()
+    X.indices = X.indices.copy()
+    X.indices[X.indptr[17]] = bad
+    source = open_source(X)
+    with pytest.raises(InvalidInputError, match=f"index {bad} in row 17 of sparse matrix"):
+        list(source.stream(200))
+
+
+def test_indptr_that_falls_is_refused():
+    X = sparse_matrix()
+    X.indptr = X.indptr.copy()
+    X.indptr[10] = 0
+    with pytest.raises(InvalidInputError, match="row 9"):
+        open_source(X)
+
+
+def test_duplicates_and_disorder_are_repaired_in_a_copy():
+    X = sp.csr_array((np.array([1, 2, 4, 8.0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
+    source = open_source(X)
+    (rows,) = source.stream(1 << 20)
+    np.testing.assert_array_equal(rows.X.toarray(), [[2, 0, 5], [0, 8, 0]])
+    assert rows.X.has_canonical_format
+    np.testing.assert_array_equal(X.indices, [2, 0, 2, 1])
+
+
+def test_duplicates_that_overflow_are_refused():
+    with pytest.raises(InvalidInputError, match="more than uint8 holds"):
+        csr_rows(
+            np.array([200, 100], np.uint8),
+            np.array([1, 1]),
+            np.array([0, 2]),
+            n_features=3,
+            name="x",
+            first_row=0,
+        )
+
+
+def test_more_features_than_32_bits_count():
+    X = sp.csr_array((np.ones(2), np.array([0, 1 << 40]), np.array([0, 2])), shape=(1, (1 << 40) + 1))
+    (rows,) = open_source(X).stream(1 << 20)
+    assert rows.X.indices.dtype == np.int64
+    assert rows.X.indices[1] == 1 << 40

@@ -1,0 +1,357 @@
+"""HDF5: dense datasets of any storage, CSR groups, 10x, open handles, what must not be followed, damage."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError
+from streamkm.sources import hdf5_arrays, open_source
+from tests.contracts import Opened, SourceContract
+from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+
+STORAGES = {
+    "contiguous": {},
+    "chunked": {"chunks": (8, 7)},
+    "column chunks": {"chunks": (8, 3)},
+    "gzip": {"chunks": (8, 3), "compression": "gzip"},
+    "gzip and shuffle": {"chunks": (16, 7), "compression": "gzip", "shuffle": True},
+    "checksum": {"chunks": (8, 7), "fletcher32": True},
+    "lzf": {"chunks": (8, 7), "compression": "lzf"},
+    "one chunk": {"chunks": (53, 7), "compression": "gzip"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _read_small_chunks_directly(monkeypatch):
+    monkeypatch.setattr(hdf5_arrays, "_LEAST_CHUNK_BYTES", 0)
+
+
+def write(path, X, **options):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, **options)
+    return str(path)
+
+
+class TestStorages(SourceContract):
+    @pytest.fixture(params=STORAGES)
+    def opened(self, request, tmp_path):
+        X = dense_matrix()
+        return Opened(open_source(write(tmp_path / "x.h5", X, **STORAGES[request.param])), X)
+
+
+class TestDtypes(SourceContract):
+    @pytest.fixture(params=DTYPES)
+    def opened(self, request, tmp_path):
+        X = dense_matrix(dtype=request.param)
+        options = {"chunks": (8, 7), "compression": "gzip", "shuffle": True} if request.param in "u1 >f8" else {}
+        return Opened(open_source(write(tmp_path / "x.h5", X, **options)), X)
+
+
+class TestThroughTheLibrary(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(hdf5_arrays, "_find_direct", lambda *_: None)
+        X = dense_matrix()
+        return Opened(open_source(write(tmp_path / "x.h5", X, chunks=(8, 3), compression="gzip")), X)
+
+
+class TestCsrGroup(SourceContract):
+    @pytest.fixture(params=["contiguous", "gzip", "old AnnData", "10x"])
+    def opened(self, request, tmp_path):
+        X = sparse_matrix()
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            group = file.create_group("matrix")
+            if request.param == "10x":
+                write_csr(group, X)
+                for name in ("shape", "encoding-type"):
+                    del group.attrs[name]
+                group["shape"] = X.shape[::-1]
+                group["barcodes"] = np.array([b"x"] * X.shape[0])
+                group.create_group("features")
+            elif request.param == "contiguous":
+                write_csr(group, X)
+            else:
+                write_csr(group, X, chunk=32, compression="gzip")
+            if request.param == "old AnnData":
+                for new, old in (("shape", "h5sparse_shape"), ("encoding-type", "h5sparse_format")):
+                    group.attrs[old] = "csr" if old.endswith("format") else group.attrs[new]
+                    del group.attrs[new]
+        return Opened(open_source(f"{tmp_path / 'x.h5'}:/matrix"), X.toarray())
+
+
+class TestFilesOneAfterTheOther(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = dense_matrix()
+        write(tmp_path / "b.h5", X[30:], chunks=(8, 7))
+        write(tmp_path / "a.h5", X[:30].astype(np.uint8))
+        return Opened(open_source(tmp_path / "*.h5"), X)
+
+
+class TestOpenForReading(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = dense_matrix()
+        with h5py.File(write(tmp_path / "x.h5", X), "r") as file:
+            source = open_source(file["X"])
+        return Opened(source, X)
+
+
+def test_chunks_that_were_never_written_are_the_fill_value(tmp_path):
+    X = np.full((64, 5), 7.0)
+    X[16:32] = 1
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", X.shape, chunks=(8, 5), fillvalue=7.0, dtype="f8")[16:32] = 1
+    (rows,) = open_source(tmp_path / "x.h5").stream(1 << 20)
+    np.testing.assert_array_equal(rows.X, X)
+
+
+def test_every_storage_chunk_is_read_once_a_pass(tmp_path, monkeypatch):
+    X = dense_matrix(200, 9)
+    source = open_source(write(tmp_path / "x.h5", X, chunks=(16, 4), compression="gzip"))
+    counts = Counter()
+    read = hdf5_arrays._DirectChunks._stored_chunk
+
+    def count(self, file, i, j):
+        counts[i, j] += 1
+        return read(self, file, i, j)
+
+    monkeypatch.setattr(hdf5_arrays._DirectChunks, "_stored_chunk", count)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(source.read, source.chunks(1_500)))
+    assert len(counts) == 13 * 3
+    assert set(counts.values()) == {1}
+
+
+def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(tmp_path, monkeypatch):
+    X = sparse_matrix(500, 40)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        write_csr(file.create_group("X"), X, chunk=64, compression="gzip")
+    counts = Counter()
+    read = hdf5_arrays._DirectChunks._stored_chunk
+
+    def count(self, file, i, j):
+        counts[self.name, i] += 1
+        return read(self, file, i, j)
+
+    monkeypatch.setattr(hdf5_arrays._DirectChunks, "_stored_chunk", count)
+    list(open_source(tmp_path / "x.h5").stream(2_000))
+    assert len(counts) == 2 * -(-X.nnz // 64) + -(-501 // 64)
+    assert set(counts.values()) == {1}
+
+
+def test_a_source_pickles_as_a_path(tmp_path):
+    source = open_source(write(tmp_path / "x.h5", dense_matrix(5_000)))
+    list(source.stream(1 << 20))
+    assert len(pickle.dumps(source)) < 1_500
+
+
+class TestHandles:
+    def test_a_file_open_for_writing_is_read_through_its_handle(self, tmp_path):
+        X = dense_matrix()
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["X"] = X
+            source = open_source(file["X"])
+            file["X"][3] = -1
+            (rows,) = source.stream(1 << 20)
+            assert rows.X[3, 0] == -1
+            with pytest.raises(SourceError, match=r"open for writing.*pass its path"):
+                pickle.dumps(source)
+
+    def test_a_file_in_memory(self):
+        X = dense_matrix()
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w") as file:
+            file["X"] = X
+        with h5py.File(buffer, "r") as file:
+            (rows,) = open_source(file).stream(1 << 20)
+        np.testing.assert_array_equal(rows.X, X)
+
+    def test_a_closed_one(self, tmp_path):
+        with h5py.File(write(tmp_path / "x.h5", dense_matrix())) as file:
+            dataset = file["X"]
+        with pytest.raises(SourceError, match="closed"):
+            open_source(dataset)
+
+
+class TestOtherFiles:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        X = dense_matrix()
+        write(tmp_path / "other.h5", X)
+        (tmp_path / "raw.bin").write_bytes(X.tobytes())
+        layout = h5py.VirtualLayout(X.shape, X.dtype)
+        layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "X", X.shape)
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/X")
+            file["soft"] = h5py.SoftLink("/link")
+            file.create_virtual_dataset("virtual", layout)
+            external = [(str(tmp_path / "raw.bin"), 0, X.nbytes)]
+            file.create_dataset("external", X.shape, X.dtype, external=external)
+            file["circle"] = h5py.SoftLink("/circle")
+        return tmp_path
+
+    @pytest.mark.parametrize("name", ["link", "soft", "virtual", "external"])
+    def test_are_not_read_unless_asked(self, folder, name):
+        with pytest.raises(SourceError, match="follow_external=True"):
+            open_source(folder / "x.h5", dataset=name)
+        source = open_source(folder / "x.h5", dataset=name, follow_external=True)
+        (rows,) = source.stream(1 << 20)
+        np.testing.assert_array_equal(rows.X, dense_matrix())
+
+    def test_a_circle_of_links(self, folder):
+        with pytest.raises(SourceError, match="circle"):
+            open_source(folder / "x.h5", dataset="circle")
+
+
+class TestChoosing:
+    def test_the_nearest_name_is_given(self, tmp_path):
+        with pytest.raises(SourceNotFoundError, match=r"did you mean /X\?.* /X \(53, 7\) float32"):
+            open_source(write(tmp_path / "x.h5", dense_matrix()), dataset="x")
+
+    def test_several_matrices_are_listed(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["train/data"] = dense_matrix(9)
+            file["train/target"] = np.arange(9)
+            write_csr(file.create_group("test"), sparse_matrix())
+        with pytest.raises(InvalidInputError, match=r"2 matrices: /test \(53, 31\), /train/data \(9, 7\); choose"):
+            open_source(tmp_path / "x.h5")
+        assert open_source(tmp_path / "x.h5", dataset="train").n_rows == 9
+
+    def test_anndata_means_its_X(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5ad", "w") as file:
+            file.attrs["encoding-type"] = "anndata"
+            write_csr(file.create_group("X"), sparse_matrix())
+            file["obsm/X_pca"] = dense_matrix()
+            file.create_group("layers")
+        assert open_source(tmp_path / "x.h5ad").is_sparse
+
+    def test_nothing_that_is_a_matrix(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["y"] = np.arange(4)
+        with pytest.raises(InvalidInputError, match=r"no matrix.*/y \(4,\) int64"):
+            open_source(tmp_path / "x.h5")
+
+    def test_10x_of_the_first_version(self, tmp_path):
+        X = sparse_matrix()
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            group = file.create_group("GRCh38")
+            for name in ("data", "indices", "indptr"):
+                group[name] = getattr(X, name)
+            group["shape"] = X.shape[::-1]
+            group["barcodes"] = np.array([b"x"] * 53)
+            group["genes"] = group["gene_names"] = np.array([b"x"] * 31)
+        (rows,) = open_source(tmp_path / "x.h5").stream(1 << 20)
+        np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([[b"a", b"b"]]), "strings"),
+        (np.zeros((2, 2), complex), "complex"),
+        (np.zeros((2, 2), [("a", "f4")]), "records"),
+        (np.zeros(4), "1 dimensions"),
+        (np.zeros((2, 2, 2)), "3 dimensions"),
+        (np.zeros((0, 2)), "0 rows"),
+        (np.zeros((2, 0)), "0 features"),
+        (3.0, "0 dimensions"),
+        (h5py.Empty("f"), "0 dimensions"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(tmp_path, values, message):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = values
+    with pytest.raises(InvalidInputError, match=rf"x\.h5:/X .*{message}|x\.h5:/X has {message}"):
+        open_source(tmp_path / "x.h5", dataset="X")
+
+
+def test_objects_are_refused(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", (2, 2), h5py.string_dtype())
+    with pytest.raises(InvalidInputError, match="Python objects"):
+        open_source(tmp_path / "x.h5", dataset="X")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda group: group.attrs.pop("shape"), "shape is None"),
+        (lambda group: group.attrs.__setitem__("shape", [54, 31]), "54 rows need 55"),
+        (lambda group: group.attrs.__setitem__("encoding-type", "csc_matrix"), r"CSC matrix .*tocsr"),
+        (lambda group: group["indptr"].__setitem__(-1, 7), "falls"),
+        (lambda group: group["indices"].__setitem__(0, 31), "index 31 in row 1"),
+    ],
+)
+def test_an_unsound_csr_group_is_refused(tmp_path, change, message):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        write_csr(file.create_group("X"), sparse_matrix())
+        change(file["X"])
+    with pytest.raises(InvalidInputError, match=rf"x\.h5:/X.*{message}|{message}.*x\.h5:/X"):
+        list(open_source(tmp_path / "x.h5", dataset="X").stream(1 << 20))
+
+
+class TestDamage:
+    def test_no_such_file(self, tmp_path):
+        with pytest.raises(SourceNotFoundError, match=r"x\.h5 does not exist"):
+            open_source(tmp_path / "x.h5")
+
+    def test_truncated(self, tmp_path):
+        path = write(tmp_path / "x.h5", dense_matrix(1_000))
+        with open(path, "r+b") as file:
+            file.truncate(9_000)
+        with pytest.raises(SourceError, match=r"x\.h5 cannot be opened as HDF5: .*truncated"):
+            open_source(path)
+
+    def test_a_chunk_of_garbage_names_its_rows(self, tmp_path):
+        path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(10, 7), compression="gzip")
+        with h5py.File(path) as file:
+            info = file["X"].id.get_chunk_info(4)
+        with open(path, "r+b") as file:
+            file.seek(info.byte_offset)
+            file.write(b"\0" * info.size)
+        source = open_source(path)
+        good, bad = source.chunks(280)[3], source.chunks(280)[4]
+        assert source.read(good).X.shape == (10, 7)
+        with pytest.raises(SourceError, match=r"x\.h5:/X, rows 40-49, cannot be read"):
+            source.read(bad)
+
+    def test_a_file_that_changes_while_it_is_read(self, tmp_path):
+        path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(10, 7), compression="gzip")
+        source = open_source(path)
+        first, second, *_ = source.chunks(280)
+        source.read(first)
+        with open(path, "ab") as file:
+            file.write(b"more")
+        with pytest.raises(SourceError, match="changed while it was being read"):
+            source.read(second)
+
+    def test_a_filter_that_is_not_installed(self, tmp_path, monkeypatch):
+        hdf5plugin = pytest.importorskip("hdf5plugin")
+        path = write(tmp_path / "x.h5", dense_matrix(), chunks=(8, 7), compression=hdf5plugin.Zstd())
+        np.testing.assert_array_equal(next(open_source(path).stream(1 << 20)).X, dense_matrix())
+        monkeypatch.setitem(sys.modules, "hdf5plugin", None)
+        monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
+        with pytest.raises(MissingDependencyError, match=r"filter 32015.*streamkm\[hdf5plugin\]"):
+            open_source(path)
+
+
+def test_sparse_values_of_any_dtype(tmp_path):
+    X = sparse_matrix(dtype="f8")
+    X.data = X.data.astype(np.float16)
+    X.indices = X.indices.astype(np.int64)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        write_csr(file.create_group("X"), X)
+    (rows,) = open_source(tmp_path / "x.h5").stream(1 << 20)
+    assert rows.X.dtype == np.float32
+    assert rows.X.indices.dtype == np.int32
+    assert isinstance(rows.X, sp.csr_array)

@@ -1,0 +1,292 @@
+"""svmlight input that is wrong: one clear error each, that names the file, the line, the byte and the remedy."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from streamkm.errors import (
+    InvalidInputError,
+    InvalidParameterError,
+    MissingDependencyError,
+    SourceError,
+    SourceNotFoundError,
+)
+from streamkm.sources import svmlight_rows
+from streamkm.sources.base import Chunk
+from streamkm.sources.compressed import CompressedSvmlightSource
+from streamkm.sources.svmlight import SvmlightSource
+
+KINDS = [SvmlightSource, CompressedSvmlightSource]
+GOOD = b"1 1:1 2:2\n# comment\n\n"
+
+
+def drain(source, target_bytes: int = 1 << 20) -> int:
+    return sum(rows.X.shape[0] for rows in source.stream(target_bytes))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target_bytes", [1, 20, 1 << 20])
+@pytest.mark.parametrize(
+    ("line", "byte", "says"),
+    [
+        (b"1 1:2 3", 6, "colon and the value are missing, got '3'"),
+        (b"1 1:2 3 # comment", 6, "colon and the value are missing, got '3'"),
+        (b"1 1:", 2, "a value must be a number right behind the colon, got '1:'"),
+        (b"1 1: 2", 2, "a value must be a number right behind the colon, got '1:'"),
+        (b"1 1 :2", 2, "colon and the value are missing, got '1'"),
+        (b"1 :2", 2, "non-negative integer for its index, got ':2'"),
+        (b"1 a:2", 2, "non-negative integer for its index, got 'a:2'"),
+        (b"1 1.5:2", 2, "non-negative integer for its index, got '1.5:2'"),
+        (b"1 -3:2", 2, "must not be negative, got '-3:2'"),
+        (b"1 -0:2", 2, "must not be negative, got '-0:2'"),
+        (b"1 9223372036854775808:2", 2, "must not exceed 9223372036854775807"),
+        (b"1 99999999999999999999999:2", 2, "must not exceed 9223372036854775807"),
+        (b"1 1:abc", 2, "a value must be a number right behind the colon, got '1:abc'"),
+        (b"1 1:1_000", 2, "a value must be a number right behind the colon, got '1:1_000'"),
+        (b"1 1:0x1p3", 2, "a value must be a number"),
+        (b"1 1:1e", 2, "a value must be a number"),
+        (b"1 1:1e+", 2, "a value must be a number"),
+        (b"1 1:.", 2, "a value must be a number"),
+        (b"1 1:--1", 2, "a value must be a number"),
+        (b"1 1:1-1", 2, "a value must be a number"),
+        (b"1 1:0.1-1", 2, "a value must be a number"),
+        (b"1 1:0.1.1", 2, "a value must be a number"),
+        (b"1 1:infinit", 2, "a value must be a number"),
+        (b"1 1:nano", 2, "a value must be a number"),
+        (b"1 1:2:3", 2, "a value must be a number"),
+        (b"1 1:2,3", 2, "a value must be a number"),
+        (b"1 1:1\0", 2, r"got '1:1\x00'; it holds a NUL byte: is this a binary or UTF-16 file?"),
+        (b"\0", 0, "it holds a NUL byte"),
+        (b"1 1:1 \xff:2", 6, r"got '\\xff:2'"),
+        (b"spam 1:2", 0, "a target must be a number or several joined by commas, got 'spam'"),
+        (b"1, 1:2", 0, "a target must be a number"),
+        (b"1,,2 1:2", 0, "a target must be a number"),
+        (b"1,x 1:2", 0, "a target must be a number"),
+        (b"1 qid:x 1:2", 2, "a query must be written qid:<integer>, got 'qid:x'"),
+        (b"1 qid: 1:2", 2, "a query must be written qid:<integer>, got 'qid:'"),
+        (b"1 1:1 qid:3 2:2", 6, "non-negative integer for its index, got 'qid:3'"),
+        (b"1 3:1 2:1", 6, "must increase within a row; sort them and join repeated ones, got '2:1'"),
+        (b"1 2:1 2:1", 6, "must increase within a row"),
+        (b"1 0:1", 2, "taken to be one-based because its head has no index 0; pass zero_based=True"),
+        (b"1 1:" + b"x" * 500, 2, "got '1:" + "x" * 38 + "...'"),
+    ],
+)
+def test_bad_line(tmp_path, kind, target_bytes, line, byte, says):
+    path = tmp_path / "bad.svm"
+    # behind the head, where the base is decided
+    good = GOOD * (svmlight_rows.BLOCK_BYTES // len(GOOD) + 1) if b" 0:" in line else GOOD
+    target_bytes = max(target_bytes, len(good) // 20)
+    path.write_bytes(good + line + b"\n1 1:1\n")
+    line_number = good.count(b"\n") + 1
+    place = f"{path}, line {line_number:,} (byte {len(good) + byte:,}): "
+    with pytest.raises(InvalidInputError, match=re.escape(place)) as error:
+        drain(kind([path]), target_bytes)
+    assert says.replace("\\\\", "\\") in str(error.value).replace("\\\\", "\\")
+    assert len(str(error.value)) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_index_beyond_n_features(tmp_path, kind):
+    path = tmp_path / "x.svm"
+    path.write_bytes(b"1 1:1 5:1\n1 2:2 6:1 9:1\n")
+    says = re.escape("line 2 (byte 16): an index beyond 5, the largest for the n_features that was given")
+    with pytest.raises(InvalidInputError, match=says + ".*got '6:1'"):
+        drain(kind([path], n_features=5))
+    path.write_bytes(b"1 0:1 5:1\n")
+    with pytest.raises(InvalidInputError, match="an index beyond 4"):
+        drain(kind([path], n_features=5))
+    assert drain(kind([path], n_features=6)) == 1
+
+
+def test_largest_index_has_no_column_in_zero_based_input(tmp_path):
+    path = tmp_path / "x.svm"
+    path.write_bytes(b"1 9223372036854775807:2\n")
+    assert drain(SvmlightSource([path])) == 1
+    with pytest.raises(InvalidInputError, match=r"byte 2\): a feature index must not exceed 9223372036854775807"):
+        drain(SvmlightSource([path], zero_based=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_index_0_where_one_based_was_asked_for(tmp_path, kind):
+    (tmp_path / "x.svm").write_bytes(b"1 0:1\n")
+    with pytest.raises(InvalidInputError, match=r"line 1 \(byte 2\): an index 0, but the input is one-based"):
+        drain(kind([tmp_path / "x.svm"], zero_based=False))
+
+
+def test_rows_in_front_of_the_trouble_can_be_read(tmp_path):
+    path = tmp_path / "x.svm"
+    path.write_bytes(b"1 1:1\n1 x\n1 1:1\n")
+    source = SvmlightSource([path])
+    assert source.read(Chunk(0, 0, 0, 6, 1)).X.shape == (1, 1)
+    assert source.read(Chunk(0, 0, 7, 16, 1)).X.shape == (1, 1)
+    with pytest.raises(InvalidInputError, match="line 2"):
+        source.read(Chunk(0, 0, 6, 7, 1))
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_such_file(tmp_path, kind):
+    with pytest.raises(SourceNotFoundError, match=r"none.svm: no such file"):
+        kind([tmp_path / "none.svm"])
+    with pytest.raises(SourceError, match="a directory; name svmlight files"):
+        kind([tmp_path])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_in_it(tmp_path, kind):
+    path = tmp_path / "empty.svm"
+    path.write_bytes(b"")
+    with pytest.raises(InvalidInputError, match=r"empty.svm: empty, 0 bytes"):
+        kind([path])
+    path.write_bytes(b"# only\n\n# comments")
+    # whether no row at all is an error is for the consumer, who sees all files
+    assert drain(kind([path])) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_not_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="not a regular file"):
+        SvmlightSource([tmp_path / "pipe"])
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may read everything")
+def test_no_permission(tmp_path):
+    (tmp_path / "x.svm").write_bytes(GOOD)
+    (tmp_path / "x.svm").chmod(0)
+    with pytest.raises(SourceError, match=r"x.svm: cannot be opened: Permission denied"):
+        drain(SvmlightSource([tmp_path / "x.svm"]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", [b"1 1:1\n", None])
+def test_file_of_another_size_than_before(tmp_path, kind, change):
+    path = tmp_path / "x.svm"
+    path.write_bytes(GOOD * 10)
+    source = kind([path])
+    with open(path, "r+b") as file:
+        if change is None:
+            file.truncate(50)
+        else:
+            file.seek(0, 2)
+            file.write(change)
+    with pytest.raises(SourceError, match=r"x.svm: was 210 bytes when the source was made and is (50|216) now"):
+        drain(source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_removed(tmp_path, kind):
+    path = tmp_path / "x.svm"
+    path.write_bytes(GOOD)
+    source = kind([path])
+    path.unlink()
+    with pytest.raises(SourceError, match=r"x.svm: cannot be opened: No such file"):
+        drain(source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16(tmp_path, kind, encoding):
+    path = tmp_path / "x.svm"
+    path.write_bytes(("\ufeff" + GOOD.decode()).encode(encoding))
+    with pytest.raises(InvalidInputError, match=r"x.svm, line 1 \(byte 0\): UTF-16 text.*convert it to UTF-8"):
+        drain(kind([path]))
+    path.write_bytes(GOOD.decode().encode(encoding))
+    with pytest.raises(InvalidInputError, match="UTF-16"):
+        drain(kind([path]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target_bytes", [1, 1 << 20])
+def test_utf8_mark_is_skipped(tmp_path, kind, target_bytes):
+    (tmp_path / "x.svm").write_bytes(b"\xef\xbb\xbf" + GOOD)
+    assert drain(kind([tmp_path / "x.svm"]), target_bytes) == 1
+
+
+def test_packed_file_in_the_plain_source(tmp_path):
+    for name, pack in (("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)):
+        (tmp_path / "x").write_bytes(pack(GOOD))
+        with pytest.raises(InvalidInputError, match=f"{name} data, not svmlight text; use CompressedSvmlightSource"):
+            drain(SvmlightSource([tmp_path / "x"]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_line_too_long(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(svmlight_rows, "MAX_LINE_BYTES", 3 << 20)
+    path = tmp_path / "x.svm"
+    path.write_bytes(GOOD + b"1 " + b"1:1 " * (1 << 20))
+    says = re.escape(f"{path}, line 4 (byte {len(GOOD)}): a line is longer than {3 << 20:,} bytes")
+    with pytest.raises(InvalidInputError, match=says):
+        drain(kind([path]))
+
+
+# ---- packed files
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_damaged_packed_file(tmp_path, suffix):
+    text = b"".join(b"1 1:%d 2:%d\n" % (i * 7919 % 1_000, i) for i in range(5_000))
+    if suffix == "zst":
+        packed = pytest.importorskip("zstandard").ZstdCompressor(write_checksum=True).compress(text)
+    else:
+        packed = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[suffix](text)
+    path = tmp_path / f"x.{suffix}"
+    wrong = [packed[: len(packed) * at // 10] for at in range(1, 10)] + [packed[:-1], b"not packed"]
+    wrong.append(packed[: len(packed) // 2] + b"\x55\xaa\x55" + packed[len(packed) // 2 + 3 :])
+    for damaged in wrong:
+        path.write_bytes(damaged)
+        with pytest.raises(SourceError, match=rf"x.{suffix}: truncated or corrupt \w+ file, behind byte [\d,]+ of its text"):
+            drain(CompressedSvmlightSource([path]), 1_000)
+
+
+def test_no_zstandard(tmp_path, monkeypatch):
+    (tmp_path / "x.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependencyError, match=r"streamkm\[zstd\]"):
+        drain(CompressedSvmlightSource([tmp_path / "x.zst"]))
+
+
+def test_hostile_zstd_does_not_fill_the_memory(tmp_path):
+    """A file that unpacks to a line without end is refused at the limit for a line."""
+    zstandard = pytest.importorskip("zstandard")
+    (tmp_path / "x.zst").write_bytes(zstandard.ZstdCompressor().compress(bytes(b" ") * (80 << 20)))
+    with pytest.raises(InvalidInputError, match="a line is longer than 67,108,864 bytes"):
+        drain(CompressedSvmlightSource([tmp_path / "x.zst"]))
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"n_features": 0}, "n_features must be a positive integer or None, got 0"),
+        ({"n_features": 2.5}, "n_features must be a positive integer or None, got 2.5"),
+        ({"zero_based": "yes"}, 'zero_based must be True, False or "auto", got \'yes\''),
+        ({"dtype": np.int64}, "dtype must be float32 or float64, got int64"),
+    ],
+)
+def test_bad_parameter(tmp_path, kind, options, says):
+    (tmp_path / "x.svm").write_bytes(GOOD)
+    with pytest.raises(InvalidParameterError, match=re.escape(says)):
+        kind([tmp_path / "x.svm"], **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_call(tmp_path, kind):
+    with pytest.raises(InvalidParameterError, match="at least one file"):
+        kind([])
+    (tmp_path / "x.svm").write_bytes(GOOD)
+    with pytest.raises(InvalidParameterError, match="target_bytes must be positive, got 0"):
+        drain(kind([tmp_path / "x.svm"]), 0)
