@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from threadpoolctl import threadpool_limits
 
 from streamkm.errors import InvalidParameterError
+from streamkm.sources.base import ChunkedSource, RowSource
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class Executor(ABC):
     @abstractmethod
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
         """Start one call."""
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterable[Any]:
+        """Items of a source for calls that read: chunks to be read anywhere, or rows where the source only streams."""
+        return source.chunks(target_bytes) if isinstance(source, ChunkedSource) else source.stream(target_bytes)
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -158,6 +163,14 @@ class DaskCluster(Executor):
         key = f"{stage}-{id(self):x}-{next(self._ids)}"
         waiting: _Waiting = self._client.submit(function, *args, key=key, pure=False)
         return waiting
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterable[Any]:
+        """As of any executor; rows that this process holds are sent, blocks of Dask arrays come as (chunk, future)."""
+        if source.in_process:
+            return source.stream(target_bytes)
+        if isinstance(source, ChunkedSource) and hasattr(source, "delayed"):
+            return ((chunk, self._client.compute(source.delayed(chunk))) for chunk in source.chunks(target_bytes))
+        return super().items(source, target_bytes)
 
     def share(self, value: Any) -> Any:
         return self._client.scatter(value, broadcast=True, hash=False)

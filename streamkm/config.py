@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -137,18 +137,14 @@ def _below(base: Path, path: str) -> str:
     return str(base / path)
 
 
-# reading YAML
-
-
 _FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan"
 
 
 class _Loader(yaml.SafeLoader):
     """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
-
+_Loader.yaml_implicit_resolvers = {}
 for _tag, _first, _pattern in (
     ("null", ["", *"~nN"], r"~|null|Null|NULL|"),
     ("bool", [*"tTfF"], r"true|True|TRUE|false|False|FALSE"),

@@ -17,7 +17,7 @@ from streamkm.budget import Plan, available_memory, choose_space
 from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import SampleRule
-from streamkm.cluster.starting import Streams, start_centers
+from streamkm.cluster.starting import Streams, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
@@ -172,7 +172,7 @@ def _start(
         return np.asarray(sketch.apply(settings.init), np.float64)
     return start_centers(
         here,
-        sketched.sample.block(sketch),
+        sketched.sample.block(sketch, search_rows(settings.n_clusters)),
         settings.n_clusters,
         init=settings.init,
         n_init=settings.n_init,

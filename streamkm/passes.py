@@ -20,9 +20,10 @@ from streamkm.model import Metric, Model, normalized
 from streamkm.progress import Stage
 from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.sketches import Sketch
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 
 OnInvalid = Literal["raise", "skip"]
+Item = Chunk | Rows | tuple[Chunk, Matrix]
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums
 
 
@@ -46,13 +47,11 @@ class Walk:
     metric: Metric
     on_invalid: OnInvalid
 
-    def items(self) -> Iterable[Chunk | Rows]:
-        """Chunks to read anywhere, or rows read here where the source only streams."""
-        if isinstance(self.source, ChunkedSource):
-            return self.source.chunks(self.target_bytes)
-        return self.source.stream(self.target_bytes)
+    def items(self, executor: Executor) -> Iterable[Item]:
+        """What the executor's calls are to read."""
+        return executor.items(self.source, self.target_bytes)
 
-    def read(self, item: Chunk | Rows) -> Valid:
+    def read(self, item: Item) -> Valid:
         """Read an item and take out what is invalid.
 
         Raises
@@ -60,8 +59,7 @@ class Walk:
         InvalidInputError
             For NaN or infinity, unless they are to be skipped; names the row.
         """
-        rows = item if isinstance(item, Rows) else self._chunked().read(item)
-        X, places = rows.X, rows.places
+        X, places = self._rows(item)
         n_read = X.shape[0]
         d2norms = row_d2norms(X)
         valid = d2norms <= LARGEST_D2  # false for NaN too
@@ -76,10 +74,15 @@ class Walk:
             d2norms = row_d2norms(X)
         return Valid(X, places, n_read, kept, float(d2norms.sum()))
 
-    def _chunked(self) -> ChunkedSource:
-        if not isinstance(self.source, ChunkedSource):
-            raise TypeError(f"{self.source.name} streams rows; it has no chunks to read")
-        return self.source
+    def _rows(self, item: Item) -> tuple[Matrix, NDArray[np.int64]]:
+        if isinstance(item, tuple):  # a block of a Dask array, computed on the cluster
+            chunk, X = item
+            return X, row_places(chunk.start, chunk.start + X.shape[0])
+        if isinstance(item, Chunk):
+            if not isinstance(self.source, ChunkedSource):
+                raise TypeError(f"{self.source.name} streams rows; it has no chunks to read")
+            item = self.source.read(item)
+        return item.X, item.places
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ def sketch_pass(
     collector = SampleCollector(rule.size)
     first_row = n_features = 0
     shared = executor.share((walk, sketch, rule))
-    for handle, (info, candidates) in executor.hold("sketch", _sketch_item, walk.items(), shared):
+    for handle, (info, candidates) in executor.hold("sketch", _sketch_item, walk.items(executor), shared):
         if info.n_valid:
             handles.append(handle)
             collector.add(candidates, first_row)
@@ -206,7 +209,7 @@ class _Info:
 
 
 def _sketch_item(
-    item: Chunk | Rows, shared: tuple[Walk, Sketch, SampleRule]
+    item: Item, shared: tuple[Walk, Sketch, SampleRule]
 ) -> tuple[Block, tuple[_Info, Candidates]]:
     walk, sketch, rule = shared
     rows = walk.read(item)
@@ -290,7 +293,7 @@ def assign_pass(
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
 
     def items() -> Iterator[tuple[Any, NDArray[np.float64]]]:
-        for index, item in enumerate(walk.items()):
+        for index, item in enumerate(walk.items(executor)):
             if index >= len(chunk_rows):
                 raise _changed(walk)
             yield item, weights[bounds[index] : bounds[index + 1]] if len(weights) else NO_WEIGHTS
@@ -348,7 +351,7 @@ def map_rows(
         Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
     """
     shared = executor.share((walk, model, model.table(walk.source.dtype, sparse=walk.source.is_sparse)))
-    for part in executor.map(stage.name, _map_item, walk.items(), shared, function, n_columns):
+    for part in executor.map(stage.name, _map_item, walk.items(executor), shared, function, n_columns):
         stage.advance()
         stage.rows += len(part)
         yield part
@@ -356,7 +359,7 @@ def map_rows(
 
 
 def _map_item(
-    item: Chunk | Rows, shared: tuple[Walk, Model, CenterTable], function: Callable[..., Any], n_columns: int | None
+    item: Item, shared: tuple[Walk, Model, CenterTable], function: Callable[..., Any], n_columns: int | None
 ) -> NDArray[Any]:
     walk, model, table = shared
     rows = walk.read(item)

@@ -1,14 +1,12 @@
-"""The report of a run: convergence, cluster sizes and the sketch in two dimensions, as one HTML file.
+"""The report of a run, with its pictures: convergence, cluster sizes and the sketch in two dimensions.
 
-Responsible for how results look. Everything it draws comes from the files in a results directory, so a report can be
-made again. The only module that imports matplotlib, through Figure objects and never through pyplot. May import output
-and errors.
+Responsible for how results are drawn. Everything drawn comes from the files in a results directory, so a report can be
+made again. The only module that imports matplotlib, through Figure objects and never through pyplot. May import output,
+page and errors.
 """
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import json
 import logging
@@ -22,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.errors import SourceError
 from streamkm.output import REPORT, SUMMARY, VIEW, write_text
+from streamkm.page import render_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,16 +69,15 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
         with np.load(folder / VIEW, allow_pickle=False) as stored:
             view = {name: stored[name] for name in ("points", "labels", "shares")}
         result, history = summary["result"], summary["history"]
-        text = _page(summary, _pictures(result, history, view))
+        figures = _figures(result, history, view)
+        text = render_page(summary, {name: _png(figure) for name, figure in figures.items()})
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
     write_text(folder / REPORT, text)
     return folder / REPORT
 
 
-def _pictures(
-    result: dict[str, Any], history: list[dict[str, Any]], view: dict[str, NDArray[Any]]
-) -> dict[str, Figure]:
+def _figures(result: dict[str, Any], history: list[dict[str, Any]], view: dict[str, NDArray[Any]]) -> dict[str, Figure]:
     try:
         import matplotlib  # noqa: F401, ICN001
     except ImportError:
@@ -104,21 +102,23 @@ def plot_convergence(history: list[dict[str, Any]]) -> Figure:
     -------
     Figure
     """
+    from matplotlib.ticker import MaxNLocator
+
     stages: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
         if entry["inertia"] is not None:
             stages.setdefault(entry["stage"], []).append((entry["iteration"], entry["inertia"]))
     lines = {name: points for name, points in stages.items() if len(points) > 1}
     single = [f"{_stage_name(name)}: {points[0][1]:,.6g}" for name, points in stages.items() if len(points) == 1]
-    figure, axes = _new_figure(max(1, len(lines)), height=3.8)
+    figure, axes = _new_figure(max(1, len(lines)), height=3.8 if lines else 0.8)
     for number, ((name, points), panel) in enumerate(zip(lines.items(), axes, strict=False)):
         iterations, values = zip(*points, strict=True)
         panel.plot(iterations, values, color=_COLOURS[0], marker="o" if len(points) <= 40 else None, markersize=4)
         fall = 100 * (1 - values[-1] / values[0]) if values[0] else 0.0
         panel.set_title(f"{_stage_name(name)}\n{len(points)} iterations, last {fall:.2g} % below first", **_TITLE)
         panel.set_xlabel("iteration")
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         if number == 0:
             panel.set_ylabel("sum of squared distances")
     if not lines:
@@ -206,15 +206,20 @@ def plot_sketch_2d(points: NDArray[Any], labels: NDArray[Any], shares: ArrayLike
     shuffled = np.random.default_rng(0).permutation(len(points))  # no cluster hides the others
     spot = float(np.clip(3e4 / len(points), 5, 30))
     named = len(present) <= _MOST_NAMED
-    panel.scatter(*points[shuffled].T, c=colours[inverse[shuffled]], s=spot, alpha=0.55 if named else 0.3, linewidths=0)
+    panel.scatter(
+        points[shuffled, 0],
+        points[shuffled, 1],
+        c=colours[inverse[shuffled]],
+        s=spot,
+        alpha=0.55 if named else 0.3,
+        linewidths=0,
+    )
     if named:
-        for label, middle in zip(present, middles, strict=True):
-            panel.text(
-                *middle, str(label), ha="center", va="center", fontsize=10, weight="bold", color=_INK, bbox=_halo()
-            )
+        for label, (x, y) in zip(present, middles.tolist(), strict=True):
+            panel.text(x, y, str(label), ha="center", va="center", fontsize=10, weight="bold", color=_INK, bbox=_halo())
     else:
         area = 10 + 80 * sizes / sizes.max()
-        panel.scatter(*middles.T, c=colours, s=area, edgecolors=_INK, linewidths=0.6)
+        panel.scatter(middles[:, 0], middles[:, 1], c=colours, s=area, edgecolors=_INK, linewidths=0.6)
     return figure
 
 
@@ -230,8 +235,7 @@ def _spread_colours(middles: NDArray[np.float64], sizes: NDArray[Any]) -> NDArra
 
 
 def _stage_name(stage: str) -> str:
-    kind = stage.split("-")[0]
-    return _STAGES.get(kind, stage)
+    return _STAGES.get(stage.partition("-")[0], stage)
 
 
 def _halo() -> dict[str, Any]:
@@ -252,67 +256,7 @@ def _new_figure(n_panels: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _png(figure: Figure) -> str:
+def _png(figure: Figure) -> bytes:
     with io.BytesIO() as buffer:
         figure.savefig(buffer, format="png")
-        return base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.6em; margin-bottom: 0 } h2 { font-size: 1.2em; margin: 2em 0 .5em }
-img { width: 100%; height: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .2em 1.2em .2em 0; border-bottom: 1px solid #e4e4e4; vertical-align: top }
-th { font-weight: 600 } td.number, th.number { text-align: right } .faint { color: #666 }
-"""
-
-
-def _page(summary: dict[str, Any], figures: dict[str, Figure]) -> str:
-    data, result = summary["data"], summary["result"]
-    rows = f"{data['n_samples']:,}" + (f", of which {data['n_skipped']:,} skipped" if data["n_skipped"] else "")
-    distortion = result["distortion"]
-    facts = [
-        ("rows", rows),
-        ("features", f"{data['n_features']:,}"),
-        ("clusters", f"{result['n_clusters']:,}"),
-        ("objective", f"{_number(result['objective'])} (sum of squared distances)"),
-        ("objective per row", _number(result["objective_per_row"])),
-        ("distortion of the sketch", "not measured" if distortion is None else _number(distortion)),
-        ("components of the sketch", f"{result['n_components']:,}"),
-        ("rows assigned in", f"the {result['assign_space']} space"),
-        ("passes over the data", f"{result['n_passes']:,}"),
-        ("iterations", f"{result['n_iter']:,}" + ("" if result["converged"] else ", stopped before convergence")),
-        ("seconds", f"{summary['seconds']:.2f}"),
-    ]
-    stages = [
-        (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
-        for stage in summary["stages"]
-    ]
-    pictures = "".join(
-        f'<h2>{html.escape(name)}</h2>\n<img alt="{html.escape(name)}" src="data:image/png;base64,{_png(figure)}">\n'
-        for name, figure in figures.items()
-    )
-    parameters = [(name, json.dumps(value)) for name, value in summary["parameters"].items()]
-    versions = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
-    name = html.escape(str(data["name"]))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>streamkm: {name}</title>\n'
-        f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>\n'
-        f'<h1>streamkm</h1>\n<p class="faint">{name}</p>\n{_table(facts)}{pictures}<h2>Stages</h2>\n'
-        f"{_table(stages, head=('stage', 'seconds', 'rows', 'bytes read'))}<h2>Parameters</h2>\n{_table(parameters)}"
-        f'<p class="faint">{html.escape(versions)}</p>\n</body>\n</html>\n'
-    )
-
-
-def _table(rows: list[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
-    def cells(row: tuple[str, ...], tag: str) -> str:
-        kinds = ["", *([' class="number"'] * (len(row) - 1 if head else 0)), *([""] * len(row))]
-        return "".join(f"<{tag}{kind}>{html.escape(text)}</{tag}>" for text, kind in zip(row, kinds, strict=False))
-
-    lines = [f"<tr>{cells(head, 'th')}</tr>"] if head else []
-    lines += [f"<tr>{cells(row, 'td')}</tr>" for row in rows]
-    return "<table>\n" + "\n".join(lines) + "\n</table>\n"
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:,.6g}"
+        return buffer.getvalue()

@@ -16,26 +16,27 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from streamkm.errors import ConfigError
-from streamkm.estimators import StreamKMeans
+from streamkm.estimators import CHOICES, StreamKMeans
 
 # Types of the estimator's parameters; their names and defaults are those of its signature.
 ESTIMATOR_TYPES: dict[str, Any] = {
     "n_clusters": int,
-    "sketch": str,
     "n_components": int | Literal["auto"],
     "init": str,
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
-    "metric": str,
     "refine": int,
-    "assign_space": str,
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],
-    "on_invalid": str,
     "progress": bool | Literal["auto"],
     "random_state": int | None,
+    **{name: Literal[choices] for name, choices in CHOICES.items()},
 }
+
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxlist, _short.maxdict, _short.maxstring = 2, 3, 3, 60
 
 
 class _Section(BaseModel):
@@ -166,4 +167,4 @@ def shown(value: Any) -> str:
     kinds = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "keys", list: "a list"}
     if value is None:
         return "null"
-    return f"{reprlib.repr(value)} ({kinds.get(type(value), type(value).__name__)})"
+    return f"{_short.repr(value)} ({kinds.get(type(value), type(value).__name__)})"

@@ -1,7 +1,7 @@
 """What a run has to tell: sizes, objective, stages and versions as plain values, and its sample in two dimensions.
 
-May import estimators and sources for their types, and scikit-learn on demand. Where these values are written and how they
-look is decided elsewhere.
+May import estimators and sources for their types, and scikit-learn on demand. Where these values are written and how
+they look is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm import __version__
+
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
     from streamkm.sources.base import RowSource
 
-_PACKAGES = ("streamkm", "numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
 
 
 def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
@@ -66,13 +68,48 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
         ],
         "history": estimator.history_,
         "parameters": estimator.get_params(),
-        "versions": {"python": platform.python_version(), **dict(_versions())},
+        "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
     plain: dict[str, Any] = _plain(summary)
     return plain
 
 
-def project_2d(sample: NDArray[Any] | sp.csr_array) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Label and text, for people: what came out."""
+    data, result = summary["data"], summary["result"]
+    return [
+        ("rows", rows_text(data["n_samples"], data["n_skipped"])),
+        ("features", f"{data['n_features']:,}"),
+        ("clusters", f"{result['n_clusters']:,}"),
+        ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row)"),
+        ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
+    ]
+
+
+def rows_text(n_rows: int, n_skipped: int) -> str:
+    """Say how many rows, and how many of them were skipped."""
+    return f"{n_rows:,}" + (f" ({n_skipped:,} skipped)" if n_skipped else "")
+
+
+def source_lines(source: RowSource) -> list[tuple[str, str]]:
+    """Label and text, for people: what is known of a source without reading it."""
+    if source.n_rows is not None:
+        rows = f"{source.n_rows:,}"
+    else:
+        about = source.estimated_rows
+        rows = "known after one pass" if about is None else f"about {about:,}"
+    details = source.details() if hasattr(source, "details") else {}
+    return [
+        ("data", source.name),
+        ("rows", rows),
+        ("features", "known after one pass" if source.n_features is None else f"{source.n_features:,}"),
+        ("values", f"{source.dtype}, {'sparse' if source.is_sparse else 'dense'}"),
+        ("stored bytes", "unknown" if source.n_bytes is None else f"{source.n_bytes:,}"),
+        *details.items(),
+    ]
+
+
+def project_2d(sample: Any) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Project rows on their first two principal components.
 
     Parameters
@@ -113,7 +150,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON values of NumPy's and Python's; what JSON has no word for becomes its text, numbers that are not finite null."""
+    """JSON values of NumPy's and Python's; null for numbers that are not finite, text for what JSON has no word for."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -10,13 +10,13 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|i
 FEATURE = re.compile(rb"\+?(\d+):(.*)", re.DOTALL)
 
 
-class Malformed(Exception):
+class MalformedError(Exception):
     """With the line's first byte."""
 
 
 def number(token: bytes) -> float:
     if not NUMBER.fullmatch(token):
-        raise Malformed
+        raise MalformedError
     return float(token)
 
 
@@ -28,31 +28,30 @@ def row_of(line: bytes, first_index: int) -> list[tuple[int, float]] | None:
     if b":" not in tokens[0]:
         for target in tokens.pop(0).split(b","):
             number(target)
-    if tokens and tokens[0].startswith(b"qid:"):
-        if not re.fullmatch(rb"qid:[+-]?\d+", tokens.pop(0)):
-            raise Malformed
+    if tokens and tokens[0].startswith(b"qid:") and not re.fullmatch(rb"qid:[+-]?\d+", tokens.pop(0)):
+        raise MalformedError
     row: list[tuple[int, float]] = []
     for token in tokens:
         match = FEATURE.fullmatch(token)
         if not match:
-            raise Malformed
+            raise MalformedError
         column = int(match[1]) - first_index
         if column < (row[-1][0] + 1 if row else 0) or int(match[1]) > 2**63 - 1 or column + 1 > 2**63 - 1:
-            raise Malformed
+            raise MalformedError
         row.append((column, number(match[2])))
     return row
 
 
 def rows_of(text: bytes, first_index: int, part: int = 0) -> list[tuple[int, list[tuple[int, float]]]]:
-    """Place and row for each row of a file; Malformed has the rows in front of the trouble as its argument."""
+    """Place and row for each row of a file; MalformedError has the rows in front of the trouble as its argument."""
     found, offset = [], 0
     if text.startswith(b"\xef\xbb\xbf"):
         text = b"   " + text[3:]
     for line in text.split(b"\n"):
         try:
             row = row_of(line, first_index)
-        except Malformed:
-            raise Malformed(found) from None
+        except MalformedError:
+            raise MalformedError(found) from None
         if row is not None:
             found.append((part << 44 | offset, row))
         offset += len(line) + 1

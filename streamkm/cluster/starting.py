@@ -20,6 +20,8 @@ from streamkm.compute import Executor
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
+SEARCH_ROWS_PER_CLUSTER = 200  # fewer, and halves of clusters are noise; more, and rounds get slow without getting better
+SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
@@ -74,6 +76,12 @@ def start_centers(
     if init == "k-means++":
         best = split_merge(block, pieces, best, max_rounds=SEARCH_ROUNDS, rng=streams.search)
     return best + shift
+
+
+def search_rows(n_clusters: int) -> int:
+    """How many sampled rows `start_centers` should be given."""
+    wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
+    return max(wanted, n_clusters)
 
 
 def cut(block: Block, n_pieces: int) -> list[Block]:

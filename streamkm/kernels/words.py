@@ -99,7 +99,9 @@ def _text_of(typingctx, buf):
 def _load_word(typingctx, buf, at):
     def codegen(context, builder, signature, args):
         at64 = context.cast(builder, args[1], signature.args[1], types.int64)
-        word = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], at64), ir.IntType(64).as_pointer())
+        word = builder.bitcast(
+            _pointer(context, builder, signature.args[0], args[0], at64), ir.IntType(64).as_pointer()
+        )
         return builder.load(word, align=1)
 
     return types.uint64(buf, at), codegen

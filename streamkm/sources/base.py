@@ -76,6 +76,8 @@ class RowSource(ABC):
         Stored bytes that one pass reads (compressed size); None where that is not known.
     replayable : bool
         Whether `stream` can be called more than once.
+    in_process : bool
+        Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     """
 
     name: str
@@ -85,6 +87,7 @@ class RowSource(ABC):
     is_sparse: bool
     n_bytes: int | None
     replayable: bool = True
+    in_process: bool = False
 
     @property
     def estimated_rows(self) -> int | None:

@@ -1,7 +1,7 @@
 """svmlight text in gzip, bzip2, xz or zstd files: read in order only, since none of them can be entered anywhere.
 
-The text itself is `svmlight`'s business. May import errors, the base contract, `svmlight`, `svmlight_rows`; and
-zstandard, on demand.
+The text itself is the business of the svmlight modules. May import these, errors and the base contract; and zstandard
+on demand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import IO, Any
 
 from streamkm.errors import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
-from streamkm.sources.svmlight import Fill, SvmlightFiles, count_rows
-from streamkm.sources.svmlight_rows import LineReader, RowBuilder
+from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
+from streamkm.sources.svmlight_lines import LineReader
+from streamkm.sources.svmlight_rows import RowBuilder
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -65,7 +66,7 @@ class CompressedSvmlightSource(SvmlightFiles):
             yield builder.finish()
 
     @contextmanager
-    def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> Iterator[Fill]:
+    def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> Iterator[Fill]:  # noqa: ARG002
         with self._open_counted(part) as (fill, _):
             yield fill
 

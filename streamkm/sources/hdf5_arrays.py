@@ -25,7 +25,7 @@ from streamkm.sources.stored import FileArray, StoredArray, open_binary, read_fu
 
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
-_LEAST_CHUNK_BYTES = 1 << 14
+_LEAST_CHUNK_BYTES = 1 << 12
 
 
 class Hdf5Array(StoredArray):

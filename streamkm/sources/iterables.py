@@ -1,7 +1,7 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
 Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays and errors.
+import base, arrays, csr_groups and errors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from streamkm.errors import InvalidInputError
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Matrix, Rows, RowSource, row_places
+from streamkm.sources.csr_groups import make_csr
 
 
 class IterableSource(RowSource):
@@ -99,8 +100,9 @@ class IterableSource(RowSource):
                 if isinstance(X, np.ndarray):
                     yield np.array(X, self.dtype), chunk.n_bytes
                 else:
-                    parts = (X.data.astype(self.dtype, copy=True), X.indices.copy(), X.indptr.copy())
-                    yield sp.csr_array(parts, shape=(X.shape[0], self.n_features)), chunk.n_bytes
+                    data = X.data.astype(self.dtype, copy=True)
+                    width = self.n_features or X.shape[1]
+                    yield make_csr(data, X.indices.copy(), X.indptr.copy(), n_features=width), chunk.n_bytes
 
     def _check(self, chunk: ChunkedSource, number: int) -> None:
         if chunk.is_sparse != self.is_sparse:

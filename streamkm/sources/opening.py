@@ -140,7 +140,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
 def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
-    if not _is_package(X, "h5py", "zarr") and all(hasattr(X, name) for name in ("X", "obs", "var")):
+    if not _is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
         # AnnData; the sparse X of one that is backed by a file is a wrapper around its group
         return _open_object(getattr(X.X, "group", X.X), options)
     for fits, reader in _OBJECTS:

@@ -1,6 +1,6 @@
 """Several sources one after the other: a list of files, or a list of arrays.
 
-May import base and errors. What the parts are is none of its business.
+May import base, csr_groups and errors. What the parts are is none of its business.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.csr_groups import make_csr
 
 
 class PartsSource(ChunkedSource):
@@ -77,7 +78,7 @@ class PartsSource(ChunkedSource):
         rows = self._parts[chunk.part].read(replace(chunk, part=0))
         X = rows.X.astype(self.dtype, copy=False)
         if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
-            X = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], self.n_features))
+            X = make_csr(X.data, X.indices, X.indptr, n_features=self.n_features)
         return Rows(X, rows.places + self._starts[chunk.part])
 
     def describe(self, place: int) -> str:

@@ -1,36 +1,29 @@
-"""Rows out of svmlight text that arrives in blocks: whole lines, growing CSR arrays, and what to say about bad text.
+"""Rows out of svmlight text that arrives in blocks: growing CSR arrays, and what to say about bad text.
 
-Shared by the plain and the compressed source; knows nothing of where bytes come from. May import errors, the base
-contract and kernels only.
+Shared by the plain and the compressed source; knows nothing of files. May import errors, the base contract,
+`svmlight_lines` and kernels only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.errors import InvalidParameterError
 from streamkm.kernels import svmlight as kernel
-from streamkm.kernels.words import WINDOW
+from streamkm.kernels import svmlight_tokens as tokens
 from streamkm.sources.base import Rows
-
-BLOCK_BYTES = 1 << 20
-"""Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
-
-MAX_LINE_BYTES = 64 << 20
-"""A longer line is refused, so that a file without line feeds cannot fill the memory."""
+from streamkm.sources.svmlight_lines import LineReader
 
 PLACE_BITS = 44
 """A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
 
 LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
-_LINE_FEED = 10
 _SHOWN_CHARACTERS = 40
 
 # ``1:2`` and a blank; ``1`` and a line feed. Bounds of what a block may hold; what is not used is never touched.
@@ -60,7 +53,7 @@ class TextFormat:
     dtype: np.dtype[Any]
 
 
-def check_options(n_features: int | None, zero_based: bool | Literal["auto"], dtype: DTypeLike) -> np.dtype[Any]:
+def check_options(n_features: Any, zero_based: Any, dtype: DTypeLike) -> np.dtype[Any]:
     """Check a source's parameters and return the dtype.
 
     Raises
@@ -77,112 +70,7 @@ def check_options(n_features: int | None, zero_based: bool | Literal["auto"], dt
     return np.dtype(dtype)
 
 
-class LineReader:
-    """Whole lines out of bytes that arrive in order, in one buffer that is used again.
-
-    Parameters
-    ----------
-    fill : callable
-        Takes a writable memoryview, fills some of it and returns how many bytes; 0 at the end of the file.
-    offset : int
-        Position in the file of the first byte that `fill` will give.
-    block_bytes : int
-        Size of the buffer, which grows only for a line that is longer.
-
-    Attributes
-    ----------
-    text : uint8 ndarray
-        The buffer.
-    start, end : int
-        The whole lines in it that have not been consumed; the consumer moves `start`.
-    base : int
-        Position in the file of the buffer's first byte.
-    """
-
-    def __init__(self, fill: Callable[[memoryview], int], offset: int, block_bytes: int = BLOCK_BYTES) -> None:
-        self._fill = fill
-        self._filled = 0
-        self._at_end = False
-        self._allocate(block_bytes)
-        self.start = self.end = 0
-        self.base = offset
-
-    def _allocate(self, capacity: int) -> None:
-        # room for a last line feed that the file lacks, and for the kernel's look ahead
-        self._buffer = bytearray(capacity + 1 + WINDOW)
-        self._view = memoryview(self._buffer)
-        self.text = np.frombuffer(self._buffer, dtype=np.uint8)
-        self._capacity = capacity
-
-    @property
-    def position(self) -> int:
-        """Position in the file of the next line that is not consumed."""
-        return self.base + self.start
-
-    def load(self) -> bool:
-        """Have at least one whole line between `start` and `end`; False at the end of the file.
-
-        Raises
-        ------
-        InvalidInputError
-            If a line is longer than `MAX_LINE_BYTES`. Names no file: that is for the caller.
-        """
-        if self.start < self.end:
-            return True
-        if self._at_end:
-            return False
-        left = self._filled - self.end
-        self._view[:left] = self._view[self.end : self._filled]
-        self.base += self.end
-        self.start = self.end = 0
-        self._filled = left
-        while True:
-            if self._filled == self._capacity:
-                self._grow()
-            n_read = self._fill(self._view[self._filled : self._capacity])
-            if n_read == 0:
-                return self._finish()
-            searched = self._filled
-            self._filled += n_read
-            self.end = self._buffer.rfind(b"\n", searched, self._filled) + 1
-            if self.end > 0:
-                return True
-
-    def _grow(self) -> None:
-        if self._filled >= MAX_LINE_BYTES:
-            raise InvalidInputError(
-                f"a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
-                "check that the file is svmlight text with line feeds between its rows"
-            )
-        old = self._view[: self._filled]
-        self._allocate(min(2 * self._capacity, max(MAX_LINE_BYTES, self._capacity)))
-        self._view[: self._filled] = old
-
-    def _finish(self) -> bool:
-        self._at_end = True
-        if self._filled == 0:
-            return False
-        self._buffer[self._filled] = _LINE_FEED
-        self.end = self._filled + 1
-        return True
-
-    def skip_line(self, limit: int) -> bool:
-        """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""
-        while self.base < limit:
-            n_read = self._fill(self._view[: self._capacity])
-            if n_read == 0:
-                return False
-            found = self._buffer.find(b"\n", 0, n_read)
-            if found >= 0:
-                self.start = found + 1
-                self._filled = n_read
-                self.end = self._buffer.rfind(b"\n", found, n_read) + 1
-                return True
-            self.base += n_read
-        return False
-
-
-class BadText(Exception):
+class BadTextError(Exception):
     """Bad text at a byte of a file; the source turns it into an `InvalidInputError` that names file and line."""
 
     def __init__(self, byte: int, line_byte: int, problem: str) -> None:
@@ -227,7 +115,7 @@ class RowBuilder:
 
         Raises
         ------
-        BadText
+        BadTextError
             At the first thing that is wrong; the rows in front of it have been appended.
         """
         self._reserve(lines.end - lines.start, limit - lines.position)
@@ -240,19 +128,17 @@ class RowBuilder:
             job[kernel.LARGEST_INDEX] = self._largest_index()
             # only without compilation, where wrapping on purpose would warn
             with np.errstate(over="ignore"):
-                kernel.parse_rows(
-                    lines.text, job, self._data, self._indices, self._indptr, self._places, self._fixups
-                )
+                kernel.parse_rows(lines.text, job, self._data, self._indices, self._indptr, self._places, self._fixups)
             if job[kernel.FIXUPS] > len(self._fixups):
                 self._fixups = np.empty((job[kernel.FIXUPS], 3), np.int64)
-            elif job[kernel.STATUS] == kernel.TOO_WIDE and self._largest_index() < self._largest_accepted():
+            elif job[kernel.STATUS] == tokens.TOO_WIDE and self._largest_index() < self._largest_accepted():
                 self._widen()
             else:
                 break
             job[:] = before
         for slot, first, stop in self._fixups[: job[kernel.FIXUPS]]:
             self._data[slot] = float(bytes(lines.text[first:stop]))
-        if job[kernel.STATUS] != kernel.OK:
+        if job[kernel.STATUS] != tokens.OK:
             raise self._complaint(lines)
         lines.start = int(job[kernel.START])
 
@@ -300,11 +186,9 @@ class RowBuilder:
         X.has_canonical_format = True  # sorted and unique, or it would not have been read
         return Rows(X, self._places)
 
-    def _complaint(self, lines: LineReader) -> BadText:
+    def _complaint(self, lines: LineReader) -> BadTextError:
         at, line = int(self._job[kernel.TOKEN]), int(self._job[kernel.LINE])
         status = int(self._job[kernel.STATUS])
-        if status == kernel.TOO_WIDE:
-            at = self._first_too_wide(lines, line)
         rest = bytes(lines.text[at : min(lines.end, at + _SHOWN_CHARACTERS + 1)])
         token = rest.split(None, 1)[0] if rest.split() else rest
         shown = token.decode("utf-8", "backslashreplace")
@@ -313,24 +197,13 @@ class RowBuilder:
         problem = f"{self._problem(status)}, got {shown!r}"
         if b"\0" in token:
             problem += "; it holds a NUL byte: is this a binary or UTF-16 file?"
-        return BadText(lines.base + at, lines.base + line, problem)
-
-    def _first_too_wide(self, lines: LineReader, line: int) -> int:
-        text = bytes(lines.text[line : lines.text[line : lines.end].tobytes().index(b"\n") + line])
-        at = 0
-        for token in text.split():
-            at = text.index(token, at)
-            index = token.split(b":", 1)[0]
-            if b":" in token and index.isdigit() and int(index) > self._largest_accepted():
-                break
-            at += len(token)
-        return line + at
+        return BadTextError(lines.base + at, lines.base + line, problem)
 
     def _problem(self, status: int) -> str:
-        if status == kernel.ZERO_INDEX:
+        if status == tokens.ZERO_INDEX:
             how = "was taken to be one-based because its head has no index 0" if self._fmt.guessed else "is one-based"
             return f"an index 0, but the input {how}; pass zero_based=True if column 0 is meant"
-        if status == kernel.TOO_WIDE and self._fmt.n_features is not None:
+        if status == tokens.TOO_WIDE and self._fmt.n_features is not None:
             largest = self._largest_accepted()
             return f"an index beyond {largest:,}, the largest for the n_features that was given; pass a larger one"
         return _PROBLEMS[status]
@@ -338,16 +211,16 @@ class RowBuilder:
 
 _HUGE = f"a feature index must not exceed {LARGEST_INT64}, nor may its column's number plus one"
 _PROBLEMS = {
-    kernel.TOO_WIDE: _HUGE,
-    kernel.BAD_TARGET: "a target must be a number or several joined by commas",
-    kernel.BAD_QUERY: "a query must be written qid:<integer>",
-    kernel.BAD_INDEX: "a feature must be written <index>:<value> with a non-negative integer for its index",
-    kernel.NEGATIVE_INDEX: "a feature index must not be negative",
-    kernel.HUGE_INDEX: _HUGE,
-    kernel.NO_VALUE: "a feature must be written <index>:<value>; the colon and the value are missing",
-    kernel.BAD_VALUE: "a value must be a number right behind the colon",
+    tokens.TOO_WIDE: _HUGE,
+    tokens.BAD_TARGET: "a target must be a number or several joined by commas",
+    tokens.BAD_QUERY: "a query must be written qid:<integer>",
+    tokens.BAD_INDEX: "a feature must be written <index>:<value> with a non-negative integer for its index",
+    tokens.NEGATIVE_INDEX: "a feature index must not be negative",
+    tokens.HUGE_INDEX: _HUGE,
+    tokens.NO_VALUE: "a feature must be written <index>:<value>; the colon and the value are missing",
+    tokens.BAD_VALUE: "a value must be a number right behind the colon",
     # scikit-learn refuses such rows too: whether a repeated index means sum, last or mistake is not for a reader to say
-    kernel.UNSORTED: "feature indices must increase within a row; sort them and join repeated ones",
+    tokens.UNSORTED: "feature indices must increase within a row; sort them and join repeated ones",
 }
 
 

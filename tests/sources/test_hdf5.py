@@ -48,12 +48,16 @@ class TestStorages(SourceContract):
         return Opened(open_source(write(tmp_path / "x.h5", X, **STORAGES[request.param])), X)
 
 
-class TestDtypes(SourceContract):
-    @pytest.fixture(params=DTYPES)
-    def opened(self, request, tmp_path):
-        X = dense_matrix(dtype=request.param)
-        options = {"chunks": (8, 7), "compression": "gzip", "shuffle": True} if request.param in "u1 >f8" else {}
-        return Opened(open_source(write(tmp_path / "x.h5", X, **options)), X)
+@pytest.mark.parametrize("options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(tmp_path, dtype, options):
+    X = dense_matrix(dtype=dtype)
+    source = open_source(write(tmp_path / "x.h5", X, **options))
+    for chunk in source.chunks(1):
+        rows = source.read(chunk)
+        np.testing.assert_array_equal(rows.X, X[chunk.start : chunk.stop])
+        assert rows.X.dtype == source.dtype
+        assert source.dtype.isnative
 
 
 class TestThroughTheLibrary(SourceContract):

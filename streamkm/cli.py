@@ -1,0 +1,281 @@
+"""The commands: ``streamkm fit``, ``plan``, ``inspect``, ``assign`` and ``report``.
+
+Responsible for arguments, for what is printed and for exit codes. The only module that imports click, prints, and sets
+up logging. May import everything, but inside commands, so that ``--help`` is quick. The work is done elsewhere.
+
+Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkm import __version__
+from streamkm.errors import StreamkmError
+
+if TYPE_CHECKING:
+    from streamkm.budget import Plan
+    from streamkm.config import Override, Run
+
+_REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
+
+
+class _InputError(click.ClickException):
+    """Input that streamkm refuses, on a line for each problem."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        for line in self.message.splitlines():
+            click.echo(f"streamkm: error: {line}", err=True, file=file)
+
+
+class _Commands(click.Group):
+    """Turns exceptions of commands into messages and exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StreamkmError as error:
+            raise _InputError(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("streamkm: interrupted; results of earlier runs are as they were", err=True)
+            ctx.exit(130)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            error.add_note(_REPORT_THIS)
+            raise
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="streamkm")
+def main() -> None:
+    """Cluster data that need not fit in memory."""
+
+
+def _set_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
+    )(command)  # fmt: skip
+
+
+def _talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")(
+        command
+    )
+    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(command)
+
+
+def _overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `fit` and `plan` are given."""
+    for option in (
+        click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA..."),
+        click.option("-k", "--n-clusters", type=int, help="Number of clusters; needed without a configuration."),
+        click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]"),
+    ):
+        command = option(command)
+    return _set_option(_talk_options(command))
+
+
+@main.command()
+@_run_options
+@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
+@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@_overwrite_option
+def fit(inputs: Sequence[str], settings: Sequence[str], quiet: bool, verbose: bool, **options: Any) -> None:
+    """Cluster data; write labels, model, summary, report.
+
+    DATA are files or globs of one format: svmlight text (plain or compressed), HDF5, Zarr, .npy or .npz;
+    FILE:/path names a dataset inside a file. What the command line says wins over the configuration.
+    """
+    with _Talk(quiet=quiet, verbose=verbose) as talk:
+        run = _load(inputs, settings, options)
+        from streamkm.output import check_target, write_results
+        from streamkm.summary import result_lines, summarize
+
+        check_target(run.output.directory, overwrite=run.output.overwrite)
+        estimator = talk.prepare(run.estimator)
+        talk.plan(estimator.plan(run.source))
+        estimator.fit(run.source)
+        summary = summarize(estimator, run.source)
+        write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
+        if run.output.report:
+            from streamkm.report import write_report
+
+            write_report(run.output.directory)
+        talk.say([*result_lines(summary), ("results", run.output.directory)])
+
+
+@main.command()
+@_run_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    inputs: Sequence[str], settings: Sequence[str], quiet: bool, verbose: bool, as_json: bool, **options: Any
+) -> None:
+    """Say what fit would do: passes, bytes, memory.
+
+    Takes the arguments of fit and reads no rows.
+    """
+    with _Talk(quiet=quiet, verbose=verbose):
+        run = _load(inputs, settings, options)
+        planned = run.estimator.plan(run.source)
+        if as_json:
+            import json
+
+            click.echo(json.dumps(planned.to_dict(), indent=2))
+        else:
+            _print_pairs([*planned.lines(), ("results", run.output.directory)])
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@_set_option
+def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
+    """Say what is in files: rows, features, storage.
+
+    Reads no rows, so some numbers are estimates ("about").
+    """
+    from streamkm.config import open_data
+    from streamkm.summary import source_lines
+
+    for number, path in enumerate(paths):
+        if number:
+            click.echo()
+        _print_pairs(source_lines(open_data([path], _parsed(settings))))
+
+
+@main.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Labels: a name that ends in .npy or .zarr.")
+@_set_option
+@_overwrite_option
+@_talk_options
+def assign(
+    model: str, paths: Sequence[str], output: str, settings: Sequence[str], overwrite: bool, **talking: bool
+) -> None:
+    """Label the rows of PATH... with the centers of MODEL.
+
+    MODEL is the model.npz of a results directory. Rows get the label of the nearest center.
+    """
+    with _Talk(**talking) as talk:
+        from streamkm.config import open_data
+        from streamkm.estimators import StreamKMeans
+        from streamkm.output import check_labels_target, write_labels
+        from streamkm.summary import rows_text
+
+        check_labels_target(output, overwrite=overwrite)
+        estimator = talk.prepare(StreamKMeans.load(model))
+        labels = estimator.predict(open_data(paths, _parsed(settings)))
+        write_labels(output, labels)
+        talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])
+
+
+@main.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@_talk_options
+def report(directory: str, **talking: bool) -> None:
+    """Make report.html of a results directory again."""
+    with _Talk(**talking) as talk:
+        from streamkm.report import write_report
+
+        talk.say([("report", str(write_report(directory)))])
+
+
+class _Talk:
+    """Logging, warnings and what is printed, for the time of one command; puts everything back afterwards."""
+
+    def __init__(self, *, quiet: bool, verbose: bool):
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose exclude each other")
+        self._quiet, self._bars = quiet, sys.stderr.isatty() and not quiet
+        self._level = logging.DEBUG if verbose else logging.WARNING if quiet or self._bars else logging.INFO
+        self._logger = logging.getLogger("streamkm")
+        self._handler = logging.StreamHandler()
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._warnings = warnings.catch_warnings()
+
+    def __enter__(self) -> _Talk:
+        self._old_level = self._logger.level
+        self._logger.setLevel(self._level)
+        self._logger.addHandler(self._handler)
+        self._warnings.__enter__()
+        warnings.showwarning = _show_warning
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, StreamkmError):
+            self._logger.debug("raised here", exc_info=error)
+        self._warnings.__exit__(None, None, None)
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._old_level)
+
+    def prepare(self, estimator: Any) -> Any:
+        """The estimator, without bars where the command was told to be quiet."""
+        return estimator.set_params(progress=False) if self._quiet else estimator
+
+    def plan(self, plan: Plan) -> None:
+        """Log what will be done."""
+        self._logger.info("%s: %d passes", plan.source, plan.passes)
+        for label, text in plan.lines():
+            self._logger.debug("plan: %s: %s", label, text)
+
+    def say(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Print results on stdout, unless quiet."""
+        if not self._quiet:
+            _print_pairs(pairs)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"streamkm: warning: {message}", err=True)
+
+
+def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    pairs = list(pairs)
+    width = max((len(label) for label, _ in pairs), default=0)
+    for label, text in pairs:
+        click.echo(f"{label:<{width}}  {text}")
+
+
+def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
+    """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
+    configs = [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
+    if configs and len(inputs) > 1:
+        raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
+    if (
+        not configs
+        and options["n_clusters"] is None
+        and not any(s.startswith("estimator.n_clusters") for s in settings)
+    ):
+        raise click.UsageError("say how many clusters: -k 10")
+    from streamkm.config import Override, load_run
+
+    data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)
+    given = (
+        ("data.path", data, "DATA"),
+        ("estimator.n_clusters", options["n_clusters"], "-k"),
+        ("output.directory", options["output"], "-o"),
+        ("output.labels", options.get("labels_format"), "--labels-format"),
+        ("output.report", False if options.get("no_report") else None, "--no-report"),
+        ("output.overwrite", True if options.get("overwrite") else None, "--overwrite"),
+    )
+    overrides = [*_parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
+    return load_run(configs[0] if configs else None, overrides)
+
+
+def _parsed(settings: Sequence[str]) -> list[Override]:
+    from streamkm.config import parse_set
+
+    return [parse_set(text) for text in settings]

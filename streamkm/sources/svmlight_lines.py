@@ -1,0 +1,123 @@
+"""Whole lines out of bytes that arrive in blocks, in bounded memory. May import errors and kernels only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from streamkm.errors import InvalidInputError
+from streamkm.kernels.words import WINDOW
+
+BLOCK_BYTES = 1 << 20
+"""Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is refused, so that a file without line feeds cannot fill the memory."""
+
+_LINE_FEED = 10
+
+
+class LineReader:
+    """Whole lines out of bytes that arrive in order, in one buffer that is used again.
+
+    Parameters
+    ----------
+    fill : callable
+        Takes a writable memoryview, fills some of it and returns how many bytes; 0 at the end of the file.
+    offset : int
+        Position in the file of the first byte that `fill` will give.
+    block_bytes : int
+        Size of the buffer, which grows only for a line that is longer.
+
+    Attributes
+    ----------
+    text : uint8 ndarray
+        The buffer.
+    start, end : int
+        The whole lines in it that have not been consumed; the consumer moves `start`.
+    base : int
+        Position in the file of the buffer's first byte.
+    """
+
+    def __init__(self, fill: Callable[[memoryview], int], offset: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self._fill = fill
+        self._filled = 0
+        self._at_end = False
+        self._allocate(block_bytes)
+        self.start = self.end = 0
+        self.base = offset
+
+    def _allocate(self, capacity: int) -> None:
+        # room for a last line feed that the file lacks, and for the kernel's look ahead
+        self._buffer = bytearray(capacity + 1 + WINDOW)
+        self._view = memoryview(self._buffer)
+        self.text = np.frombuffer(self._buffer, dtype=np.uint8)
+        self._capacity = capacity
+
+    @property
+    def position(self) -> int:
+        """Position in the file of the next line that is not consumed."""
+        return self.base + self.start
+
+    def load(self) -> bool:
+        """Have at least one whole line between `start` and `end`; False at the end of the file.
+
+        Raises
+        ------
+        InvalidInputError
+            If a line is longer than `MAX_LINE_BYTES`. Names no file: that is for the caller.
+        """
+        if self.start < self.end:
+            return True
+        if self._at_end:
+            return False
+        left = self._filled - self.end
+        self._view[:left] = self._view[self.end : self._filled]
+        self.base += self.end
+        self.start = self.end = 0
+        self._filled = left
+        while True:
+            if self._filled == self._capacity:
+                self._grow()
+            n_read = self._fill(self._view[self._filled : self._capacity])
+            if n_read == 0:
+                return self._finish()
+            searched = self._filled
+            self._filled += n_read
+            self.end = self._buffer.rfind(b"\n", searched, self._filled) + 1
+            if self.end > 0:
+                return True
+
+    def _grow(self) -> None:
+        if self._filled >= MAX_LINE_BYTES:
+            raise InvalidInputError(
+                f"a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
+                "check that the file is svmlight text with line feeds between its rows"
+            )
+        old = self._view[: self._filled]
+        self._allocate(min(2 * self._capacity, max(MAX_LINE_BYTES, self._capacity)))
+        self._view[: self._filled] = old
+
+    def _finish(self) -> bool:
+        self._at_end = True
+        if self._filled == 0:
+            return False
+        self._buffer[self._filled] = _LINE_FEED
+        self.end = self._filled + 1
+        return True
+
+    def skip_line(self, limit: int) -> bool:
+        """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""
+        while self.base < limit:
+            n_read = self._fill(self._view[: self._capacity])
+            if n_read == 0:
+                return False
+            found = self._buffer.find(b"\n", 0, n_read)
+            if found >= 0:
+                self.start = found + 1
+                self._filled = n_read
+                self.end = self._buffer.rfind(b"\n", found, n_read) + 1
+                return True
+            self.base += n_read
+        return False

@@ -1,0 +1,124 @@
+"""Second implementations to compare with: loops, Python integers and explicit matrices, as near to the formulas as can be.
+
+Nothing here is fast, and nothing here imports streamkm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+BITS_64 = (1 << 64) - 1
+
+
+def dense(X: Any) -> NDArray[np.float64]:
+    """Rows as a float64 array; CSR entries that repeat an index are added up."""
+    return (X.toarray() if sp.issparse(X) else np.asarray(X)).astype(np.float64)
+
+
+def splitmix64(seed: int, counter: int) -> int:
+    """Output number `counter` of the generator that starts at `seed`, counted from 0."""
+    z = (seed + (counter + 1) * 0x9E3779B97F4A7C15) & BITS_64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & BITS_64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & BITS_64
+    return z ^ (z >> 31)
+
+
+def bucket_and_sign(seed: int, feature: int, n_components: int) -> tuple[int, int]:
+    """Bucket from the upper 32 bits, sign from the lowest."""
+    bits = splitmix64(seed, feature)
+    return ((bits >> 32) * n_components) >> 32, 1 if bits & 1 else -1
+
+
+def countsketch_matrix(seed: int, n_features: int, n_components: int) -> NDArray[np.float64]:
+    """The map as a matrix (d, m): one entry of +1 or -1 in each row."""
+    S = np.zeros((n_features, n_components))
+    for j in range(n_features):
+        bucket, sign = bucket_and_sign(seed, j, n_components)
+        S[j, bucket] = sign
+    return S
+
+
+def d2(x: ArrayLike, y: ArrayLike) -> float:
+    """Squared distance of two rows."""
+    return float(sum((float(a) - float(b)) ** 2 for a, b in zip(x, y, strict=True)))
+
+
+def d2_matrix(X: Any, centers: ArrayLike) -> NDArray[np.float64]:
+    """Squared distances of all rows to all centers, by differences."""
+    X, centers = dense(X), dense(centers)
+    return np.stack([((X - center) ** 2).sum(axis=1) for center in centers], axis=1)
+
+
+def nearest(X: Any, centers: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Label of the nearest center, the lowest of equals, and the squared distance to it."""
+    distances = d2_matrix(X, centers)
+    labels = distances.argmin(axis=1)
+    return labels, distances[np.arange(len(labels)), labels]
+
+
+def sums_and_counts(
+    X: Any, labels: ArrayLike, n_clusters: int, weights: ArrayLike | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted sums (k, d) and total weights (k,) of the clusters; label -1 is left out."""
+    X = dense(X)
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    sums, counts = np.zeros((n_clusters, X.shape[1])), np.zeros(n_clusters)
+    for x, label, weight in zip(X, labels, weights, strict=True):
+        if label >= 0:
+            sums[label] += weight * x
+            counts[label] += weight
+    return sums, counts
+
+
+def inertia(X: Any, centers: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """Weighted sum of squared distances to the centers of the labels; label -1 counts nothing."""
+    X, centers, labels = dense(X), dense(centers), np.asarray(labels)
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    kept = labels >= 0
+    return float(weights[kept] @ ((X[kept] - centers[labels[kept]]) ** 2).sum(axis=1))
+
+
+def within(X: Any, labels: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """Weighted sum of squared distances to the means of the clusters."""
+    sums, counts = sums_and_counts(X, labels, int(np.max(labels)) + 1, weights)
+    return inertia(X, sums / np.where(counts > 0, counts, 1)[:, None], labels, weights)
+
+
+def lloyd(
+    X: Any, centers: ArrayLike, *, max_iter: int, weights: ArrayLike | None = None
+) -> tuple[NDArray[np.float64], list[float]]:
+    """Centers after at most `max_iter` steps, fewer at the fixed point, and the inertia before each update.
+
+    No cluster may lose all of its rows.
+    """
+    centers, history = dense(centers).copy(), []
+    for _ in range(max_iter):
+        labels, _ = nearest(X, centers)
+        history.append(inertia(X, centers, labels, weights))
+        sums, counts = sums_and_counts(X, labels, len(centers), weights)
+        assert counts.all(), "a cluster is empty"
+        updated = sums / counts[:, None]
+        if np.array_equal(updated, centers):
+            break
+        centers = updated
+    return centers, history
+
+
+def split(
+    X: Any, first: int, second: int, n_steps: int, weights: ArrayLike | None = None
+) -> tuple[float, NDArray[np.float64]]:
+    """Two-means from two rows: by how much two means lower the sum of squared distances against one, and the means."""
+    X = dense(X)
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    halves = X[[first, second]]
+    for _ in range(n_steps):
+        labels, _ = nearest(X, halves)
+        sums, counts = sums_and_counts(X, labels, 2, weights)
+        if not counts.all():
+            return 0.0, halves
+        halves = sums / counts[:, None]
+    return within(X, np.zeros(len(X), int), weights) - inertia(X, halves, labels, weights), halves

@@ -1,0 +1,149 @@
+"""What every sketch must keep, as a class that the sketches' tests inherit.
+
+A subclass overrides `make_sketch`; the tests come with the class. Whole numbers make sums exact in float32 too, so that
+most of the comparisons are for equality.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamkm.sketches import Sketch, sketch_from_dict
+from tests.naive import dense
+
+N_ROWS, N_FEATURES = 53, 40
+DTYPES = (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, np.bool_)
+
+
+def whole_numbers(density: float = 0.2, seed: int = 0, n_rows: int = N_ROWS) -> NDArray[np.float64]:
+    """Rows (n_rows, 40) with values 0-9: empty rows first, in the middle and last, and a column of zeros."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(1, 10, (n_rows, N_FEATURES)) * (rng.random((n_rows, N_FEATURES)) < density)
+    X[[0, n_rows // 2, -1]] = 0
+    X[:, 7] = 0
+    return X.astype(np.float64)
+
+
+class SketchContract:
+    """Linear, row by row, blind to how rows are stored, a small immutable value."""
+
+    def make_sketch(self) -> Sketch:
+        """Make the sketch under test, for rows of 40 features."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def sketch(self) -> Sketch:
+        return self.make_sketch()
+
+    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_shape_and_type(self, sketch, density, sparse):
+        X = whole_numbers(density).astype(np.float32)
+        Y = sketch.apply(sp.csr_array(X) if sparse else X)
+        assert isinstance(sketch, Sketch)
+        assert Y.shape == (N_ROWS, sketch.n_components)
+        assert isinstance(Y, sp.csr_array | np.ndarray)
+        assert Y.dtype == np.float32
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_linear(self, sketch, sparse):
+        A, B = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
+        wrap = sp.csr_array if sparse else np.asarray
+        got = dense(sketch.apply(wrap(3 * A - 2 * B)))
+        np.testing.assert_array_equal(got, 3 * dense(sketch.apply(wrap(A))) - 2 * dense(sketch.apply(wrap(B))))
+
+    @given(cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans())
+    def test_chunked_is_whole(self, cuts, density, sparse):
+        sketch = self.make_sketch()
+        X = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
+        X = X * (whole_numbers(density) > 0)
+        X = sp.csr_array(X) if sparse else X
+        bounds = [0, *sorted(cuts), N_ROWS]
+        parts = [dense(sketch.apply(X[start:stop])) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+        np.testing.assert_array_equal(np.concatenate(parts), dense(sketch.apply(X)))
+
+    def test_a_row_does_not_depend_on_the_others(self, sketch):
+        X = whole_numbers(0.5)
+        order = np.random.default_rng(0).permutation(N_ROWS)
+        np.testing.assert_array_equal(dense(sketch.apply(X[order])), dense(sketch.apply(X))[order])
+
+    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_dense_is_csr(self, sketch, density, dtype):
+        X = whole_numbers(density).astype(dtype)
+        stored = sp.csr_array(X)
+        assert stored.dtype == dtype
+        wanted = dense(sketch.apply(whole_numbers(density) if dtype != np.bool_ else X.astype(np.float64)))
+        np.testing.assert_array_equal(dense(sketch.apply(X)), wanted)
+        np.testing.assert_array_equal(dense(sketch.apply(stored)), wanted)
+
+    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
+    def test_indices_of_32_and_64_bits(self, sketch, density):
+        narrow = sp.csr_array(whole_numbers(density))
+        assert narrow.indices.dtype == np.int32
+        wide = narrow.copy()
+        wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+        np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_real_values_keep_their_precision(self, sketch, dtype):
+        X = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(dtype)
+        Y = sketch.apply(X)
+        assert Y.dtype == dtype
+        tolerance = 30 * np.finfo(dtype).eps
+        np.testing.assert_allclose(dense(Y), X.astype(np.float64) @ self.matrix(sketch), atol=tolerance, rtol=tolerance)
+
+    def matrix(self, sketch: Sketch) -> NDArray[np.float64]:
+        """The map as a matrix (40, m), from the sketch of the unit vectors."""
+        return dense(sketch.apply(np.eye(N_FEATURES)))
+
+    def test_any_memory_layout(self, sketch):
+        X = whole_numbers(0.5)
+        wanted = dense(sketch.apply(X))
+        np.testing.assert_array_equal(dense(sketch.apply(np.asfortranarray(X))), wanted)
+        np.testing.assert_array_equal(dense(sketch.apply(np.repeat(X, 2, axis=0)[::2])), wanted)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_input_is_not_changed_and_may_be_read_only(self, sketch, sparse):
+        X = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
+        arrays = (X.data, X.indices, X.indptr) if sparse else (X,)
+        before = [array.copy() for array in arrays]
+        for array in arrays:
+            array.flags.writeable = False
+        first = dense(sketch.apply(X))
+        for array, wanted in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+        np.testing.assert_array_equal(dense(sketch.apply(X)), first)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_no_rows_and_empty_rows(self, sketch, sparse):
+        wrap = sp.csr_array if sparse else np.asarray
+        assert sketch.apply(wrap(np.zeros((0, N_FEATURES)))).shape == (0, sketch.n_components)
+        np.testing.assert_array_equal(dense(sketch.apply(wrap(np.zeros((3, N_FEATURES))))), 0)
+
+    def test_copies_are_the_same_sketch(self, sketch):
+        X = whole_numbers()
+        described = json.loads(json.dumps(sketch.to_dict()))
+        for copy in (pickle.loads(pickle.dumps(sketch)), sketch_from_dict(described), self.make_sketch()):
+            assert copy == sketch
+            assert hash(copy) == hash(sketch)
+            np.testing.assert_array_equal(dense(copy.apply(X)), dense(sketch.apply(X)))
+
+    def test_immutable_and_small(self, sketch):
+        sketch.apply(whole_numbers())
+        assert len(pickle.dumps(sketch)) < 500
+        with pytest.raises(AttributeError):
+            set_component: Any = sketch
+            set_component.n_components = 3
+
+    def test_needs_no_pass_to_fit(self, sketch):
+        assert sketch.passes_to_fit == 0

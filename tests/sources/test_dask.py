@@ -1,0 +1,139 @@
+"""Dask arrays: dense and sparse blocks, several column blocks, empty blocks, heights that are not known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm.errors import InvalidInputError
+from streamkm.sources import open_source
+from tests.contracts import Opened, SourceContract, assert_same_rows
+from tests.sources.matrices import dense_matrix, sparse_matrix
+
+da = pytest.importorskip("dask.array")
+dask = pytest.importorskip("dask")
+
+ROWS = (20, 0, 13, 20)
+
+
+def unknown(array):
+    """Forget the heights of the blocks."""
+    copy = array.copy()
+    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
+    return copy
+
+
+class TestDense(SourceContract):
+    @pytest.fixture(params=["one column block", "column blocks", "unknown", "filtered", "float16", "lazy"])
+    def opened(self, request):
+        X = dense_matrix(dtype="f2" if request.param == "float16" else "f4")
+        blocks = (ROWS, (7,) if request.param == "one column block" else (3, 4))
+        array = da.from_array(X, chunks=blocks)
+        if request.param == "unknown":
+            array = unknown(array)
+        elif request.param == "filtered":
+            array = array[array[:, 0] > 30]
+            X = X[X[:, 0] > 30]
+        elif request.param == "lazy":
+            array = array.map_blocks(lambda block: block + 1)
+            X = X + 1
+        return Opened(open_source(array), X)
+
+
+class TestSparse(SourceContract):
+    @pytest.fixture(params=["csr_matrix", "csr_array", "COO", "column blocks", "unknown"])
+    def opened(self, request):
+        X = sparse_matrix()
+        convert = {"csr_array": sp.csr_array}.get(request.param, sp.csr_matrix)
+        if request.param == "COO":
+            convert = pytest.importorskip("sparse").COO.from_numpy
+        columns = (11, 20) if request.param == "column blocks" else (31,)
+        array = da.from_array(X.toarray(), chunks=(ROWS, columns)).map_blocks(convert)
+        return Opened(open_source(unknown(array) if request.param == "unknown" else array), X.toarray())
+
+
+def test_a_read_computes_its_row_block_alone():
+    computed = []
+
+    def note(block, block_info=None):
+        computed.append(block_info[0]["chunk-location"])
+        return block
+
+    source = open_source(da.from_array(dense_matrix(), chunks=(ROWS, (3, 4))).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4")))
+    chunks = source.chunks(1)
+    assert len(chunks) == 3
+    source.read(chunks[1])
+    assert sorted(computed) == [(2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_delayed_gives_what_read_gives(known):
+    array = da.from_array(sparse_matrix().toarray(), chunks=(ROWS, (11, 20))).map_blocks(sp.csr_matrix)
+    source = open_source(array if known else unknown(array))
+    chunks = source.chunks(1)
+    matrices = dask.compute(*[source.delayed(chunk) for chunk in chunks], scheduler="threads")
+    for X, chunk in zip(matrices, chunks, strict=True):
+        rows = source.read(chunk)
+        assert_same_rows(type(rows)(X, rows.places), rows)
+
+
+def test_places_where_heights_are_not_known():
+    source = open_source(unknown(da.from_array(dense_matrix(), chunks=(ROWS, 7))))
+    assert source.n_rows is None
+    places = np.concatenate([rows.places for rows in source.stream(1)])
+    assert places[20] == 2 << 40
+    assert source.describe((2 << 40) + 5) == "row 5 of block 2 of dask array"
+
+
+def test_a_data_frame():
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    X = dense_matrix(dtype="f8")
+    source = open_source(dd.from_pandas(pd.DataFrame(X), npartitions=3))
+    np.testing.assert_array_equal(np.concatenate([rows.X for rows in source.stream(1)]), X)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: da.zeros(3), "1 dimensions"),
+        (lambda: da.zeros((0, 3)), "0 rows"),
+        (lambda: da.zeros((3, 0)), "0 features"),
+        (lambda: da.zeros((3, 3), dtype=complex), "complex"),
+        (lambda: da.zeros((3, 3))[:, da.zeros(3) > 0], "unknown number of features"),
+        (lambda: dask.delayed(3), "no Dask array"),
+    ],
+)
+def test_what_has_no_rows_is_refused(make, message):
+    with pytest.raises(InvalidInputError, match=message):
+        open_source(make())
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (lambda x: x[:, :-1], "row-block 1 .* the array says 7 features"),
+        (lambda x: x[:-1], "row-block 1 .* has 12 rows; the array says 13"),
+        (sp.csr_matrix, r"row-block 1 .* is sparse.*meta=scipy"),
+    ],
+)
+def test_a_block_that_is_not_what_the_array_says(block, message):
+    array = da.from_array(dense_matrix(), chunks=((20, 13, 20), 7)).map_blocks(block, meta=np.empty((0, 0), "f4"))
+    source = open_source(array)
+    with pytest.raises(InvalidInputError, match=message):
+        source.read(source.chunks(1)[1])
+
+
+def test_an_index_out_of_range_names_block_and_row():
+    X = sparse_matrix()
+
+    def spoil(block):
+        block = sp.csr_matrix(block)
+        if block.shape == (13, 31):
+            block.indices[block.indptr[4]] = 99
+        return block
+
+    source = open_source(da.from_array(X.toarray(), chunks=((20, 13, 20), 31)).map_blocks(spoil))
+    with pytest.raises(InvalidInputError, match="index 99 in row 4 of row-block 1"):
+        source.read(source.chunks(1)[1])

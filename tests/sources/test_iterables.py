@@ -1,0 +1,147 @@
+"""Iterables of chunks: read once or again, merged and cut, checked against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm.errors import InvalidInputError
+from streamkm.sources import open_source
+from tests.contracts import Opened, RowSourceContract, assemble
+from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
+
+CUTS = (0, 3, 3, 30, 31, 53)
+
+
+def pieces(X, cuts=CUTS):
+    return [X[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+class Again:
+    """An iterable that starts anew and is no list."""
+
+    def __init__(self, chunks):
+        self.chunks = chunks
+
+    def __iter__(self):
+        return iter(self.chunks)
+
+
+class TestDense(RowSourceContract):
+    @pytest.fixture(params=["callable", "callable of lists", "iterable", "big-endian"])
+    def opened(self, request):
+        X = dense_matrix(dtype=">f4" if request.param == "big-endian" else "f4")
+        chunks = pieces(X)
+        if request.param == "callable of lists":
+            return Opened(open_source(lambda: [chunk.tolist() for chunk in chunks]), X)
+        return Opened(open_source(Again(chunks) if request.param == "iterable" else lambda: iter(chunks)), X)
+
+
+class TestSparse(RowSourceContract):
+    @pytest.fixture(params=["csr", "coo"])
+    def opened(self, request):
+        X = sparse_matrix()
+        return Opened(open_source(lambda: (chunk.asformat(request.param) for chunk in pieces(X))), X.toarray())
+
+
+class TestGenerator(RowSourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = dense_matrix()
+        return Opened(open_source(iter(pieces(X))), X)
+
+
+@given(sparse_matrices(), st.lists(st.integers(0, 40), max_size=6), st.integers(1, 2_000), st.booleans())
+def test_any_partition_in_any_cut(X, cuts, target_bytes, dense):
+    X = X.toarray() if dense else X
+    chunks = pieces(X, sorted({0, *(min(cut, X.shape[0]) for cut in cuts), X.shape[0]}))
+    got = list(open_source(lambda: iter(chunks)).stream(target_bytes))
+    np.testing.assert_array_equal(assemble(got, X.shape[1]), X if dense else X.toarray())
+    np.testing.assert_array_equal(np.concatenate([rows.places for rows in got]), np.arange(X.shape[0]))
+
+
+def test_an_iterator_is_read_once():
+    source = open_source(iter(pieces(dense_matrix())))
+    assert not source.replayable
+    list(source.stream(300))
+    with pytest.raises(InvalidInputError, match="read once only; pass a list, or a callable"):
+        list(source.stream(300))
+
+
+def test_the_first_pass_makes_every_chunk_once():
+    made = []
+
+    def make():
+        for chunk in pieces(dense_matrix()):
+            made.append(len(chunk))
+            yield chunk
+
+    source = open_source(make)
+    list(source.stream(300))
+    assert len(made) == 5
+    list(source.stream(300))
+    assert len(made) == 10
+
+
+def test_small_chunks_are_merged_and_large_ones_cut():
+    X = dense_matrix(1_000, 4)
+    source = open_source(lambda: (row[None] for row in X))
+    assert [len(rows.X) for rows in source.stream(1_600)] == [100] * 10
+    source = open_source(lambda: iter([X]))
+    assert [len(rows.X) for rows in source.stream(1_600)] == [100] * 10
+
+
+def test_a_buffer_may_be_filled_again():
+    X = dense_matrix()
+
+    def refill():
+        buffer = np.empty((1, 7), np.float32)
+        for row in X:
+            buffer[:] = row
+            yield buffer
+
+    for target_bytes in (1, 300, 1 << 20):
+        np.testing.assert_array_equal(assemble(open_source(refill).stream(target_bytes), 7), X)
+
+
+def test_sparse_chunks_of_different_width():
+    chunks = [sp.csr_array((2, 3)), sp.csr_array(np.ones((1, 5)))]
+    with pytest.raises(InvalidInputError, match=r"chunk 1 of .* has 5 features; 3 .*pass n_features="):
+        list(open_source(iter(chunks)).stream(1))
+    source = open_source(iter(chunks), n_features=6)
+    assert source.n_features == 6
+    assert [rows.X.shape for rows in source.stream(1)] == [(1, 6)] * 3
+    with pytest.raises(InvalidInputError, match="chunk 0 .* has 3 features; 2 are needed"):
+        open_source(iter(chunks), n_features=2)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        ([], "gives no rows"),
+        ([np.zeros((0, 3))], "gives no rows"),
+        ([np.zeros(3)], "chunk 0 of .* 1 dimensions"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "chunk 1 of .* has 4 features; 3"),
+        ([np.zeros((2, 3)), np.zeros((2, 2))], "chunk 1 of .* has 2 features; 3"),
+        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "chunk 1 of .* is sparse and chunk 0 dense"),
+        ([np.zeros((2, 3), int), np.zeros((2, 3))], "chunk 1 of .* holds float64, which the int64 of chunk 0"),
+        ([np.zeros((2, 3)), np.array([["a", "b", "c"]])], "chunk 1 of .* strings"),
+        ([3.0], "chunk 0 of .* 0 dimensions"),
+    ],
+)
+def test_chunks_that_do_not_fit(chunks, message):
+    with pytest.raises(InvalidInputError, match=message):
+        list(open_source(iter(chunks)).stream(1 << 20))
+
+
+def test_callables_that_give_none():
+    with pytest.raises(InvalidInputError, match="gives int; a callable must return an iterator"):
+        open_source(lambda: 3)
+    iterator = iter(pieces(dense_matrix()))
+    source = open_source(lambda: iterator)
+    list(source.stream(300))
+    with pytest.raises(InvalidInputError, match="must start anew every time"):
+        list(source.stream(300))

@@ -1,0 +1,126 @@
+""".npy, .npz and scipy.sparse.save_npz: read in parts where that is possible; never a pickle."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.sources import open_source
+from streamkm.sources.csr_groups import CsrSource
+from streamkm.sources.dense import DenseSource
+from tests.contracts import Opened, SourceContract
+from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix
+
+
+class TestNpy(SourceContract):
+    @pytest.fixture(params=[*DTYPES, "by columns", "format 2"])
+    def opened(self, request, tmp_path):
+        X = dense_matrix(dtype=request.param if request.param in DTYPES else "f8")
+        with (tmp_path / "x.npy").open("wb") as file:
+            stored = np.asfortranarray(X) if request.param == "by columns" else X
+            np.lib.format.write_array(file, stored, version=(2, 0) if request.param == "format 2" else None)
+        return Opened(open_source(tmp_path / "x.npy"), X)
+
+
+class TestNpz(SourceContract):
+    @pytest.fixture(params=["plain", "compressed", "by columns"])
+    def opened(self, request, tmp_path):
+        X = dense_matrix()
+        save = np.savez_compressed if request.param == "compressed" else np.savez
+        stored = np.asfortranarray(X) if request.param == "by columns" else X
+        save(tmp_path / "x.npz", y=np.arange(53), X=stored)
+        return Opened(open_source(tmp_path / "x.npz"), X)
+
+
+class TestSavedSparse(SourceContract):
+    @pytest.fixture(params=["csr", "csr compressed", "csr_array", "csc", "int64"])
+    def opened(self, request, tmp_path):
+        X = sparse_matrix()
+        if request.param == "int64":
+            X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+        kinds = {"csr_array": sp.csr_array, "csc": sp.csc_matrix, "int64": sp.csr_array}
+        stored = kinds.get(request.param, sp.csr_matrix)(X)
+        sp.save_npz(tmp_path / "x.npz", stored, compressed=request.param == "csr compressed")
+        return Opened(open_source(tmp_path / "x.npz"), X.toarray())
+
+
+class TestFilesOneAfterTheOther(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = sparse_matrix()
+        sp.save_npz(tmp_path / "b.npz", X[:20])
+        sp.save_npz(tmp_path / "a.npz", X[20:], compressed=False)
+        return Opened(open_source([tmp_path / "b.npz", str(tmp_path / "a.npz")]), X.toarray())
+
+
+def test_what_is_not_compressed_is_read_in_parts(tmp_path):
+    np.savez(tmp_path / "x.npz", X=dense_matrix(5_000))
+    sp.save_npz(tmp_path / "s.npz", sparse_matrix(5_000), compressed=False)
+    for name, kind in (("x.npz", DenseSource), ("s.npz", CsrSource)):
+        source = open_source(tmp_path / name)
+        assert isinstance(source, kind)
+        assert len(pickle.dumps(source)) < 2_000
+
+
+def test_what_is_compressed_is_loaded_with_a_line_in_the_log(tmp_path, caplog):
+    np.savez_compressed(tmp_path / "x.npz", X=dense_matrix())
+    with caplog.at_level("INFO", "streamkm"):
+        open_source(tmp_path / "x.npz")
+    assert "cannot be read in parts; loading 1,612 bytes" in caplog.text
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[1, None]]), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", X=np.array([[1, None]]))
+    np.savez_compressed(tmp_path / "z.npz", X=np.array([[1, None]]))
+    for name, options in (("x.npy", {}), ("x.npz", {"key": "X"}), ("z.npz", {"key": "X"})):
+        with pytest.raises(InvalidInputError, match=rf"{name}.* holds Python objects"):
+            open_source(tmp_path / name, **options)
+
+
+def test_keys(tmp_path):
+    np.savez(tmp_path / "x.npz", train=dense_matrix(), test=dense_matrix(9), y=np.arange(3))
+    assert open_source(tmp_path / "x.npz", key="test").n_rows == 9
+    assert open_source(f"{tmp_path}/x.npz:/train").n_rows == 53
+    with pytest.raises(InvalidInputError, match=r"2 matrices .*test \(9, 7\) float32.*choose one with key="):
+        open_source(tmp_path / "x.npz")
+    with pytest.raises(SourceNotFoundError, match="no array X; it has test, train, y"):
+        open_source(tmp_path / "x.npz", key="X")
+
+
+@pytest.mark.parametrize("keep", [0, 3, 20, 200])
+def test_truncated_npy(tmp_path, keep):
+    np.save(tmp_path / "x.npy", dense_matrix())
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:keep])
+    with pytest.raises(SourceError, match=r"x\.npy"):
+        open_source(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz(tmp_path, save):
+    save(tmp_path / "x.npz", X=dense_matrix())
+    stored = bytearray((tmp_path / "x.npz").read_bytes())
+    (tmp_path / "cut.npz").write_bytes(stored[:100])
+    with pytest.raises(SourceError, match=r"cut\.npz"):
+        open_source(tmp_path / "cut.npz")
+    stored[40:80] = b"\xff" * 40
+    (tmp_path / "x.npz").write_bytes(stored)
+    with pytest.raises(SourceError, match=r"x\.npz"):
+        open_source(tmp_path / "x.npz", key="X")
+
+
+def test_a_saved_matrix_that_does_not_fit_together(tmp_path):
+    X = sparse_matrix()
+    parts = {"data": X.data, "indices": X.indices[:-1], "indptr": X.indptr, "shape": X.shape, "format": b"csr"}
+    np.savez(tmp_path / "x.npz", **parts)
+    np.savez_compressed(tmp_path / "z.npz", **parts)
+    for name in ("x.npz", "z.npz"):
+        with pytest.raises(InvalidInputError, match=name):
+            open_source(tmp_path / name)
+    np.savez(tmp_path / "x.npz", **{**parts, "format": b"dia"})
+    with pytest.raises(InvalidInputError, match="in dia format"):
+        open_source(tmp_path / "x.npz")

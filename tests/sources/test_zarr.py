@@ -1,0 +1,266 @@
+"""Zarr: both formats, shards, directories, zips and stores in memory, CSR groups, damage."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import warnings
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
+
+from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.sources import open_source
+from tests.contracts import Opened, SourceContract
+from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+
+LAYOUTS = {
+    "zstd": {"chunks": (8, 7)},
+    "column chunks": {"chunks": (8, 3)},
+    "plain": {"chunks": (8, 7), "compressors": None},
+    "blosc": {"chunks": (8, 7), "compressors": BloscCodec(cname="lz4", shuffle="shuffle")},
+    "gzip": {"chunks": (8, 3), "compressors": GzipCodec()},
+    "shards": {"chunks": (4, 3), "shards": (16, 6)},
+    "format 2": {"chunks": (8, 7), "zarr_format": 2},
+    "format 2, by columns": {"chunks": (8, 3), "zarr_format": 2, "order": "F", "filters": None},
+    "one chunk": {"chunks": (53, 7)},
+    "dots": {"chunks": (8, 3), "chunk_key_encoding": {"name": "default", "separator": "."}},
+}
+
+
+def write(store, X, **options):
+    array = zarr.create_array(store, shape=X.shape, dtype=X.dtype, **options)
+    array[:] = X
+    return array
+
+
+class TestLayouts(SourceContract):
+    @pytest.fixture(params=LAYOUTS)
+    def opened(self, request, tmp_path):
+        X = dense_matrix()
+        write(tmp_path / "x.zarr", X, **LAYOUTS[request.param])
+        return Opened(open_source(tmp_path / "x.zarr"), X)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(tmp_path, dtype, version):
+    X = dense_matrix(dtype=dtype)
+    write(tmp_path / "x.zarr", X, chunks=(8, 7), zarr_format=version)
+    source = open_source(tmp_path / "x.zarr")
+    for chunk in source.chunks(1):
+        rows = source.read(chunk)
+        np.testing.assert_array_equal(rows.X, X[chunk.start : chunk.stop])
+        assert rows.X.dtype == source.dtype
+        assert source.dtype.isnative
+
+
+class TestStores(SourceContract):
+    @pytest.fixture(params=["zip", "group", "memory", "object", "address"])
+    def opened(self, request, tmp_path):
+        X = dense_matrix()
+        if request.param == "zip":
+            with ZipStore(tmp_path / "x.zip", mode="w") as store:
+                write(store, X, chunks=(8, 7))
+            return Opened(open_source(tmp_path / "x.zip"), X)
+        if request.param == "memory":
+            return Opened(open_source(write(MemoryStore(), X, chunks=(8, 7))), X)
+        root = zarr.create_group(tmp_path / "x.zarr")
+        array = root.create_array("a/X", shape=X.shape, dtype=X.dtype, chunks=(8, 3))
+        array[:] = X
+        root.create_array("y", shape=(53,), dtype="i4")
+        if request.param == "object":
+            return Opened(open_source(array), X)
+        if request.param == "address":
+            pytest.importorskip("fsspec")
+            return Opened(open_source(f"file://{tmp_path}/x.zarr:/a/X"), X)
+        return Opened(open_source(root), X)
+
+
+class TestCsrGroup(SourceContract):
+    @pytest.fixture(params=["chunked", "shards", "format 2"])
+    def opened(self, request, tmp_path):
+        X = sparse_matrix()
+        root = zarr.create_group(tmp_path / "x.zarr", zarr_format=2 if request.param == "format 2" else 3)
+        group = root.create_group("X")
+        if request.param == "shards":
+            write_csr(group, X, chunk=12, shards=(36,))
+        else:
+            write_csr(group, X, chunk=20)
+        return Opened(open_source(f"{tmp_path / 'x.zarr'}:/X"), X.toarray())
+
+
+class CountingStore(WrapperStore):
+    """Counts how often each chunk is fetched. Open it with r+: a read-only view would be a store of its own."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.fetched = Counter()
+        self.lock = threading.Lock()
+
+    async def get(self, key, prototype, byte_range=None):
+        with self.lock:
+            self.fetched[key] += 1
+        return await self._store.get(key, prototype, byte_range)
+
+    def chunks(self):
+        return {key: count for key, count in self.fetched.items() if "/c/" in f"/{key}"}
+
+
+@pytest.mark.parametrize("target_bytes", [1, 1_000, 1 << 30])
+def test_every_storage_chunk_is_read_once_a_pass(target_bytes):
+    memory = MemoryStore()
+    X = dense_matrix(200, 9)
+    write(memory, X, chunks=(16, 4))
+    store = CountingStore(memory)
+    source = open_source(zarr.open_array(store, mode="r+"))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(source.read, source.chunks(target_bytes)))
+    assert len(store.chunks()) == 13 * 3
+    assert set(store.chunks().values()) == {1}
+
+
+def test_every_shard_is_opened_by_one_read_only():
+    memory = MemoryStore()
+    write(memory, dense_matrix(200, 9), chunks=(4, 9), shards=(32, 9))
+    store = CountingStore(memory)
+    source = open_source(zarr.open_array(store, mode="r+"))
+    for number, chunk in enumerate(source.chunks(1)):
+        store.fetched.clear()
+        source.read(chunk)
+        assert list(store.chunks()) == [f"c/{number}/0"]
+
+
+@pytest.mark.parametrize("target_bytes", [1, 2_000, 1 << 30])
+def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(target_bytes):
+    memory = MemoryStore()
+    X = sparse_matrix(500, 40)
+    write_csr(zarr.create_group(memory), X, chunk=64)
+    store = CountingStore(memory)
+    source = open_source(zarr.open_group(store, mode="r+"))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(source.read, source.chunks(target_bytes)))
+    assert len(store.chunks()) == 2 * -(-X.nnz // 64) + -(-501 // 64)
+    assert set(store.chunks().values()) == {1}
+
+
+def test_a_source_pickles_as_an_address(tmp_path):
+    write(tmp_path / "x.zarr", dense_matrix(5_000), chunks=(100, 7))
+    assert len(pickle.dumps(open_source(tmp_path / "x.zarr"))) < 5_000
+
+
+def test_a_chunk_that_is_missing_is_the_fill_value(tmp_path):
+    X = dense_matrix() + 1
+    write(tmp_path / "x.zarr", X, chunks=(8, 7), fill_value=5)
+    (tmp_path / "x.zarr/c/1/0").unlink()
+    X[8:16] = 5
+    (rows,) = open_source(tmp_path / "x.zarr").stream(1 << 20)
+    np.testing.assert_array_equal(rows.X, X)
+
+
+@pytest.mark.parametrize("layout", ["zstd", "plain", "blosc", "gzip", "shards", "format 2"])
+@pytest.mark.parametrize("damage", ["cut", "garbage"])
+def test_a_corrupt_chunk_names_store_array_and_rows(tmp_path, layout, damage):
+    if (layout, damage) == ("plain", "garbage"):
+        pytest.skip("any bytes are values")
+    root = zarr.create_group(tmp_path / "x.zarr", zarr_format=2 if layout == "format 2" else 3)
+    X = dense_matrix()
+    options = {key: value for key, value in LAYOUTS[layout].items() if key != "zarr_format"}
+    root.create_array("X", shape=X.shape, dtype=X.dtype, **options)[:] = X
+    chunk = tmp_path / "x.zarr/X" / ("1.0" if layout == "format 2" else "c/1/0")
+    stored = chunk.read_bytes()
+    chunk.write_bytes(stored[: len(stored) // 2] if damage == "cut" else b"\xff" * len(stored))
+    source = open_source(tmp_path / "x.zarr")
+    good, bad = source.chunks(1)[0], source.chunks(1)[1]
+    assert source.read(good).X.shape[1] == 7
+    with pytest.raises(SourceError, match=rf"x\.zarr:/X, rows {bad.start}-{bad.stop - 1}, cannot be read or decoded"):
+        source.read(bad)
+
+
+def test_a_zip_that_is_damaged(tmp_path):
+    with ZipStore(tmp_path / "x.zip", mode="w") as store:
+        write(store, dense_matrix(), chunks=(8, 7))
+    stored = (tmp_path / "x.zip").read_bytes()
+    (tmp_path / "x.zip").write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(SourceError, match=r"x\.zip is a damaged \.zip file"):
+        open_source(tmp_path / "x.zip")
+
+
+def test_no_such_store(tmp_path):
+    with pytest.raises(SourceNotFoundError, match=r"x\.zarr does not exist"):
+        open_source(tmp_path / "x.zarr")
+
+
+def test_a_directory_that_is_no_store(tmp_path):
+    with pytest.raises(SourceError, match="is a directory and no Zarr store"):
+        open_source(tmp_path)
+
+
+def test_metadata_that_cannot_be_read(tmp_path):
+    write(tmp_path / "x.zarr", dense_matrix())
+    (tmp_path / "x.zarr/zarr.json").write_text("{")
+    with pytest.raises(SourceError, match=r"x\.zarr is no Zarr store that can be read"):
+        open_source(tmp_path / "x.zarr")
+
+
+class TestChoosing:
+    def test_a_member_of_an_unknown_type_does_not_hide_the_others(self, tmp_path):
+        root = zarr.create_group(tmp_path / "x.zarr")
+        root.create_array("X", data=dense_matrix())
+        root.create_array("odd", data=np.arange(3))
+        odd = tmp_path / "x.zarr/odd/zarr.json"
+        odd.write_text(odd.read_text().replace('"int64"', '"quaternion"'))
+        assert open_source(tmp_path / "x.zarr").n_rows == 53
+        with pytest.raises(SourceError, match=r"x\.zarr:/odd is no array of a type"):
+            open_source(tmp_path / "x.zarr", dataset="odd")
+
+    def test_the_nearest_name_is_given(self, tmp_path):
+        zarr.create_group(tmp_path / "x.zarr").create_array("layers/counts", data=dense_matrix())
+        with pytest.raises(SourceNotFoundError, match="did you mean /layers/counts"):
+            open_source(tmp_path / "x.zarr", dataset="layers/count")
+        with pytest.raises(SourceNotFoundError, match="is one array"):
+            open_source(tmp_path / "x.zarr/layers/counts", dataset="X")
+
+    def test_several_are_listed(self, tmp_path):
+        root = zarr.create_group(tmp_path / "x.zarr")
+        root.create_array("a", data=dense_matrix())
+        write_csr(root.create_group("b"), sparse_matrix())
+        with pytest.raises(InvalidInputError, match=r"2 matrices: /a \(53, 7\), /b \(53, 31\)"):
+            open_source(tmp_path / "x.zarr")
+
+    def test_csc_is_refused(self, tmp_path):
+        root = zarr.create_group(tmp_path / "x.zarr")
+        write_csr(root.create_group("X"), sparse_matrix(), encoding="csc_matrix")
+        with pytest.raises(InvalidInputError, match="CSC matrix"):
+            open_source(tmp_path / "x.zarr", dataset="X")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([["a", "b"]]), "strings"),
+        (np.zeros((2, 2), complex), "complex"),
+        (np.zeros(4), "1 dimensions"),
+        (np.zeros((2, 2, 2)), "3 dimensions"),
+        (np.zeros((0, 2)), "0 rows"),
+        (np.zeros((2, 0)), "0 features"),
+        (np.array(3.0), "0 dimensions"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(tmp_path, values, message):
+    with warnings.catch_warnings():
+        # zarr has no fixed specification for strings yet
+        warnings.simplefilter("ignore")
+        zarr.create_array(tmp_path / "x.zarr", data=values)
+        with pytest.raises(InvalidInputError, match=rf"x\.zarr .*{message}|x\.zarr has {message}"):
+            open_source(tmp_path / "x.zarr")
+
+
+def test_a_local_store_knows_its_stored_bytes(tmp_path):
+    array = write(LocalStore(tmp_path / "x.zarr"), dense_matrix(), chunks=(8, 7))
+    assert open_source(array).n_bytes == array.nbytes_stored()

@@ -1,0 +1,271 @@
+"""config.yaml to objects: what is accepted, what is refused and how, and that nothing is written down twice."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from streamkm.config import Override, load_run, open_data, parse_set
+from streamkm.errors import ConfigError, SourceNotFoundError
+from streamkm.estimators import StreamKMeans
+from streamkm.schema import ESTIMATOR_TYPES, SECTIONS
+
+TOP = Path(__file__).parents[1]
+ROWS = "1 1:0.5 2:1\n2 1:0.25 3:4\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "x.svm").write_text(ROWS)
+    return tmp_path
+
+
+def write(folder, text, name="c.yaml"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(folder, text, *overrides):
+    path = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        load_run(path, [parse_set(override) for override in overrides])
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_estimator_section_is_the_estimators_signature():
+    parameters = inspect.signature(StreamKMeans).parameters
+    assert set(ESTIMATOR_TYPES) == set(parameters)
+    fields = SECTIONS["estimator"].model_fields
+    assert {name: field.default for name, field in fields.items()} == {
+        name: parameter.default for name, parameter in parameters.items()
+    }
+
+
+def test_every_option_of_sources_can_be_configured(folder):
+    with pytest.raises(ValueError, match="known are") as caught:
+        from streamkm.sources import open_source
+
+        open_source(folder / "x.svm", surely_unknown=1)
+    known = set(re.split(r", ", str(caught.value).rpartition("known are ")[2].rstrip(". ")))
+    assert set(SECTIONS["data"].model_fields) - {"path"} == known
+
+
+def test_shipped_configuration_has_every_key_and_runs_on_shipped_data():
+    import yaml
+
+    shipped = yaml.safe_load((TOP / "config.yaml").read_text())
+    assert {name: list(keys) for name, keys in shipped.items()} == {
+        name: list(section.model_fields) for name, section in SECTIONS.items()
+    }
+    run = load_run(TOP / "config.yaml")
+    assert run.source.estimated_rows == pytest.approx(7494, rel=0.05)
+    assert run.estimator.n_clusters == 10
+    assert Path(run.output.directory) == TOP / "out" / "pendigits"
+    defaults = StreamKMeans().get_params()
+    differing = {name for name, value in run.estimator.get_params().items() if value != defaults[name]}
+    assert differing == {"n_clusters", "random_state"}  # the comments there call these two, and no other, not the default
+
+
+def test_minimal(folder):
+    run = load_run(write(folder, "data:\n  path: x.svm\n"))
+    assert run.source.name.endswith("x.svm")
+    assert run.estimator.get_params() == StreamKMeans().get_params()
+    assert run.output.model_dump() == {"directory": "streamkm-out", "labels": "npy", "report": True, "overwrite": False}
+
+
+def test_paths_are_relative_to_what_names_them(folder, monkeypatch):
+    inner = folder / "con[1]fig"
+    inner.mkdir()
+    (inner / "a.svm").write_text(ROWS)
+    path = write(inner, "data: {path: '*.svm'}\noutput: {directory: res}\n")
+    run = load_run(path)
+    assert run.source.name.endswith("a.svm")
+    assert Path(run.output.directory) == inner / "res"
+    monkeypatch.chdir(folder)
+    run = load_run(path, [parse_set("data.path=x.svm"), parse_set("output.directory=here")])
+    assert run.source.name == "x.svm"
+    assert run.output.directory == "here"
+    listed = write(inner, "data: {path: [a.svm, ../x.svm]}\n", "list.yaml")
+    assert len(load_run(listed).source.paths) == 2
+
+
+def test_sections_without_keys_are_their_defaults(folder):
+    run = load_run(write(folder, "data: {path: x.svm}\nestimator:\noutput:\n"), [parse_set("output.report=false")])
+    assert run.estimator.n_clusters == 8
+    assert run.output.report is False
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("tol: 1e-4", "tol", 1e-4),
+        ("tol: 0", "tol", 0.0),
+        ("n_clusters: 1_000", "n_clusters", 1000),
+        ("n_components: auto", "n_components", "auto"),
+        ("n_components: 64", "n_components", 64),
+        ("progress: false", "progress", False),
+        ("random_state: null", "random_state", None),
+        ("random_state: ~", "random_state", None),
+        ("executor: 2", "executor", 2),
+    ],
+)
+def test_values(folder, text, name, value):
+    run = load_run(write(folder, f"data: {{path: x.svm}}\nestimator: {{{text}}}\n"))
+    got = getattr(run.estimator, name)
+    assert got == value
+    assert isinstance(got, type(value))
+
+
+DATA = "data:\n  path: x.svm\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DATA + "estimator:\n  n_cluster: 5\n", "c.yaml:4: unknown key estimator.n_cluster; did you mean n_clusters?"),
+        (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
+        (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
+        (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
+        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, estimator, output"),
+        (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
+        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, estimator, output"),
+        (
+            DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
+            "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: 5.0\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got 5.0 (a number)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: true\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got True (true or false)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: 010\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got '010' (text)",
+        ),
+        (DATA + "estimator:\n  n_clusters:\n", "c.yaml:4: estimator.n_clusters must be a whole number, got null"),
+        (
+            DATA + "estimator:\n  n_init: often\n",
+            "c.yaml:4: estimator.n_init must be a whole number or auto, got 'often' (text)",
+        ),
+        (
+            DATA + "estimator:\n  metric: cosin\n",
+            "c.yaml:4: estimator.metric must be euclidean or cosine, got 'cosin' (text)",
+        ),
+        (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
+        (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
+        (DATA + "output:\n  labels: csv\n", "c.yaml:4: output.labels must be npy or zarr, got 'csv' (text)"),
+        (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
+        ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),
+        ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be text or a list of texts, got ['a', 5] (a list)"),
+        ("data:\n  format: npy\n", "c.yaml:1: data.path is missing; give the file or files to read"),
+        ("estimator:\n  n_clusters: 5\n", "c.yaml: data.path is missing; give the file or files to read"),
+        (DATA + "data:\n  path: y.svm\n", "c.yaml:3: data is given twice, first in line 1; leave one"),
+        ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
+        ("", "c.yaml is empty; it needs at least data.path"),
+        ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
+        ("- a\n", "c.yaml:1: needed: sections data, estimator, output with keys, got ['a'] (a list)"),
+    ],
+)
+def test_what_is_refused(folder, text, message):
+    assert refused(folder, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("data:\n  path: [x.svm\n", "c.yaml:3: not YAML: "),
+        ("data:\n\tpath: x.svm\n", "c.yaml:2: not YAML: "),
+        ("data: {path: x}\n---\ndata: {path: y}\n", "c.yaml:2: not YAML: "),
+        ("data: !!python/object/apply:os.system ['true']\n", "c.yaml:1: not YAML: "),
+        ("? [a, b]\n: 1\n", "c.yaml:1: not YAML: "),
+        ("data: *nowhere\n", "c.yaml:1: not YAML: "),
+        (b"data: {path: \xff}\n", "c.yaml: byte 13 is not UTF-8"),
+        (b"data: {path: \x01}\n", "c.yaml: not YAML: "),
+        ("[" * 5000, "c.yaml: not YAML that can be read: "),
+        ("n: " + "9" * 5000, "c.yaml: not YAML that can be read: "),
+    ],
+)
+def test_what_is_not_yaml(folder, text, start):
+    assert refused(folder, text).startswith(start)
+
+
+def test_all_problems_are_said_at_once(folder):
+    text = "data:\n  path: x.svm\nestimator:\n  n_clusters: x\n  tol: y\nouput: {}\n"
+    assert [line.partition(": ")[0] for line in refused(folder, text).splitlines()] == ["c.yaml:6", "c.yaml:4", "c.yaml:5"]
+
+
+def test_nested_aliases_stay_small(folder):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    message = refused(folder, DATA + "\n".join(lines) + "\nestimator: {n_clusters: *a11}\n")
+    assert "estimator.n_clusters must be a whole number" in message
+    assert len(message) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("estimator.n_cluster=5", "--set estimator.n_cluster=5: unknown key estimator.n_cluster; did you mean n_clusters?"),
+        ("estimators.n=5", "--set estimators.n=5: unknown section estimators; did you mean estimator?"),
+        (
+            "estimator.n_clusters=x",
+            "--set estimator.n_clusters=x: estimator.n_clusters must be a whole number, got 'x' (text)",
+        ),
+        ("n_clusters=5", "--set n_clusters=5: write --set section.key=value, as in --set estimator.n_clusters=50"),
+        ("n_clusters", "--set n_clusters: write --set section.key=value, as in --set estimator.n_clusters=50"),
+        ("a.b.c=5", "--set a.b.c=5: write --set section.key=value, as in --set estimator.n_clusters=50"),
+    ],
+)
+def test_overrides_that_are_refused(folder, override, message):
+    assert refused(folder, DATA, override) == message
+
+
+def test_override_that_is_not_yaml():
+    with pytest.raises(ConfigError, match=r"^--set data\.path=\[a: not YAML"):
+        parse_set("data.path=[a")
+
+
+def test_later_overrides_win_and_are_yaml(folder):
+    sets = ["estimator.n_clusters=3", "estimator.n_clusters=4", "estimator.tol=1e-3", f"data.path=[{folder}/x.svm]"]
+    run = load_run(write(folder, DATA), [parse_set(text) for text in sets])
+    assert run.estimator.n_clusters == 4
+    assert run.estimator.tol == 1e-3
+
+
+def test_override_does_not_hide_a_wrong_section(folder):
+    message = refused(folder, DATA + "estimator: 5\n", "estimator.n_clusters=5")
+    assert message == "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"
+
+
+def test_without_a_file(folder):
+    run = load_run(None, [Override("data.path", f"{folder}/x.svm", "DATA")])
+    assert run.output.directory == "streamkm-out"
+    with pytest.raises(ConfigError, match=r"^command line: data\.path is missing"):
+        load_run(None)
+
+
+def test_missing_files(folder):
+    with pytest.raises(ConfigError, match=r"no\.yaml does not exist"):
+        load_run(folder / "no.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_run(folder)
+    with pytest.raises(SourceNotFoundError, match=r"y\.svm"):
+        load_run(write(folder, "data: {path: y.svm}"))
+
+
+def test_open_data_takes_keys_of_data_only(folder):
+    path = f"{folder}/x.svm"
+    assert open_data([path], [parse_set("data.n_features=7")]).n_features == 7
+    with pytest.raises(ConfigError, match="--set estimator.tol=1: this command takes keys of data only"):
+        open_data([path], [parse_set("estimator.tol=1")])
+
+
+def test_byte_order_mark(folder):
+    assert load_run(write(folder, b"\xef\xbb\xbf" + DATA.encode())).estimator.n_clusters == 8

@@ -1,0 +1,148 @@
+"""CountSketch and the identity: the contract of sketches, the explicit matrix, golden values, and the statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
+from tests import naive
+from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
+
+N_SEEDS = 4000
+
+
+class TestCountSketch(SketchContract):
+    def make_sketch(self):
+        return CountSketch(16, seed=5)
+
+
+class TestManyComponents(SketchContract):
+    """More than features: sparse rows stay sparse at any density."""
+
+    def make_sketch(self):
+        return CountSketch(3000, seed=2**64 - 1)
+
+
+class TestOneComponent(SketchContract):
+    def make_sketch(self):
+        return CountSketch(1, seed=0)
+
+
+class TestIdentity(SketchContract):
+    def make_sketch(self):
+        return IdentitySketch(N_FEATURES)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_changes_nothing(self, sketch, sparse):
+        X = whole_numbers()
+        np.testing.assert_array_equal(naive.dense(sketch.apply(sp.csr_array(X) if sparse else X)), X)
+
+    def test_refuses_wider_rows(self, sketch):
+        with pytest.raises(InvalidInputError, match="41 features.*40"):
+            sketch.apply(np.zeros((2, 41)))
+
+
+@pytest.mark.parametrize("n_components", [1, 5, 64, 1000])
+@pytest.mark.parametrize("density", [0.02, 1.0])
+def test_is_the_explicit_matrix(n_components, density):
+    X, seed = whole_numbers(density), 123
+    wanted = X @ naive.countsketch_matrix(seed, N_FEATURES, n_components)
+    sketch = CountSketch(n_components, seed)
+    for rows in (X, sp.csr_array(X)):
+        np.testing.assert_array_equal(naive.dense(sketch.apply(rows)), wanted)
+        np.testing.assert_array_equal(sketch.apply_dense_output(rows), wanted)
+
+
+def test_golden_values():
+    # with whole numbers the sketch is exact, so it can be frozen like the hash
+    X = np.arange(1, 31).reshape(2, 15)
+    wanted = [[18, -2, -1, 4, 0, -57], [33, -2, -1, 19, 0, -132]]
+    sketch = CountSketch(6, seed=7)
+    assert sketch.apply(X).astype(int).tolist() == wanted
+    assert sketch.apply(sp.csr_array(X)).astype(int).tolist() == wanted
+
+
+def test_features_that_come_later_change_nothing():
+    X = whole_numbers(0.3)
+    sketch = CountSketch(16, seed=1)
+    wider = np.hstack([X, np.zeros((len(X), 100))])
+    np.testing.assert_array_equal(sketch.apply(wider), sketch.apply(X))
+
+
+def test_features_up_to_the_largest_index():
+    columns = np.array([0, 2**31, 2**40, 2**63 - 2], np.int64)
+    X = sp.csr_array((np.array([1.0, 2.0, 4.0, 8.0]), columns, np.array([0, 2, 4])), shape=(2, 2**63 - 1))
+    wanted = np.zeros((2, 64))
+    for row, column, value in zip((0, 0, 1, 1), columns, X.data, strict=True):
+        bucket, sign = naive.bucket_and_sign(9, int(column), 64)
+        wanted[row, bucket] += sign * value
+    np.testing.assert_array_equal(naive.dense(CountSketch(64, 9).apply(X)), wanted)
+
+
+def test_sparse_rows_stay_sparse_where_that_is_smaller():
+    sketch = CountSketch(2048, 0)
+    assert isinstance(sketch.apply(sp.csr_array(whole_numbers(0.2))), sp.csr_array)
+    assert isinstance(CountSketch(8, 0).apply(sp.csr_array(whole_numbers(1.0))), np.ndarray)
+
+
+def test_sparse_sketch_of_narrow_types():
+    X = sp.csr_array(whole_numbers(0.05))
+    Y = CountSketch(2048, 0).apply(X)
+    assert (Y.data.dtype, Y.indices.dtype) == (np.float32, np.int32)
+    assert Y.indices.max() < 2048
+
+
+def inner_products(x, y, n_components):
+    """<Sx, Sy> for many seeds."""
+    both = np.stack([x, y])
+    sketched = [CountSketch(n_components, seed).apply(both) for seed in range(N_SEEDS)]
+    return np.array([first @ second for first, second in sketched])
+
+
+@pytest.mark.parametrize("n_components", [4, 64])
+def test_inner_products_are_unbiased_with_the_known_variance(n_components):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=60)
+    y = 0.5 * x + rng.normal(size=60)
+    got = inner_products(x, y, n_components)
+    # exact for fully independent hashes; at most 2 / m |x|^2 |y|^2
+    variance = ((x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x**2 @ y**2)) / n_components
+    assert variance <= 2 / n_components * (x @ x) * (y @ y)
+    assert abs(got.mean() - x @ y) < 4 * np.sqrt(variance / N_SEEDS)
+    assert 0.85 < got.var() / variance < 1.15
+
+
+def test_one_feature_keeps_its_length():
+    x = np.zeros(60)
+    x[17] = 3.0
+    np.testing.assert_array_equal(inner_products(x, x, 4), 9.0)
+
+
+def test_distances_are_kept_with_many_components():
+    X = np.random.default_rng(0).normal(size=(40, 300))
+    Y = CountSketch(4096, 3).apply(X)
+    wanted, got = naive.d2_matrix(X, X), naive.d2_matrix(Y, Y)
+    upper = np.triu_indices(40, 1)
+    # relative standard deviation sqrt(2 / m) = 2.2 percent; 780 pairs
+    assert np.abs(got[upper] / wanted[upper] - 1).max() < 5 * np.sqrt(2 / 4096)
+
+
+@pytest.mark.parametrize("n_components", [0, -1, 2**31 + 1])
+def test_refuses_components_out_of_range(n_components):
+    with pytest.raises(InvalidParameterError, match=rf"n_components={n_components}\b.*1 to"):
+        CountSketch(n_components, 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_refuses_seeds_out_of_range(seed):
+    with pytest.raises(InvalidParameterError, match="seed"):
+        CountSketch(4, seed)
+
+
+@pytest.mark.parametrize("described", [{"kind": "gaussian", "n_components": 3}, {"n_components": 3}, {}])
+def test_unknown_kinds_are_refused(described):
+    with pytest.raises(ModelFileError, match="countsketch"):
+        sketch_from_dict(described)

@@ -1,0 +1,145 @@
+"""The hash of (seed, feature): published values of splitmix64, the frozen table, and that it looks random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from streamkm.kernels import hashing
+from streamkm.kernels.countsketch import sketch_csr
+from streamkm.sketches import CountSketch
+from tests import naive
+
+# The first outputs for the seed 1234567, as several reference implementations publish them.
+PUBLISHED = (
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+)
+
+# (seed, feature, m, bucket, sign). A file format: models and stores that were written hold sketches made by it.
+GOLDEN = (
+    (0, 0, 512, 452, 1),
+    (0, 1, 512, 220, -1),
+    (0, 2, 512, 13, 1),
+    (0, 1000, 512, 89, 1),
+    (0, 2**31, 512, 224, -1),
+    (0, 2**32 + 1, 512, 463, 1),
+    (0, 2**63 - 1, 512, 75, -1),
+    (1, 0, 2048, 1160, 1),
+    (1, 1, 2048, 1527, 1),
+    (1, 2, 2048, 1988, -1),
+    (1, 1000, 2048, 955, -1),
+    (1, 2**31, 2048, 1152, -1),
+    (1, 2**32 + 1, 2048, 941, 1),
+    (1, 2**63 - 1, 2048, 278, -1),
+    (42, 0, 7, 5, 1),
+    (42, 1, 7, 1, 1),
+    (42, 2, 7, 1, -1),
+    (42, 1000, 7, 2, -1),
+    (42, 2**31, 7, 5, 1),
+    (42, 2**32 + 1, 7, 0, -1),
+    (42, 2**63 - 1, 7, 2, 1),
+    (2**64 - 1, 0, 2**31, 1919727803, -1),
+    (2**64 - 1, 1, 2**31, 1959787571, 1),
+    (2**64 - 1, 2, 2**31, 471333926, 1),
+    (2**64 - 1, 1000, 2**31, 1538030474, -1),
+    (2**64 - 1, 2**31, 2**31, 558604402, 1),
+    (2**64 - 1, 2**32 + 1, 2**31, 1117208805, -1),
+    (2**64 - 1, 2**63 - 1, 2**31, 758388095, 1),
+)
+
+
+def kernel_hash(seed, feature, n_components):
+    """Bucket and sign of one feature, by the kernel for sparse rows, which takes any 64-bit index."""
+    bucket, value = np.empty(1, np.int32), np.empty(1, np.float32)
+    index, one = np.array([feature], np.int64), np.ones(1, np.float32)
+    sketch_csr(np.uint64(seed), np.uint64(n_components), index, one, bucket, value)
+    return int(bucket[0]), int(value[0])
+
+
+def priorities(seed, places):
+    out = np.empty(len(places), np.int64)
+    hashing.hash_places(np.uint64(seed), np.asarray(places, np.int64), out)
+    return out
+
+
+def test_naive_twin_gives_the_published_outputs():
+    assert tuple(naive.splitmix64(1234567, i) for i in range(5)) == PUBLISHED
+
+
+def test_kernel_gives_the_published_outputs():
+    assert priorities(1234567, range(5)).tolist() == [value >> 1 for value in PUBLISHED]
+    # with 2^31 components the bucket is the upper 31 bits
+    buckets, signs = CountSketch(1 << 31, 1234567).hash(0, 5)
+    assert buckets.tolist() == [value >> 33 for value in PUBLISHED]
+    assert signs.tolist() == [1.0 if value & 1 else -1.0 for value in PUBLISHED]
+
+
+@pytest.mark.parametrize(("seed", "feature", "n_components", "bucket", "sign"), GOLDEN)
+def test_golden_values(seed, feature, n_components, bucket, sign):
+    assert kernel_hash(seed, feature, n_components) == (bucket, sign)
+    assert naive.bucket_and_sign(seed, feature, n_components) == (bucket, sign)
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    feature=st.integers(0, 2**63 - 1),
+    n_components=st.one_of(st.integers(1, 5000), st.integers(1, 2**31)),
+)
+def test_kernel_is_the_naive_twin(seed, feature, n_components):
+    assert kernel_hash(seed, feature, n_components) == naive.bucket_and_sign(seed, feature, n_components)
+    assert priorities(seed, [feature]).tolist() == [naive.splitmix64(seed, feature) >> 1]
+
+
+@pytest.mark.parametrize("start", [0, 2**31 - 3, 2**32 - 3, 2**53 - 3, 2**63 - 8])
+def test_ranges_are_the_single_features(start):
+    buckets, signs = CountSketch(1000, 99).hash(start, start + 7)
+    wanted = [kernel_hash(99, start + i, 1000) for i in range(7)]
+    assert list(zip(buckets.tolist(), signs.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize("n_components", [1, 7, 512, 3000])
+@pytest.mark.parametrize("seed", [0, 1, 2**63])
+@pytest.mark.parametrize("start", [0, 2**62])
+def test_buckets_are_uniform(n_components, seed, start):
+    n = 100_000
+    buckets, _ = CountSketch(n_components, seed).hash(start, start + n)
+    counts = np.bincount(buckets, minlength=n_components)
+    assert len(counts) == n_components
+    if n_components > 1:
+        assert 1e-4 < stats.chisquare(counts).pvalue < 1 - 1e-4
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63])
+def test_signs_are_fair_and_independent_of_buckets(seed):
+    n = 100_000
+    buckets, signs = CountSketch(50, seed).hash(0, n)
+    assert set(signs.tolist()) == {-1.0, 1.0}
+    assert abs(signs.sum()) < 4 * np.sqrt(n)
+    table = np.stack([np.bincount(buckets[signs == sign], minlength=50) for sign in (-1, 1)])
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+    # of a feature and of its neighbour
+    assert abs((signs[1:] * signs[:-1]).sum()) < 4 * np.sqrt(n)
+    pairs = np.bincount(buckets[1:] * 50 + buckets[:-1], minlength=2500)
+    assert stats.chisquare(pairs).pvalue > 1e-4
+
+
+def test_seeds_give_unrelated_hashes():
+    (first, first_signs), (second, second_signs) = (CountSketch(50, seed).hash(0, 50_000) for seed in (0, 1))
+    agree = (first == second).sum()
+    assert abs(agree - 1000) < 4 * np.sqrt(1000)
+    assert abs((first_signs * second_signs).sum()) < 4 * np.sqrt(50_000)
+
+
+def test_priorities_of_places_are_uniform_and_not_negative():
+    values = priorities(3, range(100_000))
+    assert values.min() >= 0
+    assert len(np.unique(values)) == len(values)
+    assert stats.kstest(values / 2**63, "uniform").pvalue > 1e-4
+    assert priorities(3, [2**63 - 1])[0] >= 0
