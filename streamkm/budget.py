@@ -14,14 +14,14 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimi
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
-SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 32 * MIB
+SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 16 * MIB
 CHUNKS_WANTED = 16  # of a small source, so that several workers share it
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
 DENSE_COMPONENTS = 256
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
-SAMPLE_BYTES = 256 * MIB
+SAMPLE_BYTES = 128 * MIB
 UNKNOWN_ROW_BYTES = 1024
 CENTERS_SHARE = 4  # centers in the original space may take a CENTERS_SHARE-th of the available memory
 CENTER_COPIES = 6  # centers, table, sums of two runs in flight, their total, means
@@ -160,7 +160,7 @@ def plan_fit(
 def chunk_size(decoded_bytes: int | None) -> int:
     """Decoded bytes of a chunk for a source of so many decoded bytes: the same whatever the machine."""
     if decoded_bytes is None:
-        return LARGEST_CHUNK_BYTES // 4
+        return LARGEST_CHUNK_BYTES // 2
     return int(min(LARGEST_CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, decoded_bytes // CHUNKS_WANTED)))
 
 

@@ -66,7 +66,7 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
     folder = Path(directory)
     try:
         summary = json.loads((folder / SUMMARY).read_text("utf-8"))
-        with np.load(folder / VIEW, allow_pickle=False) as stored:
+        with open(folder / VIEW, "rb") as file, np.load(file, allow_pickle=False) as stored:
             view = {name: stored[name] for name in ("points", "labels", "shares")}
         result, history = summary["result"], summary["history"]
         figures = _figures(result, history, view)

@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from streamkm.errors import ConfigError
 from streamkm.estimators import CHOICES, StreamKMeans
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
+
 # Types of the estimator's parameters; their names and defaults are those of its signature.
 ESTIMATOR_TYPES: dict[str, Any] = {
     "n_clusters": int,
@@ -33,10 +36,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},
 }
-
-
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxlist, _short.maxdict, _short.maxstring = 2, 3, 3, 60
 
 
 class _Section(BaseModel):
@@ -167,4 +166,4 @@ def shown(value: Any) -> str:
     kinds = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "keys", list: "a list"}
     if value is None:
         return "null"
-    return f"{_short.repr(value)} ({kinds.get(type(value), type(value).__name__)})"
+    return f"{_SHORT.repr(value)} ({kinds.get(type(value), type(value).__name__)})"

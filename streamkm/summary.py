@@ -1,7 +1,6 @@
 """What a run has to tell: sizes, objective, stages and versions as plain values, and its sample in two dimensions.
 
-May import estimators and sources for their types, and scikit-learn on demand. Where these values are written and how
-they look is decided elsewhere.
+May import estimators and sources for their types. Where these values are written and how they look is not decided here.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_PROBES, _STEPS = 12, 12
+_EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
 def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
@@ -109,35 +110,47 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
     ]
 
 
-def project_2d(sample: Any) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Project rows on their first two principal components.
+def project_2d(sample: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Project rows on their first two principal components, by subspace iteration.
+
+    Centring is never done on a sparse matrix itself, and rows that are all equal are no special case, as they are for
+    Lanczos iterations. A picture needs no more digits. O(s * m) for dense rows, O(nnz) for sparse ones.
 
     Parameters
     ----------
     sample : ndarray or csr_array of shape (s, m)
+        Not changed.
 
     Returns
     -------
-    points : float32 ndarray of shape (s, 2)
+    points : float64 ndarray of shape (s, 2)
         Columns that the data have no components for are 0.
     shares : float64 ndarray of shape (2,)
         Part of the variance that each shows.
-    """
-    from sklearn.decomposition import PCA
 
-    points, shares = np.zeros((sample.shape[0], 2), np.float32), np.zeros(2)
-    n_components = min(2, *sample.shape)
-    if n_components == 0 or sample.shape[0] < 2:
+    References
+    ----------
+    Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 53 (2011), algorithm 4.4.
+    """
+    n_rows, n_columns = sample.shape
+    points, shares = np.zeros((n_rows, 2)), np.zeros(2)
+    scale = float(abs(sample).max()) if n_rows else 0.0
+    if scale == 0:
         return points, shares
-    if min(sample.shape) <= 2:  # fewer than the iterative solver needs
-        sample = sample.toarray() if sp.issparse(sample) else sample
-        solver = "full"
-    else:
-        solver = "arpack"
-    pca = PCA(n_components, svd_solver=solver, random_state=0)
-    with np.errstate(invalid="ignore", divide="ignore"):  # rows that are all equal have no variance to share
-        points[:, :n_components] = pca.fit_transform(sample)
-        shares[:n_components] = np.nan_to_num(pca.explained_variance_ratio_)
+    X = sample.astype(np.float64) / scale  # squares of large values stay finite
+    mean = np.asarray(X.mean(axis=0)).ravel()
+    squares = (X.multiply(X) if sp.issparse(X) else X * X).sum()
+    variance = float(squares) - n_rows * float(mean @ mean)
+    if variance <= _EQUAL * float(squares):
+        return points, shares
+    basis = np.random.default_rng(0).normal(size=(n_columns, min(_PROBES, n_columns)))
+    for _ in range(_STEPS):
+        image = X @ basis - mean @ basis
+        basis, _triangle = np.linalg.qr(X.T @ image - np.outer(mean, image.sum(axis=0)))
+    left, values, _right = np.linalg.svd(X @ basis - mean @ basis, full_matrices=False)
+    found = min(2, len(values))
+    points[:, :found] = left[:, :found] * (values[:found] * scale)
+    shares[:found] = np.minimum(values[:found] ** 2 / variance, 1)
     return points, shares
 
 

@@ -21,7 +21,7 @@ from streamkm.sketches import Sketch, sketch_from_dict
 from tests.naive import dense
 
 N_ROWS, N_FEATURES = 53, 40
-DTYPES = (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, np.bool_)
+DTYPES = (np.uint8, np.int16, np.int64, np.float32, np.float64, np.bool_)
 
 
 def whole_numbers(density: float = 0.2, seed: int = 0, n_rows: int = N_ROWS) -> NDArray[np.float64]:
@@ -61,15 +61,19 @@ class SketchContract:
         got = dense(sketch.apply(wrap(3 * A - 2 * B)))
         np.testing.assert_array_equal(got, 3 * dense(sketch.apply(wrap(A))) - 2 * dense(sketch.apply(wrap(B))))
 
-    @given(cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans())
-    def test_chunked_is_whole(self, cuts, density, sparse):
+    def test_chunked_is_whole(self):
         sketch = self.make_sketch()
-        X = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
-        X = X * (whole_numbers(density) > 0)
-        X = sp.csr_array(X) if sparse else X
-        bounds = [0, *sorted(cuts), N_ROWS]
-        parts = [dense(sketch.apply(X[start:stop])) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
-        np.testing.assert_array_equal(np.concatenate(parts), dense(sketch.apply(X)))
+        values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
+
+        @given(cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans())
+        def check(cuts, density, sparse):
+            X = values * (whole_numbers(density) > 0)
+            X = sp.csr_array(X) if sparse else X
+            bounds = [0, *sorted(cuts), N_ROWS]
+            parts = [dense(sketch.apply(X[start:stop])) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+            np.testing.assert_array_equal(np.concatenate(parts), dense(sketch.apply(X)))
+
+        check()  # inside, because hypothesis does not let classes share a test
 
     def test_a_row_does_not_depend_on_the_others(self, sketch):
         X = whole_numbers(0.5)

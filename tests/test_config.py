@@ -12,6 +12,7 @@ from streamkm.config import Override, load_run, open_data, parse_set
 from streamkm.errors import ConfigError, SourceNotFoundError
 from streamkm.estimators import StreamKMeans
 from streamkm.schema import ESTIMATOR_TYPES, SECTIONS
+from streamkm.sources import open_source
 
 TOP = Path(__file__).parents[1]
 ROWS = "1 1:0.5 2:1\n2 1:0.25 3:4\n"
@@ -47,8 +48,6 @@ def test_estimator_section_is_the_estimators_signature():
 
 def test_every_option_of_sources_can_be_configured(folder):
     with pytest.raises(ValueError, match="known are") as caught:
-        from streamkm.sources import open_source
-
         open_source(folder / "x.svm", surely_unknown=1)
     known = set(re.split(r", ", str(caught.value).rpartition("known are ")[2].rstrip(". ")))
     assert set(SECTIONS["data"].model_fields) - {"path"} == known
@@ -67,7 +66,10 @@ def test_shipped_configuration_has_every_key_and_runs_on_shipped_data():
     assert Path(run.output.directory) == TOP / "out" / "pendigits"
     defaults = StreamKMeans().get_params()
     differing = {name for name, value in run.estimator.get_params().items() if value != defaults[name]}
-    assert differing == {"n_clusters", "random_state"}  # the comments there call these two, and no other, not the default
+    assert differing == {
+        "n_clusters",
+        "random_state",
+    }  # the comments there call these two, and no other, not the default
 
 
 def test_minimal(folder):
@@ -198,7 +200,11 @@ def test_what_is_not_yaml(folder, text, start):
 
 def test_all_problems_are_said_at_once(folder):
     text = "data:\n  path: x.svm\nestimator:\n  n_clusters: x\n  tol: y\nouput: {}\n"
-    assert [line.partition(": ")[0] for line in refused(folder, text).splitlines()] == ["c.yaml:6", "c.yaml:4", "c.yaml:5"]
+    assert [line.partition(": ")[0] for line in refused(folder, text).splitlines()] == [
+        "c.yaml:6",
+        "c.yaml:4",
+        "c.yaml:5",
+    ]
 
 
 def test_nested_aliases_stay_small(folder):
@@ -212,7 +218,10 @@ def test_nested_aliases_stay_small(folder):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("estimator.n_cluster=5", "--set estimator.n_cluster=5: unknown key estimator.n_cluster; did you mean n_clusters?"),
+        (
+            "estimator.n_cluster=5",
+            "--set estimator.n_cluster=5: unknown key estimator.n_cluster; did you mean n_clusters?",
+        ),
         ("estimators.n=5", "--set estimators.n=5: unknown section estimators; did you mean estimator?"),
         (
             "estimator.n_clusters=x",
@@ -263,7 +272,7 @@ def test_missing_files(folder):
 def test_open_data_takes_keys_of_data_only(folder):
     path = f"{folder}/x.svm"
     assert open_data([path], [parse_set("data.n_features=7")]).n_features == 7
-    with pytest.raises(ConfigError, match="--set estimator.tol=1: this command takes keys of data only"):
+    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data only"):
         open_data([path], [parse_set("estimator.tol=1")])
 
 

@@ -42,11 +42,9 @@ class SampleRule:
 
     @classmethod
     def of(cls, size: int, seed: int, estimated_rows: int | None) -> SampleRule:
-        """Set the limit so that about twice `size` of the estimated rows are candidates (all, where nothing is known)."""
-        limit = HIGHEST
-        if estimated_rows is not None and estimated_rows > 2 * size:
-            limit = int(HIGHEST * (2 * size / estimated_rows))
-        return cls(size, seed, limit)
+        """Set the limit so that 1.5 times `size` of the estimated rows are candidates (all, where nothing is known)."""
+        share = 1.0 if estimated_rows is None else min(1.0, 1.5 * size / max(1, estimated_rows))
+        return cls(size, seed, HIGHEST if share == 1.0 else int(HIGHEST * share))
 
     def candidates(self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64]) -> Candidates:
         """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
@@ -145,8 +143,24 @@ class SampleCollector:
         hashes = np.concatenate([candidates.hashes for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
         order = np.lexsort((rows, hashes))[: self._size]
-        X = stacked([candidates.X for candidates in self._kept], n_features)
-        return Candidates(X[order], hashes[order], rows[order])
+        X = _taken([candidates.X for candidates in self._kept], order, n_features)
+        return Candidates(X, hashes[order], rows[order])
+
+
+def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
+    """Rows `order` of the stacked parts, without stacking what is not taken."""
+    starts = np.cumsum([0, *(part.shape[0] for part in parts)])
+    homes = np.searchsorted(starts, order, side="right") - 1
+    if isinstance(parts[0], np.ndarray):
+        out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
+        for home, part in enumerate(parts):
+            at = np.flatnonzero(homes == home)
+            out[at] = part[order[at] - starts[home]]
+        return out
+    picked = [part[np.sort(order[homes == home]) - starts[home]] for home, part in enumerate(parts)]
+    ranks = np.empty(len(order), np.intp)
+    ranks[np.argsort(order, kind="stable")] = np.arange(len(order))
+    return stacked(picked, n_features)[ranks]
 
 
 def stacked(parts: Sequence[Matrix], n_features: int | None = None) -> Matrix:

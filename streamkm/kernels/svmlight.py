@@ -30,6 +30,9 @@ START, LIMIT, END, BASE, FIRST_INDEX, LARGEST_INDEX = range(6)
 ROWS, NNZ, FIXUPS, WIDEST, STATUS, TOKEN, LINE = range(6, 13)
 JOB_FIELDS = 13
 
+# ``1:2`` and a blank; ``1`` and a line feed. What a text may hold at most.
+LEAST_VALUE_BYTES, LEAST_ROW_BYTES = 4, 2
+
 
 @njit(nogil=True, cache=True)
 def parse_rows(buf, job, data, indices, indptr, places, fixups):
@@ -47,11 +50,11 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
         call must be repeated with more; `STATUS`, and unless it is `OK`, `TOKEN` and `LINE`, the bytes where the
         trouble and its line begin. Rows and values before the trouble are good.
     data : float32 or float64 ndarray of shape (capacity,), mutated
-        Room for a value for each four bytes of the lines, and one more.
+        Room for a value for each `LEAST_VALUE_BYTES` of the text.
     indices : int32 or int64 ndarray of shape (capacity,), mutated
     indptr : ndarray of shape (row_capacity + 1,), mutated
-        Of the type of `indices`; entry ``job[ROWS]`` is set by the caller. Room for a row for each two bytes, and two
-        more.
+        Of the type of `indices`; entry ``job[ROWS]`` is set by the caller. Room for a row for
+        each `LEAST_ROW_BYTES` of the text.
     places : int64 ndarray of shape (row_capacity,), mutated
     fixups : int64 ndarray of shape (n, 3), mutated
         Values to be found by other means: position in `data`, first byte, and behind the last byte.
@@ -65,7 +68,15 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
     rows, nnz, widest = job[ROWS], job[NNZ], job[WIDEST]
     n_fixups, status, token = 0, OK, at
     line = at
-    if at < 0 or at > end or end + WINDOW > buf.shape[0] or (end > at and buf[end - 1] != LINE_FEED):
+    most_nnz, most_rows = nnz + (end - at) // LEAST_VALUE_BYTES, rows + (end - at) // LEAST_ROW_BYTES
+    if (
+        at < 0
+        or at > end
+        or end + WINDOW > buf.shape[0]
+        or (end > at and buf[end - 1] != LINE_FEED)
+        or most_nnz > min(data.shape[0], indices.shape[0])
+        or most_rows > min(places.shape[0], indptr.shape[0] - 1)
+    ):
         job[STATUS] = BAD_CALL
         return
     limit = min(limit, end)

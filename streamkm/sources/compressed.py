@@ -110,7 +110,7 @@ class CompressedSvmlightSource(SvmlightFiles):
                 text = bytes(view[:n_read])
                 used += raw.tell()
             seen += n_read
-            rows += count_rows(text)
+            rows += count_rows(text, n_read < len(view))
             colons += text.count(b":")
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
 

@@ -290,9 +290,7 @@ def csr_rows(
     return X if X.has_canonical_format else _canonical(X, name)
 
 
-def make_csr(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int
-) -> sp.csr_array:
+def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int) -> sp.csr_array:
     """Put sound arrays together as a csr_array, which shares them.
 
     SciPy's constructor would copy arrays that are slices of much larger ones, which is eight times the work of all

@@ -15,7 +15,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import scipy.sparse as sp
-from dask.base import optimize
+from dask.array import Array
+from dask.base import compute, optimize
 from dask.delayed import delayed
 from dask.local import get_sync
 from dask.optimization import cull
@@ -82,10 +83,17 @@ class DaskSource(ChunkedSource):
         return tuple(chunks)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Compute the graph of one row-block, and of nothing else, in this thread."""
+        """Compute the graph of one row-block, and of nothing else, in this thread.
+
+        What was persisted on a cluster is fetched from there.
+        """
         block = self._block_of(chunk)
         graph, keys = self._row_graph(block)
-        X = self._block(block)(list(get_sync(graph, keys)))
+        if any(hasattr(task, "client") and hasattr(task, "result") for task in graph.values()):
+            columns = compute(*self._columns(block))
+        else:
+            columns = get_sync(graph, keys)
+        X = self._block(block)(list(columns))
         return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
 
     def delayed(self, chunk: Chunk) -> Any:
@@ -97,8 +105,7 @@ class DaskSource(ChunkedSource):
             Of an ndarray or csr_array of shape (rows, d).
         """
         block = self._block_of(chunk)
-        columns = self._array.blocks[block].to_delayed().ravel().tolist()
-        return delayed(self._block(block))(columns)
+        return delayed(self._block(block))(self._columns(block))
 
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph")}
@@ -126,6 +133,10 @@ class DaskSource(ChunkedSource):
         # an empty block starts where the next one does: of those, the last has the rows
         starts = np.cumsum([0, *self._array.chunks[0]])
         return int(np.searchsorted(starts, chunk.start, side="right")) - 1
+
+    def _columns(self, block: int) -> list[Any]:
+        """Give the column blocks of a row-block, each a Delayed."""
+        return list(self._array.blocks[block].to_delayed().ravel())
 
     def _row_graph(self, block: int) -> tuple[Any, list[Any]]:
         """Give what one row-block depends on, and the keys of its column blocks."""
@@ -186,8 +197,8 @@ def open_dask(X: Any) -> DaskSource:
     InvalidInputError
         Another kind of Dask collection; otherwise as `DaskSource`.
     """
-    array = X.to_dask_array() if hasattr(X, "to_dask_array") else X
-    if not hasattr(array, "chunks"):
+    array = X.to_dask_array() if not isinstance(X, Array) and hasattr(X, "to_dask_array") else X
+    if not isinstance(array, Array):
         raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
     return DaskSource(array)
 

@@ -6,8 +6,6 @@ stored and errors. Knows no file format.
 
 from __future__ import annotations
 
-import numpy as np
-
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
@@ -66,6 +64,4 @@ class DenseSource(ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
-        out = np.empty((chunk.stop - chunk.start, self._array.shape[1]), self.dtype)
-        self._array.read_into(chunk.start, chunk.stop, out)
-        return Rows(out, row_places(chunk.start, chunk.stop))
+        return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))

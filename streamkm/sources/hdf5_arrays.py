@@ -68,12 +68,12 @@ class Hdf5Array(StoredArray):
             return
         try:
             if self._handle is not None:
-                out[...] = self._handle[start:stop]
+                _read_rows(self._handle, start, stop, out)
                 return
             with open_file(self._path) as file:
                 dataset = file[self._dataset]
                 require_filters(dataset, self.name)
-                out[...] = dataset[start:stop]
+                _read_rows(dataset, start, stop, out)
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             if isinstance(error, SourceError):
                 raise
@@ -103,6 +103,13 @@ class Hdf5Array(StoredArray):
                     self._reader = _find_direct(file, self._path, self._dataset, self.name)
                 self._asked = True
             return self._reader
+
+
+def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) -> None:
+    if out.dtype == dataset.dtype:
+        dataset.read_direct(out, np.s_[start:stop])
+    else:
+        out[...] = dataset[start:stop]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,9 @@ class FileArray(StoredArray):
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
-        target = out if out.dtype == self.dtype and not self._by_columns else np.empty(out.shape, self.dtype)
+        # values of the other byte order are read into place and turned round there
+        same = out.dtype == self.dtype.newbyteorder("=") and not self._by_columns
+        target = out.view(self.dtype) if same else np.empty(out.shape, self.dtype)
         itemsize = self.dtype.itemsize
         with open_binary(self._path) as file:
             if self._by_columns:
@@ -111,8 +113,10 @@ class FileArray(StoredArray):
             else:
                 row_bytes = itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
                 self._fill(file, target, start * row_bytes, start, stop)
-        if target is not out:
+        if not same:
             out[...] = target
+        elif not self.dtype.isnative:
+            out.byteswap(inplace=True)
 
     def _fill(self, file: Any, values: NDArray[Any], position: int, start: int, stop: int) -> None:
         if not values.size:

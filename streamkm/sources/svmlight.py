@@ -7,6 +7,7 @@ the base contract and the other svmlight modules of sources.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         decoded_per_byte = self._densities()[1]
         chunks: list[Chunk] = []
         for part, size in enumerate(self.sizes):
-            n_chunks = min(size, max(1, round(size * decoded_per_byte / target_bytes))) if size else 0
+            n_chunks = min(size, math.ceil(size * decoded_per_byte / target_bytes))
             for i in range(n_chunks):
                 start, stop = size * i // n_chunks, size * (i + 1) // n_chunks
                 decoded = int((stop - start) * decoded_per_byte) + 1
@@ -110,6 +111,6 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
             with self._open(part, target - before) as fill:
                 text = bytes(view[: fill(view)])
             seen += len(text)
-            rows += count_rows(text)
+            rows += count_rows(text, target - before + len(text) == self.sizes[part])
             colons += text.count(b":")
         return seen, rows, colons, float(text_bytes)

@@ -182,9 +182,10 @@ class SvmlightFiles(RowSource):
             )
 
 
-def count_rows(text: bytes) -> int:
+def count_rows(text: bytes, at_end: bool) -> int:
     """Count the lines of a piece of text that can be rows, roughly: neither empty nor only a comment."""
-    return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + (not text.endswith(b"\n"))
+    unfinished = at_end and not text.endswith(b"\n")
+    return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
 
 
 def _size(path: str) -> int:

@@ -26,8 +26,6 @@ LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
 _SHOWN_CHARACTERS = 40
 
-# ``1:2`` and a blank; ``1`` and a line feed. Bounds of what a block may hold; what is not used is never touched.
-_LEAST_VALUE_BYTES, _LEAST_ROW_BYTES = 4, 2
 _MARGIN, _MOST_AHEAD = 1.03, 4096.0
 
 
@@ -157,7 +155,8 @@ class RowBuilder:
     def _reserve(self, n_bytes: int, n_bytes_to_come: int) -> None:
         """Make room for whatever a block of text may hold, and for the rest of the chunk if it is like what was."""
         rows, nnz = self.n_rows, int(self._job[kernel.NNZ])
-        most_nnz, most_rows = nnz + n_bytes // _LEAST_VALUE_BYTES + 1, rows + n_bytes // _LEAST_ROW_BYTES + 1
+        # far more than most blocks do hold, but what is not used is never touched
+        most_nnz, most_rows = nnz + n_bytes // kernel.LEAST_VALUE_BYTES, rows + n_bytes // kernel.LEAST_ROW_BYTES
         if most_nnz > _LARGEST_INT32 and self._index_dtype is np.int32:
             self._widen()
         ahead = min(_MARGIN * n_bytes_to_come / max(self._n_text_bytes, 1), _MOST_AHEAD)

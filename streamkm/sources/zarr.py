@@ -25,7 +25,7 @@ from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.layouts import Node, find_matrix, join
-from streamkm.sources.stored import StoredArray
+from streamkm.sources.stored import StoredArray, decoded_dtype
 
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
@@ -108,8 +108,15 @@ class ZarrArray(StoredArray):
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
+        out[...] = self._get(start, stop)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Give rows; see `StoredArray.read`. What zarr decoded is given itself, where its type is right."""
+        return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
+
+    def _get(self, start: int, stop: int) -> NDArray[Any]:
         try:
-            out[...] = self._array[start:stop]
+            return np.asarray(self._array[start:stop])
         except (BaseZarrError, *_DAMAGE) as error:
             raise SourceError(
                 f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read or decoded "

@@ -143,7 +143,7 @@ def test_arrays_that_do_not_fit_together():
     X = sparse_matrix()
     data, indices, indptr = counting_csr(X, 16)
     short = CountingArray(X.data[:-1], 16, "short")
-    with pytest.raises(InvalidInputError, match="indices has .* entries and short"):
+    with pytest.raises(InvalidInputError, match=r"indices has .* entries and short"):
         CsrSource(short, indices, indptr, shape=X.shape, name="x")
     with pytest.raises(InvalidInputError, match="52 rows need 53"):
         CsrSource(data, indices, indptr, shape=(52, 31), name="x")

@@ -60,7 +60,9 @@ def test_a_read_computes_its_row_block_alone():
         computed.append(block_info[0]["chunk-location"])
         return block
 
-    source = open_source(da.from_array(dense_matrix(), chunks=(ROWS, (3, 4))).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4")))
+    source = open_source(
+        da.from_array(dense_matrix(), chunks=(ROWS, (3, 4))).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4"))
+    )
     chunks = source.chunks(1)
     assert len(chunks) == 3
     source.read(chunks[1])

@@ -48,7 +48,9 @@ class TestStorages(SourceContract):
         return Opened(open_source(write(tmp_path / "x.h5", X, **STORAGES[request.param])), X)
 
 
-@pytest.mark.parametrize("options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(tmp_path, dtype, options):
     X = dense_matrix(dtype=dtype)

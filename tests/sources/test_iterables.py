@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,7 +19,7 @@ CUTS = (0, 3, 3, 30, 31, 53)
 
 
 def pieces(X, cuts=CUTS):
-    return [X[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [X[a:b] for a, b in pairwise(cuts)]
 
 
 class Again:
@@ -114,7 +116,7 @@ def test_sparse_chunks_of_different_width():
     source = open_source(iter(chunks), n_features=6)
     assert source.n_features == 6
     assert [rows.X.shape for rows in source.stream(1)] == [(1, 6)] * 3
-    with pytest.raises(InvalidInputError, match="chunk 0 .* has 3 features; 2 are needed"):
+    with pytest.raises(InvalidInputError, match=r"chunk 0 .* has 3 features; 2 are needed"):
         open_source(iter(chunks), n_features=2)
 
 

@@ -85,7 +85,7 @@ def test_several_files(folder):
     np.testing.assert_array_equal(all_rows(source), np.vstack([X, X, X]))
     assert source.describe(54) == f"row 1 of {folder}/x.h5:/X"
     assert len(all_rows(open_source([folder / "x.svm", folder / "x.svm.gz"]))) == 106
-    with pytest.raises(InvalidInputError, match="is text and .* is npy"):
+    with pytest.raises(InvalidInputError, match=r"is text and .* is npy"):
         open_source([folder / "x.svm", folder / "x.npy"])
     with pytest.raises(SourceNotFoundError, match="no file matches"):
         open_source(folder / "y*.h5")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bz2
+import ctypes
 import decimal
 import gzip
 import io
 import lzma
+import mmap
 import pickle
 import random
 import struct
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,7 +25,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamkm.errors import InvalidInputError
+from streamkm.kernels import svmlight as kernel
 from streamkm.kernels.decimals import UNDECIDED, read_decimal
+from streamkm.kernels.svmlight_tokens import BAD_CALL, OK
 from streamkm.kernels.words import WINDOW
 from streamkm.sources import svmlight_lines
 from streamkm.sources.base import Chunk
@@ -233,10 +238,10 @@ def test_chunks_decode_to_about_the_target(tmp_path):
     for text in (b"1 1:1 2:1 3:1 4:1\n", b"1 12345:0.1234567 123456:0.1234567 1234567:0.12345678901234567\n"):
         (tmp_path / "x").write_bytes(text * 5_000)
         source = SvmlightSource([tmp_path / "x"])
-        for chunk in source.chunks(100_000):
+        for chunk in source.chunks(20_000):
             X = source.read(chunk).X
             n_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes + 8 * X.shape[0]
-            assert n_bytes == pytest.approx(100_000, rel=0.1)
+            assert n_bytes == pytest.approx(20_000, rel=0.1)
             assert n_bytes == pytest.approx(chunk.n_bytes, rel=0.05)
 
 
@@ -418,8 +423,59 @@ def test_fuzz_mutations(tmp_path_factory, at, new, dropped):
     check_any_bytes(tmp_path_factory.getbasetemp(), SMALL[:at] + new + SMALL[at + dropped :])
 
 
-def test_sources_agree_on_standard_input_like_text(tmp_path):
-    """A look at scikit-learn once more, on text that a program other than ours might write: blanks before line ends."""
+def parse(text: np.ndarray, end: int, room: int | None = None) -> np.ndarray:
+    """Run the kernel on the first bytes of an array; its job."""
+    room = end if room is None else room
+    job = np.zeros(kernel.JOB_FIELDS, np.int64)
+    job[[kernel.LIMIT, kernel.END, kernel.LARGEST_INDEX]] = end, end, 2**31 - 1
+    indices, indptr = np.empty(room, np.int32), np.zeros(room + 1, np.int32)
+    with np.errstate(over="ignore"):
+        kernel.parse_rows(
+            text, job, np.empty(room), indices, indptr, np.empty(room, np.int64), np.empty((9, 3), np.int64)
+        )
+    return job
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """Two pages of memory between pages that kill the process when they are touched."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("needs mprotect")
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 4 * page)
+    array = np.frombuffer(memory, np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for at in (0, 3 * page):
+        assert protect(ctypes.c_void_p(array.ctypes.data + at), ctypes.c_size_t(page), 0) == 0
+    yield array[page : 3 * page]
+    for at in (0, 3 * page):
+        protect(ctypes.c_void_p(array.ctypes.data + at), ctypes.c_size_t(page), 3)
+
+
+@given(
+    st.lists(st.sampled_from(TOKENS), max_size=60).map(b"".join) | st.binary(max_size=100),
+    st.sampled_from([b" ", b"1", b"\n", b"1:0.123456 ", b"\xff", b"-"]),
+)
+def test_no_byte_outside_the_buffer_is_touched(guarded, text, behind):
+    """The text ends `WINDOW` bytes in front of a guard page, or starts right behind one; what follows it is arbitrary."""
+    text += b"\n"
+    slack = (behind * WINDOW)[:WINDOW]
+    for start in (0, len(guarded) - len(text) - WINDOW):
+        piece = guarded[start : start + len(text) + WINDOW]
+        piece[:] = np.frombuffer(text + slack, np.uint8)
+        parse(piece, len(text))
+
+
+def test_kernel_refuses_what_it_cannot_read_safely():
+    text = np.frombuffer(bytearray(b"1 1:2 3:4\n" + bytes(WINDOW)), np.uint8)
+    assert parse(text, 10)[kernel.STATUS] == OK
+    assert parse(text, 9)[kernel.STATUS] == BAD_CALL  # no line feed
+    assert parse(text[:-1], 10)[kernel.STATUS] == BAD_CALL  # too few bytes behind
+    assert parse(text, 10, room=4)[kernel.STATUS] == BAD_CALL  # arrays too small
+
+
+def test_blanks_in_front_of_line_ends(tmp_path):
+    """As the libsvm data sets have them."""
     text = b"+1 1:0.7 3:1 \n-1 2:1 \n"
     X, _ = read_text(tmp_path, text)
     same_bits(X, load_svmlight_file(io.BytesIO(text))[0])

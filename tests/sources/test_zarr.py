@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError

@@ -1,0 +1,407 @@
+"""The commands, as people run them: arguments, files, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from sklearn.exceptions import ConvergenceWarning
+
+from streamkm import StreamKMeans, __version__
+from streamkm.cli import main
+from streamkm.errors import InvalidInputError
+from streamkm.output import OutputError, check_labels_target, write_labels, write_text
+
+TOP = Path(__file__).parents[1]
+FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html"}
+
+
+def rows(n_rows=90, seed=0):
+    """Dense float32 (n_rows, 5) in three far groups."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n_rows, 5)) + 20 * (np.arange(n_rows) % 3)[:, None]).astype(np.float32)
+
+
+def svmlight(X):
+    return "".join("0 " + " ".join(f"{j + 1}:{value:.6g}" for j, value in enumerate(row)) + "\n" for row in X)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with the same rows as x.svm and x.npy."""
+    monkeypatch.chdir(tmp_path)
+    X = rows()
+    Path("x.svm").write_text(svmlight(X))
+    np.save("x.npy", X)
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    """Run a command in this process; give stdout and stderr."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if code != 1 and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def process(*arguments, **options):
+    """Run a command in a process of its own."""
+    path = os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "streamkm", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False, **options,
+    )  # fmt: skip
+
+
+def summary(directory="out"):
+    return json.loads(Path(directory, "summary.json").read_text())
+
+
+# fit
+
+
+def test_fit_writes_everything(folder):
+    output = run("fit", "x.svm", "-k", 3, "-o", "out", "--set", "estimator.random_state=0")
+    assert {path.name for path in Path("out").iterdir()} == FILES
+    labels = np.load("out/labels.npy")
+    assert labels.dtype == np.int32
+    assert len(set(zip(labels.tolist(), (np.arange(90) % 3).tolist(), strict=True))) == 3
+    assert np.array_equal(StreamKMeans.load("out/model.npz").predict("x.svm"), labels)
+    told = summary()
+    assert told["data"]["n_samples"] == 90
+    assert told["data"]["n_features"] == 5
+    result = told["result"]
+    assert result["counts"] == [30, 30, 30]
+    assert result["n_passes"] == 2
+    X = rows().astype(np.float64)
+    exact = sum(((X[labels == label] - X[labels == label].mean(axis=0)) ** 2).sum() for label in range(3))
+    assert result["objective"] == pytest.approx(exact, rel=1e-4)
+    assert result["objective_per_row"] == pytest.approx(exact / 90, rel=1e-4)
+    assert result["distortion"] is not None
+    stages = {stage["name"]: stage for stage in told["stages"]}
+    assert {"sketch", "seed", "lloyd", "assign"} <= set(stages)
+    assert stages["assign"]["rows"] == 90
+    assert stages["assign"]["read_bytes"] == Path("x.svm").stat().st_size
+    assert told["seconds"] == pytest.approx(sum(stage["seconds"] for stage in told["stages"]))
+    assert told["parameters"]["n_clusters"] == 3
+    assert told["versions"]["streamkm"] == __version__
+    # plain log lines, one a stage, as the output is no terminal; then the outcome
+    for stage in stages:
+        assert sum(line[8:].startswith(f" {stage}: ") for line in output.splitlines()) == 1, output
+    assert "clusters   3\n" in output
+    assert output.endswith("results    out\n")
+
+
+def test_formats_agree(folder):
+    for name in ("x.svm", "x.npy"):
+        run("fit", name, "-k", 3, "-o", name[-3:], "--no-report", "--set", "estimator.random_state=0")
+    assert np.array_equal(np.load("svm/labels.npy") < 0, np.load("npy/labels.npy") < 0)
+    assert summary("svm")["result"]["objective"] == pytest.approx(summary("npy")["result"]["objective"], rel=1e-4)
+
+
+def test_configuration_and_overrides(folder):
+    Path("c.yaml").write_text(
+        "data: {path: x.npy}\nestimator: {n_clusters: 2, max_iter: 7}\n"
+        "output: {directory: conf, report: false, labels: zarr}\n"
+    )
+    run("fit", "c.yaml")
+    assert summary("conf")["parameters"]["n_clusters"] == 2
+    assert {path.name for path in Path("conf").iterdir()} == FILES - {"labels.npy", "report.html"} | {"labels.zarr"}
+    run("fit", "c.yaml", "--set", "estimator.n_clusters=4", "-k", 3, "-o", "out", "--labels-format", "npy")
+    assert summary()["parameters"]["n_clusters"] == 3
+    assert summary()["parameters"]["max_iter"] == 7
+    assert Path("out/labels.npy").exists()
+
+
+def test_results_are_kept_unless_asked(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.random_state=0")
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    Path("bad.svm").write_text("1 1:oh\n")  # would be noticed when it is read
+    message = run("fit", "bad.svm", "-k", 2, "-o", "out", code=2)
+    assert message.startswith("streamkm: error: out holds results of an earlier run (labels.npy, model.npz")
+    assert "--overwrite" in message
+    # a run that fails later leaves them alone too
+    run("fit", "bad.svm", "-k", 2, "-o", "out", "--overwrite", code=2)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+    Path("out/notes.txt").write_text("mine")
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", "--labels-format", "zarr", "--no-report")
+    assert {path.name for path in Path("out").iterdir()} == (FILES - {"labels.npy", "report.html"}) | {
+        "labels.zarr", "notes.txt"
+    }  # fmt: skip
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", "--labels-format", "zarr", "--no-report")
+    assert len(np.unique(zarr.open_array("out/labels.zarr", mode="r")[:])) == 3
+
+
+def test_output_that_cannot_be(folder):
+    Path("file").write_text("")
+    assert "file is a file" in run("fit", "x.npy", "-k", 2, "-o", "file", code=2)
+    assert "file is a file" in run("fit", "x.npy", "-k", 2, "-o", "file/inner", code=2)
+    Path("locked").mkdir(mode=0o500)
+    if os.geteuid() != 0:  # root may write anywhere
+        assert "no permission" in run("fit", "x.npy", "-k", 2, "-o", "locked/out", code=2)
+
+
+def test_nothing_is_left_of_a_write_that_fails(folder, monkeypatch):
+    run("fit", "x.npy", "-k", 3, "-o", "out")
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(StreamKMeans, "save", full)
+    message = run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", code=2)
+    assert "streamkm: error: cannot write results in out: No space left on device" in message
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+
+
+def test_quiet_says_nothing(folder):
+    assert run("fit", "x.npy", "-k", 3, "-o", "out", "--quiet") == ""
+    assert run("assign", "out/model.npz", "x.npy", "-o", "y.npy", "-q") == ""
+    assert run("fit", "x.npy", "-k", 0, "-o", "out2", "--quiet", code=2).startswith("streamkm: error: ")
+
+
+def test_verbose_shows_the_plan_and_where_errors_were_raised(folder):
+    assert "plan: passes: 2" in run("fit", "x.npy", "-k", 3, "-o", "out", "-v")
+    assert "Traceback" in run("fit", "x.npy", "-k", 0, "-o", "out2", "-v", code=2)
+    assert "exclude each other" in run("fit", "x.npy", "-k", 3, "-o", "out3", "-v", "-q", code=2)
+
+
+def test_logging_and_warnings_are_put_back(folder):
+    logger = logging.getLogger("streamkm")
+    before = logger.level, list(logger.handlers), warnings.showwarning
+    run("fit", "x.npy", "-k", 3, "-o", "out", "-v")
+    assert (logger.level, logger.handlers, warnings.showwarning) == before
+
+
+def test_warnings_are_one_line(folder):
+    np.save("same.npy", np.ones((8, 2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", ConvergenceWarning)
+        output = run("fit", "same.npy", "-k", 3, "-o", "out")
+    assert "streamkm: warning: found 1 clusters, fewer than n_clusters=3" in output
+    assert summary()["result"]["n_clusters"] == 1
+
+
+def test_skipped_rows(folder):
+    X = rows()
+    X[7, 2] = np.nan
+    np.save("nan.npy", X)
+    assert "row" in run("fit", "nan.npy", "-k", 3, "-o", "out", code=2)
+    output = run("fit", "nan.npy", "-k", 3, "-o", "out", "--set", "estimator.on_invalid=skip")
+    assert "rows       90 (1 skipped)" in output
+    assert summary()["data"]["n_skipped"] == 1
+    assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7]
+
+
+# wrong usage and input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit"], "Missing argument"),
+        (["fit", "x.npy"], "say how many clusters: -k 10"),
+        (["fit", "x.npy", "-k", "many"], "'many' is not a valid integer"),
+        (["fit", "x.npy", "c.yaml"], "give one configuration (c.yaml) or data, not both"),
+        (["fit", "a.yaml", "b.yml"], "give one configuration (a.yaml) or data, not both"),
+        (["fit", "no.yaml"], "streamkm: error: no.yaml does not exist"),
+        (["fit", "no.npy", "-k", "2"], "no.npy"),
+        (["fit", "x.npy", "-k", "0"], "n_clusters=0; needed: an integer from 1"),
+        (["fit", "x.npy", "-k", "91"], "n_samples=90 should be >= n_clusters=91"),
+        (["fit", "x.npy", "-k", "2", "--set", "estimator.n_components=0"], "n_components=0"),
+        (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
+        (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),
+        (["fit", "x.npy", "-k", "2", "--labels-format", "csv"], "'csv' is not one of"),
+        (["fti", "x.npy"], "No such command"),
+        (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
+        (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
+        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data only"),
+        (["report", "no"], "'no' does not exist"),
+        (["report", "."], "has no complete results of streamkm fit"),
+    ],
+)
+def test_exit_code_2(folder, arguments, message):
+    output = run(*arguments, code=2)
+    assert message in output
+    assert "Traceback" not in output
+    if "Usage" not in output:
+        lines = [line for line in output.splitlines() if not line[:2].isdigit()]  # log lines start with the time
+        assert len(lines) == 1
+        assert lines[0].startswith("streamkm: error: ")
+
+
+def test_failures_of_ours_ask_for_a_report(folder, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(StreamKMeans, "fit", broken)
+    result = CliRunner().invoke(main, ["fit", "x.npy", "-k", "2", "-o", "out"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, RuntimeError)
+    assert any("Please report it" in note for note in result.exception.__notes__)
+
+
+# the other commands
+
+
+def test_plan_reads_and_writes_nothing(folder, monkeypatch):
+    monkeypatch.setattr("streamkm.sources.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
+    output = run("plan", "x.npy", "-k", 3)
+    assert "passes      2\n" in output
+    assert "results     streamkm-out\n" in output
+    planned = json.loads(run("plan", "x.npy", "-k", 3, "--json", "--set", "estimator.refine=2"))
+    assert planned["passes"] == 4
+    assert planned["n_features"] == 5
+    assert not Path("streamkm-out").exists()
+
+
+def test_inspect(folder):
+    output = run("inspect", "x.npy", "x.svm", "--set", "data.format=auto")
+    first, second = output.split("\n\n")
+    assert "rows          90\n" in first
+    assert "features      5\n" in first
+    assert "values        float32, dense" in first
+    assert "stored bytes  1,800" in first
+    assert "rows          about " in second
+    assert "features      known after one pass" in second
+    assert "sparse" in second
+
+
+def test_assign(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    assert "rows    90\nlabels  y.npy" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy")
+    expected = np.load("out/labels.npy")
+    assert np.array_equal(np.load("y.npy"), expected)
+    assert "y.npy exists" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy", code=2)
+    run("assign", "out/model.npz", "x.npy", "x.npy", "-o", "y.npy", "--overwrite")
+    assert np.array_equal(np.load("y.npy"), np.tile(expected, 2))
+    for _ in range(2):
+        run("assign", "out/model.npz", "x.npy", "-o", "new/y.zarr", "--overwrite")
+        assert np.array_equal(zarr.open_array("new/y.zarr", mode="r")[:], expected)
+    assert "written as .npy or .zarr" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
+    np.save("wide.npy", np.ones((4, 9)))
+    assert "9 features" in run("assign", "out/model.npz", "wide.npy", "-o", "z.npy", code=2)
+    assert not Path("z.npy").exists()
+
+
+def test_labels_never_replace_a_directory_of_other_things(folder):
+    Path("mine.zarr").mkdir()
+    with pytest.raises(OutputError, match="no Zarr array"):
+        check_labels_target("mine.zarr", overwrite=True)
+    with pytest.raises(OutputError, match="cannot write"):
+        write_labels("x.npy/y.npy", np.zeros(3, np.int32))
+
+
+def test_written_text_replaces_the_old(folder):
+    for text in ("a", "b"):
+        write_text("sub/t.txt", text)
+        assert Path("sub/t.txt").read_text() == text
+    assert os.listdir("sub") == ["t.txt"]
+
+
+def test_report_is_made_again(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    assert not Path("out/report.html").exists()
+    assert "out/report.html" in run("report", "out")
+    assert Path("out/report.html").read_text().count("data:image/png;base64,") == 3
+
+
+def test_version_and_help():
+    assert run("--version") == f"streamkm, version {__version__}\n"
+    assert set(main.commands) == {"fit", "plan", "inspect", "assign", "report"}
+    for name in main.commands:
+        assert "Options:" in run(name, "--help")
+    assert isinstance(main, click.Group)
+
+
+# processes
+
+
+def test_real_process(folder):
+    done = process("fit", "x.svm", "-k", 3, "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert "results    out\n" in done.stdout
+    assert " assign: " in done.stderr
+    done = process("fit", "x.svm", "-k", 3, "-o", "out")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("streamkm: error: out holds results")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom streamkm.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'numpy', 'scipy', 'sklearn', 'numba', 'dask', 'pydantic', 'yaml', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+INTERRUPTED = """
+import time
+from streamkm.cli import main
+from streamkm.estimators import StreamKMeans
+
+def fit(self, X):
+    print("fitting", flush=True)
+    time.sleep(60)
+
+StreamKMeans.fit = fit
+main(["fit", "x.npy", "-k", "3", "-o", "out"])
+"""
+
+FAILING = """
+from streamkm.cli import main
+from streamkm.estimators import StreamKMeans
+
+StreamKMeans.fit = lambda self, X: 1 / 0
+main(["fit", "x.npy", "-k", "3", "-o", "out"])
+"""
+
+
+def start(code, folder):
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": str(TOP)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_interrupt(folder):
+    with start(INTERRUPTED, folder) as running:
+        assert running.stdout.readline() == "fitting\n"
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.splitlines()[-1].startswith("streamkm: interrupted")
+    assert "Traceback" not in errors
+    assert not Path("out").exists()
+
+
+def test_failure_of_ours_in_a_process(folder):
+    with start(FAILING, folder) as running:
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "ZeroDivisionError" in errors
+    assert errors.rstrip().endswith("Please report it with the lines above.")
+
+
+def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
+    def two(*_):
+        raise InvalidInputError("first\nsecond")
+
+    monkeypatch.setattr(StreamKMeans, "plan", two)
+    assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"

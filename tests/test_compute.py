@@ -1,0 +1,310 @@
+"""Executors: results in order, one fixed tree of sums, few results in flight, errors; threads and a real Dask cluster."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from streamkm import compute
+from streamkm.compute import DaskCluster, LocalThreads, local_executor, open_executor
+from streamkm.errors import InvalidParameterError
+
+EXECUTORS = (1, 2, 4, "cluster")
+NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two processes of one thread each."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request):
+    chosen = request.getfixturevalue("client") if request.param == "cluster" else request.param
+    with open_executor(chosen) as opened:
+        yield opened
+
+
+def square(item, *shared):
+    return item * item + sum(shared)
+
+
+def slow_square(item):
+    time.sleep(0.001 * (item * 7 % 5))
+    return item * item
+
+
+def keep(item):
+    return np.full(3, item), item
+
+
+def add_step(state, item, factor):
+    """Floats whose sum depends on the order of additions."""
+    time.sleep(0.0005 * (item * 7 % 3))
+    value = factor / (1 + item) ** 1.5
+    return (value if state is None else state + value), item
+
+
+def add_combine(states):
+    total = states[0]
+    for state in states[1:]:
+        total += state
+    return total
+
+
+def trace_step(state, item):
+    return f"{state or ''}{item},", None
+
+
+def trace_combine(states):
+    return "(" + "|".join(states) + ")"
+
+
+def fail_at_7(item):
+    if item == 7:
+        raise KeyError("seven")
+    return item
+
+
+def fail_step(state, item):
+    return fail_at_7(item), None
+
+
+def fail_combine(states):
+    raise ArithmeticError("cannot join")
+
+
+def add_kept(item, addend):
+    return float(item.sum()) + addend
+
+
+def test_map_is_in_order(executor):
+    assert list(executor.map("test", slow_square, range(40))) == [i * i for i in range(40)]
+    assert list(executor.map("test", square, [], 1)) == []
+
+
+def test_map_passes_what_is_shared(executor):
+    shared = executor.share(100)
+    assert list(executor.map("test", square, iter(range(5)), shared, 1)) == [101, 102, 105, 110, 117]
+
+
+def test_what_is_held_can_be_used_again(executor):
+    handles, infos = zip(*executor.hold("test", keep, range(10)), strict=True)
+    assert infos == tuple(range(10))
+    for _ in range(2):
+        assert list(executor.map("test", add_kept, handles, 1)) == [3 * i + 1 for i in range(10)]
+
+
+@pytest.mark.parametrize("n_items", NUMBERS)
+def test_fold_is_bit_identical(n_items, client):
+    totals, orders = [], []
+    for chosen in (1, 2, 4, client):
+        outputs = []
+        with open_executor(chosen) as executor:
+            factor = executor.share(3.0)
+            total = executor.fold(
+                "test", add_step, add_combine, range(n_items), n_items, factor, on_output=outputs.append
+            )
+        totals.append(total)
+        orders.append(outputs)
+    assert len(set(totals)) == 1
+    np.testing.assert_allclose(totals[0], sum(3 / (1 + i) ** 1.5 for i in range(n_items)), rtol=1e-12)
+    assert all(outputs == list(range(n_items)) for outputs in orders)
+
+
+@pytest.mark.parametrize("large_state", [False, True])
+def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
+    for n_items in NUMBERS:
+        shapes = set()
+        for chosen in (1, 2, 4, client) if n_items < 30 else (1, 4):
+            with open_executor(chosen) as executor:
+                shapes.add(
+                    executor.fold("t", trace_step, trace_combine, iter(range(n_items)), n_items, large_state=large_state)
+                )
+        assert len(shapes) == 1, shapes
+        shape = shapes.pop()
+        flat = shape.replace("(", "").replace(")", "").replace("|", "")
+        assert flat == "".join(f"{i}," for i in range(n_items))  # every item once, in order
+
+
+def test_runs_are_never_long_nor_joins_wide():
+    for n_items in (1, 10, 1000, 100_000):
+        for n_runs in (compute.RUNS, compute.FEW_RUNS):
+            assert 1 <= compute.run_length(n_items, n_runs) <= compute.RUN_LENGTH
+    with open_executor(1) as executor:
+        shape = executor.fold("t", trace_step, trace_combine, range(5000), 5000)
+    depth = deepest = 0
+    for character in shape:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        deepest = max(deepest, depth)
+    assert deepest <= 5
+
+
+class CountedState:
+    """A state that says how many of its kind are alive."""
+
+    alive = 0
+    most = 0
+    lock = threading.Lock()
+
+    def __init__(self):
+        with self.lock:
+            CountedState.alive += 1
+            CountedState.most = max(CountedState.most, CountedState.alive)
+
+    def __del__(self):
+        with self.lock:
+            CountedState.alive -= 1
+
+
+def counted_step(state, item):
+    return state or CountedState(), None
+
+
+def counted_combine(states):
+    return CountedState()
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_few_states_are_alive(n_threads):
+    """1,000 states of k centers by d features would fill any memory."""
+    gc.collect()
+    CountedState.alive = CountedState.most = 0
+    with open_executor(n_threads) as executor:
+        total = executor.fold("t", counted_step, counted_combine, range(16_000), 16_000)
+    assert isinstance(total, CountedState)
+    levels = 4  # 1,000 runs, joined by eights
+    assert CountedState.most <= 2 * n_threads + 2 + levels * compute.ARITY
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("method", ["map", "hold"])
+def test_few_results_are_in_flight(n_threads, method):
+    """Work does not run ahead of whoever takes the results, and items are drawn as they are needed."""
+    drawn, done = Counter(), Counter()
+
+    def items():
+        for i in range(100):
+            drawn["items"] += 1
+            yield i
+
+    def work(item):
+        done["calls"] += 1
+        return item, item
+
+    with open_executor(n_threads) as executor:
+        results = getattr(executor, method)("t", work, items())
+        assert drawn["items"] == 0
+        for taken in range(1, 101):
+            next(results)
+            if taken % 10 == 0:
+                time.sleep(0.002)
+            assert drawn["items"] <= taken + 2 * n_threads + 2
+            assert done["calls"] <= drawn["items"]
+    assert done["calls"] == 100
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_an_error_stops_the_work(n_threads):
+    started = Counter()
+
+    def work(item):
+        started["calls"] += 1
+        return fail_at_7(item)
+
+    with pytest.raises(KeyError, match="seven"), open_executor(n_threads) as executor:
+        list(executor.map("t", work, range(10_000)))
+    assert started["calls"] < 30
+    time.sleep(0.01)
+    assert started["calls"] < 30
+
+
+def test_errors_keep_their_type(executor):
+    with pytest.raises(KeyError, match="seven"):
+        list(executor.map("t", fail_at_7, range(20)))
+    with pytest.raises(KeyError, match="seven"):
+        executor.fold("t", fail_step, add_combine, range(20), 20)
+    with pytest.raises(ArithmeticError, match="cannot join"):
+        executor.fold("t", trace_step, fail_combine, range(200), 200)
+    assert list(executor.map("t", square, [3])) == [9]  # still of use
+
+
+def test_an_error_of_the_items_reaches_the_caller(executor):
+    def items():
+        yield from range(3)
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        list(executor.map("t", square, items()))
+
+
+def test_threads_end_with_the_executor():
+    before = threading.active_count()
+    with open_executor(3) as executor:
+        list(executor.map("t", slow_square, range(10)))
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("executor", [0, -1, 1.5, True, "threads", None, object()])
+def test_refuses_what_it_does_not_know(executor):
+    with pytest.raises(InvalidParameterError, match="executor="), open_executor(executor):
+        pass
+
+
+def test_an_int_is_a_number_of_threads():
+    with open_executor(3) as executor:
+        assert isinstance(executor, LocalThreads)
+        assert executor.n_workers == 3
+
+
+def test_auto_is_threads_without_a_client():
+    with open_executor("auto") as executor:
+        assert isinstance(executor, LocalThreads)
+        assert executor.n_workers >= 1
+
+
+
+
+def test_auto_is_the_active_client(client):
+    with client.as_current(), open_executor("auto") as executor:
+        assert isinstance(executor, DaskCluster)
+        assert executor.n_workers == 2
+        with local_executor(executor) as here:
+            assert isinstance(here, LocalThreads)
+
+
+def test_blas_has_one_thread_inside_only():
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    before = threads()
+    with open_executor(2):
+        assert set(threads()) <= {1}
+    assert threads() == before
+
+
+def test_nothing_stays_on_the_cluster(client):
+    with open_executor(client) as executor:
+        handles = [handle for handle, _ in executor.hold("test", keep, range(10))]
+        executor.fold("t", add_step, add_combine, range(50), 50, 1.0)
+    del handles, executor
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while any(client.has_what().values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(client.has_what().values())

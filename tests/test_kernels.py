@@ -1,0 +1,234 @@
+"""Kernels of a Lloyd step against their naive twins, dense and CSR, and that a row never depends on its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms
+from streamkm.kernels import countsketch, lloyd, splitting
+from tests import naive
+from tests.sources.matrices import sparse_matrices
+
+STORED = ("dense", "csr-32", "csr-64")
+FLOATS = (np.float32, np.float64)
+
+
+def store(X, how):
+    """Rows dense, or CSR with indices of so many bits."""
+    if how == "dense":
+        return X
+    stored = sp.csr_array(X)
+    index = np.int64 if how == "csr-64" else np.int32
+    return sp.csr_array((stored.data, stored.indices.astype(index), stored.indptr.astype(index)), shape=X.shape)
+
+
+def rows_and_centers(n_rows=301, n_features=13, n_clusters=11, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.where(rng.random((n_rows, n_features)) < 0.4, rng.normal(size=(n_rows, n_features)), 0).astype(dtype)
+    X[[0, n_rows // 2, -1]] = 0
+    return X, rng.normal(size=(n_clusters, n_features))
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n_clusters", [1, 2, 8, 9, 40])
+def test_nearest_and_second_nearest(how, dtype, n_clusters):
+    X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
+    table = CenterTable.build(centers, dtype)
+    labels, scores, seconds = table.nearest(store(X, how), seconds=True)
+    distances = naive.d2_matrix(X, centers)
+    np.testing.assert_array_equal(labels, distances.argmin(axis=1))
+    if n_clusters == 1:
+        assert np.isposinf(seconds).all()
+    else:
+        ahead = np.sort(distances)[:, 1] - distances.min(axis=1)
+        tolerance = 100 * np.finfo(dtype).eps
+        np.testing.assert_allclose(seconds.astype(float) - scores, ahead, atol=tolerance, rtol=tolerance)
+    assert labels.dtype == np.int32
+    without, same_scores, none = table.nearest(store(X, how))
+    np.testing.assert_array_equal(without, labels)
+    np.testing.assert_array_equal(same_scores, scores)
+    assert len(none) == 0
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n_clusters", [1, 11])
+def test_scores_are_d2_less_the_norm(how, dtype, n_clusters):
+    X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
+    table = CenterTable.build(centers, dtype)
+    wanted = naive.d2_matrix(X, centers) - (X.astype(np.float64) ** 2).sum(axis=1)[:, None]
+    tolerance = 100 * np.finfo(dtype).eps
+    got = table.scores(store(X, how))
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, atol=tolerance, rtol=tolerance)
+    np.testing.assert_allclose(table.nearest(store(X, how))[1], wanted.min(axis=1), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("how", STORED)
+def test_ties_go_to_the_lower_label(how):
+    centers = np.array([[4.0, 0], [1, 0], [-1, 0], [1, 0], [0, 1], [0, -1]])
+    X = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 3], [4, 0], [2.5, 0]])
+    labels, scores, seconds = CenterTable.build(centers, np.float64).nearest(store(X, how), seconds=True)
+    assert labels.tolist() == [1, 1, 2, 4, 0, 0]
+    np.testing.assert_allclose(seconds - scores, [0, 0, 2, 6, 9, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_row_is_computed_alike_whatever_comes_along(how, dtype):
+    X, centers = rows_and_centers(n_rows=700, n_features=37, dtype=dtype)
+    # near ties, which any other order of additions would decide otherwise
+    X[:, :] = (centers[0] + centers[1] + 1e-7 * np.random.default_rng(0).normal(size=X.shape)) / 2
+    table = CenterTable.build(centers[:2], dtype)
+    labels, scores, _ = table.nearest(store(X, how))
+    for start, stop in ((0, 1), (5, 6), (699, 700), (3, 300), (1, 700)):
+        some_labels, some_scores, _ = table.nearest(store(X[start:stop], how))
+        np.testing.assert_array_equal(some_labels, labels[start:stop])
+        np.testing.assert_array_equal(some_scores, scores[start:stop])
+    strided = np.asfortranarray(X) if how == "dense" else store(X, how)
+    np.testing.assert_array_equal(table.nearest(strided)[1], scores)
+
+
+@given(X=sparse_matrices(), n_clusters=st.integers(1, 9), seed=st.integers(0, 99))
+def test_step_on_any_matrix(X, n_clusters, seed):
+    """Whole numbers: everything is exact, ties included."""
+    centers = np.random.default_rng(seed).integers(0, 60, (n_clusters, X.shape[1])).astype(np.float64)
+    wanted_labels, wanted_d2 = naive.nearest(X, centers)
+    wanted_sums, wanted_counts = naive.sums_and_counts(X, wanted_labels, n_clusters)
+    for rows in (X, X.toarray()):
+        labels, _, _ = CenterTable.build(centers, np.float64).nearest(rows)
+        near = naive.d2_matrix(rows, centers)[np.arange(len(labels)), labels]
+        np.testing.assert_allclose(near, wanted_d2, rtol=1e-12)  # a tie may be broken by rounding of the shift
+        sums, counts = np.zeros_like(centers), np.zeros(n_clusters)
+        add_rows(rows, NO_WEIGHTS, wanted_labels.astype(np.int32), sums, counts)
+        np.testing.assert_array_equal(sums, wanted_sums)
+        np.testing.assert_array_equal(counts, wanted_counts)
+        d2 = row_d2(rows, wanted_labels.astype(np.int32), centers)
+        np.testing.assert_array_equal(d2, wanted_d2)
+        np.testing.assert_array_equal(row_d2norms(rows), (X.toarray().astype(np.float64) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_counts_and_distances(how, dtype, weighted):
+    X, centers = rows_and_centers(n_rows=900, dtype=dtype)
+    rng = np.random.default_rng(1)
+    labels = rng.integers(-1, len(centers) - 1, len(X)).astype(np.int32)
+    weights = rng.random(len(X)) * (rng.random(len(X)) < 0.8) if weighted else None
+    wanted = naive.sums_and_counts(X, labels, len(centers), weights)
+    sums, counts = np.ones_like(centers), np.ones(len(centers))  # they are added to
+    rows = store(X, how)
+    add_rows(rows, NO_WEIGHTS if weights is None else weights, labels, sums, counts)
+    np.testing.assert_allclose(sums - 1, wanted[0], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(counts - 1, wanted[1], rtol=1e-12, atol=1e-12)
+    d2 = row_d2(rows, labels, centers)
+    at_label = naive.d2_matrix(X, centers)[np.arange(len(X)), labels]
+    np.testing.assert_allclose(d2, np.where(labels < 0, 0, at_label), rtol=1e-12, atol=1e-12)
+    assert (d2[labels < 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [*((dtype, how) for dtype in (np.uint8, np.bool_, np.int32, np.int64) for how in STORED), (np.float16, "dense")],
+)
+def test_other_dtypes(dtype, how):
+    X = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 100, (50, 6)).astype(dtype)
+    centers = np.random.default_rng(1).integers(0, 100, (4, 6)).astype(np.float64)
+    rows = store(X, how)
+    labels, _, _ = CenterTable.build(centers, np.float64).nearest(rows)
+    wanted, wanted_d2 = naive.nearest(X, centers)
+    np.testing.assert_array_equal(labels, wanted)
+    np.testing.assert_allclose(row_d2(rows, labels, centers), wanted_d2, rtol=1e-12)
+    sums, counts = np.zeros_like(centers), np.zeros(4)
+    add_rows(rows, NO_WEIGHTS, labels, sums, counts)
+    np.testing.assert_array_equal(sums, naive.sums_and_counts(X, wanted, 4)[0])
+    np.testing.assert_array_equal(row_d2norms(rows), (X.astype(np.float64) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_distances_far_from_the_origin(how, dtype):
+    """By differences: exact to the rounding of the input, not to that of the squared norms."""
+    rng = np.random.default_rng(0)
+    X = (1e6 + rng.integers(0, 8, (40, 5))).astype(dtype)
+    centers = 1e6 + rng.integers(0, 8, (3, 5)).astype(np.float64)
+    labels = rng.integers(0, 3, 40).astype(np.int32)
+    wanted = naive.d2_matrix(X, centers)[np.arange(40), labels]
+    # CSR rows cannot take out the terms of the center without the rounding of its squared norm: 5e12 * 2^-52
+    np.testing.assert_allclose(row_d2(store(X, how), labels, centers), wanted, atol=0 if how == "dense" else 0.02)
+
+
+def test_products_far_from_the_origin_find_the_nearest_center():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 500)
+    for dtype in FLOATS:
+        centers = 1e6 + 100.0 * rng.normal(size=(4, 6))
+        X = (centers[y] + rng.normal(size=(500, 6))).astype(dtype)
+        np.testing.assert_array_equal(CenterTable.build(centers, dtype).nearest(X)[0], y)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_merged_norms_add_entries_that_meet(index):
+    indptr, indices = np.array([0, 4, 4, 7], index), np.array([2, 0, 2, 2, 1, 1, 4], index)
+    data = np.array([1, 5, 2, 3, 2, -2, 3], np.float32)
+    out = np.empty(3)
+    countsketch.merged_d2norms(5, indptr, indices, data, out)
+    assert out.tolist() == [36 + 25, 0, 9]
+
+
+def test_seconds_are_written_only_where_wanted():
+    X, centers = rows_and_centers(n_rows=20)
+    stored, table = sp.csr_array(X), CenterTable.build(centers, np.float64)
+    labels, scores, seconds = np.empty(20, np.int32), np.empty(20), np.empty(0)
+    lloyd.nearest_csr(stored.indptr, stored.indices, stored.data, table.table, table.bias, labels, scores, seconds)
+    np.testing.assert_array_equal(labels, naive.nearest(X, centers)[0])
+
+
+def split_both(X, rows, pair, n_steps, weights):
+    """Gain and halves by the dense and the CSR kernel."""
+    stored = sp.csr_array(X)
+    found = []
+    halves = np.zeros((2, X.shape[1]))
+    gain = splitting.split_dense(X, weights, rows, pair, n_steps, halves)
+    found.append((gain, halves))
+    halves = np.zeros((2, X.shape[1]))
+    arrays = (stored.indptr, stored.indices, stored.data)
+    gain = splitting.split_csr(*arrays, weights, rows, pair, n_steps, halves)
+    found.append((gain, halves))
+    return found
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 6])
+def test_split_is_two_means(dtype, weighted, n_steps):
+    X, _ = rows_and_centers(n_rows=200, n_features=9, dtype=dtype)
+    X[100:] += 1
+    rng = np.random.default_rng(2)
+    rows = np.sort(rng.permutation(200)[:120])
+    weights = rng.random(200) if weighted else NO_WEIGHTS
+    wanted_gain, wanted = naive.split(X[rows], 3, 110, n_steps, weights[rows] if weighted else None)
+    assert wanted_gain > 0
+    for gain, halves in split_both(X, rows, np.array([3, 110]), n_steps, weights):
+        np.testing.assert_allclose(gain, wanted_gain, rtol=1e-4)
+        np.testing.assert_allclose(halves, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_split_of_equal_rows_gains_nothing():
+    X = np.ones((10, 3), np.float32)
+    for gain, _ in split_both(X, np.arange(10), np.array([0, 1]), 6, NO_WEIGHTS):
+        assert gain == 0
+
+
+def test_split_ignores_rows_without_weight():
+    X = np.array([[0.0], [1], [10], [11], [500]], np.float32)
+    weights = np.array([1.0, 1, 1, 1, 0])
+    for gain, halves in split_both(X, np.arange(5), np.array([0, 2]), 3, weights):
+        np.testing.assert_allclose(gain, 100)
+        np.testing.assert_allclose(halves, [[0.5], [10.5]])
