@@ -28,22 +28,25 @@ def write(path: Path, n_rows: int) -> None:
         X = file.create_dataset("X", (n_rows, FEATURES), "f8", chunks=(1000, FEATURES))
         for start in range(0, n_rows, PART_ROWS):
             stop = min(start + PART_ROWS, n_rows)
-            X[start:stop] = centers[rng.integers(0, CLUSTERS, stop - start)] + rng.normal(0, 1, (stop - start, FEATURES))
+            X[start:stop] = centers[rng.integers(0, CLUSTERS, stop - start)] + rng.normal(
+                0, 1, (stop - start, FEATURES)
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=200_000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.h5"
         write(path, args.rows)
-        kmeans = StreamKMeans(CLUSTERS, sketch="countsketch", random_state=0).fit(f"{path}:/X")
+        kmeans = StreamKMeans(CLUSTERS, n_components=128, random_state=0).fit(f"{path}:/X")
         file_mb = path.stat().st_size / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak_mb = peak / (1e6 if sys.platform == "darwin" else 1e3)
     print(f"file {file_mb:,.0f} MB, peak memory {peak_mb:,.0f} MB, read {kmeans.n_passes_} times")
-    print(f"objective per row {kmeans.inertia_ / kmeans.n_samples_:.2f}, cluster sizes {sorted(kmeans.counts_.astype(int))}")
+    print(f"objective per row {kmeans.inertia_ / kmeans.n_samples_:.2f}")
+    print(f"cluster sizes {sorted(kmeans.counts_.astype(int).tolist())}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Cluster rows that a program makes: any function that returns a fresh iterator of chunks will do.
 
-    python stream_of_chunks.py
+python stream_of_chunks.py
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Cluster a Zarr array, by path or as an open array, and write the labels beside it.
 
-    python zarr_array.py
+python zarr_array.py
 """
 
 import tempfile

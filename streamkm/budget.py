@@ -6,11 +6,12 @@ Pure functions of the source's description and the parameters. May import source
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.model import Space
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
@@ -66,7 +67,7 @@ class Plan:
     n_components: int
     why_sketch: str
     sample_rows: int
-    assign_space: str | None
+    assign_space: Space | None
     memory: dict[str, int]
     available_bytes: int
 
@@ -83,8 +84,14 @@ class Plan:
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("assignment", f"in the {self.assign_space or 'original'} space"),
             ("passes", str(self.passes)),
-            ("bytes read", "unknown" if total is None else f"{_human(total)} ({self.passes} x {_human(total // self.passes)})"),
-            ("memory", f"{memory}; {_human(sum(self.memory.values()))} in all of {_human(self.available_bytes)} available"),
+            (
+                "bytes read",
+                "unknown" if total is None else f"{_human(total)} ({self.passes} x {_human(total // self.passes)})",
+            ),
+            (
+                "memory",
+                f"{memory}; {_human(sum(self.memory.values()))} in all of {_human(self.available_bytes)} available",
+            ),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def plan_fit(
     sketch: str,
     n_components: int | str,
     refine: int,
-    assign_space: str,
+    assign_space: Space | Literal["auto"],
     chunk_bytes: int | str,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
@@ -120,10 +127,12 @@ def plan_fit(
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_rows = max(n_clusters, min(sample_rows, SAMPLE_BYTES // max(1, row_bytes)))
     available = available_memory()
-    space = choose_space(source.n_features, n_clusters, assign_space, available)
+    space = None if assign_space == "auto" else assign_space
+    if space is None and source.n_features is not None:
+        space = choose_space(source.n_features, n_clusters, available)
     memory = {"chunks": 4 * size}
     if n_rows is not None:
-        memory["blocks"] = n_rows * (8 + block_row_bytes(source, row_bytes, kind, components))
+        memory["blocks"] = n_rows * (8 + block_row_bytes(source, row_bytes, components))
         memory["row sample"] = 2 * min(n_rows, sample_rows) * row_bytes
         memory["labels"] = 4 * n_rows
     width = components if space == "sketch" else source.n_features or components
@@ -174,7 +183,7 @@ def decoded_row_bytes(source: RowSource) -> int:
     return UNKNOWN_ROW_BYTES
 
 
-def block_row_bytes(source: RowSource, row_bytes: int, kind: str, n_components: int) -> int:
+def block_row_bytes(source: RowSource, row_bytes: int, n_components: int) -> int:
     """Bytes of a row once sketched, about."""
     if source.is_sparse:
         return min(8 * row_bytes // (4 + source.dtype.itemsize), 4 * n_components)
@@ -199,21 +208,16 @@ def choose_sketch(source: RowSource, sketch: str, n_components: int | str) -> tu
         if sketch == "auto" and d is not None and d <= m:
             return "identity", d, f"{d:,} features are no more than n_components={m:,}"
         return "countsketch", m, "as asked for"
+    enough = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
+    if sketch == "auto" and d is not None and d <= enough:
+        return "identity", d, f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
-        if sketch == "auto" and d is not None and d <= SPARSE_COMPONENTS:
-            return "identity", d, f"sparse rows of up to {SPARSE_COMPONENTS:,} features need none"
         return "countsketch", SPARSE_COMPONENTS, "sparse rows stay sparse, so that many components cost nothing"
-    if sketch == "auto" and d is not None and d <= DENSE_IDENTITY:
-        return "identity", d, f"dense rows of up to {DENSE_IDENTITY} features need none"
     return "countsketch", DENSE_COMPONENTS, "dense rows are clustered at the cost of m features instead of d"
 
 
-def choose_space(n_features: int | None, n_clusters: int, assign_space: str, available_bytes: int) -> str | None:
-    """Where rows are assigned: in the original space wherever the centers fit; None while d is not known."""
-    if assign_space != "auto":
-        return assign_space
-    if n_features is None:
-        return None
+def choose_space(n_features: int, n_clusters: int, available_bytes: int) -> Space:
+    """Where rows are assigned: in the original space wherever the centers fit."""
     centers_bytes = CENTER_COPIES * 8 * n_clusters * n_features
     return "original" if centers_bytes * CENTERS_SHARE <= available_bytes else "sketch"
 
@@ -240,7 +244,7 @@ def available_memory() -> int:
 def _human(n_bytes: int) -> str:
     size = float(n_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:  # noqa: PLR2004
+        if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"

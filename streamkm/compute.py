@@ -1,9 +1,10 @@
 """Where work runs: threads of this process, or a Dask cluster. The only module that knows which.
 
 Work is a function over items in order. `map` gives the results back in order; `hold` leaves the large part of each
-result where it was made; `fold` carries sums along runs of items. Runs and the tree that joins them depend on the number of items
-alone, so sums are bit-identical whatever the executor, the number of workers and the order of completion. Few results are in
-flight at a time. May import sources and below; never knows about sketches, clusters or files.
+result where it was made; `fold` carries sums along runs of items. Runs and the tree that joins them depend on the
+number of items alone, so sums are bit-identical whatever the executor, the number of workers and the order of
+completion. Few results are in flight at a time. May import sources and below; never knows about sketches, clusters or
+files.
 """
 
 from __future__ import annotations
@@ -72,9 +73,7 @@ class Executor(ABC):
     def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
         """Join a few states, in order, into one."""
 
-    def map(
-        self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any
-    ) -> Iterator[Any]:
+    def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
         """Yield ``function(item, *shared)`` in the order of the items."""
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 

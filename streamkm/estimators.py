@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,8 +24,8 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Settings, run_fit
-from streamkm.model import Model
-from streamkm.passes import Walk, distances, map_rows, nearest_d2, nearest_labels
+from streamkm.model import Metric, Model, Space
+from streamkm.passes import OnInvalid, Walk, distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -38,7 +38,7 @@ CHOICES = {
 }
 
 
-class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator):  # type: ignore[misc]
+class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -53,8 +53,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     n_components : int or "auto", default="auto"
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing), 256 for dense ones.
     init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
-        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random": sampled rows. An array: these
-        centers, without any search.
+        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
+        sampled rows. An array: these centers, without any search.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 1 for "k-means++", 10 for "random".
     max_iter : int, default=100
@@ -66,8 +66,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     refine : int, default=0
         Further passes, each an exact Lloyd step on all original rows.
     assign_space : {"auto", "original", "sketch"}, default="auto"
-        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a quarter of the
-        memory.
+        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
+        quarter of the memory.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
@@ -90,10 +90,11 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     counts_ : ndarray (k,)
         Rows of each cluster, or their total weight.
     inertia_ : float
-        Exact sum of squared distances of the rows to `cluster_centers_`, weighted, in float64, in the space of the assignment.
+        Exact sum of squared distances of the rows to `cluster_centers_`, weighted, in float64, in the space of the
+        assignment.
     distortion_ : float or None
-        Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough. None
-        where rows were assigned in the sketch.
+        Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.
+        None where rows were assigned in the sketch.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -101,8 +102,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     converged_ : bool
         Whether that stage ended by `tol`.
     history_ : list of dict
-        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "lloyd" all rows sketched, "polish" the
-        sampled original rows, "refine" all original rows.
+        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "lloyd" all rows sketched,
+        "polish" the sampled original rows, "refine" all original rows.
     stages_ : list of Stage
         Seconds, rows and bytes read of each stage.
     n_passes_ : int
@@ -147,12 +148,12 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
-        metric: str = "euclidean",
+        metric: Metric = "euclidean",
         refine: int = 0,
-        assign_space: str = "auto",
+        assign_space: Space | Literal["auto"] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
-        on_invalid: str = "raise",
+        on_invalid: OnInvalid = "raise",
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -199,8 +200,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
 
         Notes
         -----
-        Two passes over the data and `refine` more. O(nnz) for the sketch, O(nnz * k) for each assignment; memory for n sketched
-        rows, the sample and the centers.
+        Two passes over the data and `refine` more. O(nnz) for the sketch, O(nnz * k) for each assignment; memory for
+        n sketched rows, the sample and the centers.
         """
         self._check_parameters()
         source = self._open(X, reset=True)
@@ -398,17 +399,19 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             raise InvalidParameterError(f"tol={self.tol!r}; needed: a number from 0")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InvalidParameterError(f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, choices))}")
+                raise InvalidParameterError(
+                    f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, choices))}"
+                )
         if isinstance(self.init, str):
             if self.init not in ("k-means++", "random"):
                 raise InvalidParameterError(f"init={self.init!r}; needed: 'k-means++', 'random' or an array of centers")
-        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:  # noqa: PLR2004
+        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:
             raise InvalidParameterError(
                 f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
             )
 
 
-def _check_integer(name: str, value: Any, smallest: int, *, or_auto: bool = False) -> None:
+def _check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
         needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
         raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")

@@ -101,7 +101,9 @@ def run_fit(
     """
     streams = _named_streams(settings.seeds)
     sketch = make_sketch(plan, streams["sketch"])
-    rule = SampleRule.of(plan.sample_rows, int(streams["sample"].generate_state(1, np.uint64)[0]), walk.source.estimated_rows)
+    rule = SampleRule.of(
+        plan.sample_rows, int(streams["sample"].generate_state(1, np.uint64)[0]), walk.source.estimated_rows
+    )
     history: list[dict[str, Any]] = []
     with open_executor(executor) as workers:
         with progress.stage("sketch", plan.n_chunks) as stage:
@@ -109,7 +111,7 @@ def run_fit(
         check_clusters(settings.n_clusters, sketched.blocks.n_rows)
         with progress.stage("seed"), local_executor(workers) as here:
             start = _start(here, sketched, sketch, settings, streams)
-        space = plan.assign_space or choose_space(sketched.n_features, settings.n_clusters, "auto", available_memory())
+        space = plan.assign_space or choose_space(sketched.n_features, settings.n_clusters, available_memory())
         polished = space == "original" and not isinstance(sketch, IdentitySketch)
         with progress.stage("lloyd", settings.max_iter, "steps") as stage:
             record = _recorder(history, "lloyd", stage.advance)
@@ -133,9 +135,7 @@ def run_fit(
     distortion = _distortion(sketched, sketch, model, assigned.totals)
     view = sketched.sample.block(sketch, VIEW_ROWS).X
     view_labels = assigned.labels[sketched.sample.rows[:VIEW_ROWS]]
-    return Fit(
-        model, assigned.labels, assigned.totals, distortion, result, tuple(history), sketched, view, view_labels
-    )
+    return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), sketched, view, view_labels)
 
 
 def make_sketch(plan: Plan, seed: np.random.SeedSequence) -> Sketch:
@@ -196,9 +196,7 @@ def _iterate(
     return lloyd(sketched.blocks, start, max_iter=max_iter, tol=tol, on_step=record)
 
 
-def _recorder(
-    history: list[dict[str, Any]], stage: str, advance: Callable[[float], None]
-) -> Callable[[float], None]:
+def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[float], None]) -> Callable[[float], None]:
     """A function that notes the inertia of each step."""
 
     def record(inertia: float) -> None:

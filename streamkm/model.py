@@ -16,9 +16,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, Matrix, row_d2norms, working_dtype
+from streamkm.cluster.blocks import CenterTable, row_d2norms
 from streamkm.cluster.lloyd import merged
 from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch, sketch_from_dict
 
 FORMAT = 1
@@ -114,8 +115,10 @@ class Model:
             raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
         if header.get("format") != FORMAT:
             raise ModelFileError(f"{os.fspath(path)} has format {header.get('format')}; this release reads {FORMAT}")
-        if centers.dtype != np.float64 or centers.ndim != 2:  # noqa: PLR2004
-            raise ModelFileError(f"{os.fspath(path)}: centers of {centers.dtype} {centers.shape}; needed: float64 (k, d)")
+        if centers.dtype != np.float64 or centers.ndim != 2:
+            raise ModelFileError(
+                f"{os.fspath(path)}: centers of {centers.dtype} {centers.shape}; needed: float64 (k, d)"
+            )
         sketch = sketch_from_dict(header["sketch"])
         model = cls(centers, header["n_features"], header["metric"], header["space"], sketch)
         return model, header["parameters"]

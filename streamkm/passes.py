@@ -12,13 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, Matrix, add_rows, row_d2, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
 from streamkm.cluster.lloyd import Blocks, Totals, join_totals
+from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
+from streamkm.matrices import Matrix
 from streamkm.model import Metric, Model, normalized
 from streamkm.progress import Stage
-from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.sketches import Sketch
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 
@@ -208,9 +209,7 @@ class _Info:
     total_d2norm: float
 
 
-def _sketch_item(
-    item: Item, shared: tuple[Walk, Sketch, SampleRule]
-) -> tuple[Block, tuple[_Info, Candidates]]:
+def _sketch_item(item: Item, shared: tuple[Walk, Sketch, SampleRule]) -> tuple[Block, tuple[_Info, Candidates]]:
     walk, sketch, rule = shared
     rows = walk.read(item)
     sketched = as_block_matrix(sketch.apply(rows.X))
@@ -265,8 +264,8 @@ class Assigned:
     labels : int32 (n,)
         -1 for invalid rows.
     totals : Totals
-        Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in the model's
-        space.
+        Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
+        the model's space.
     """
 
     labels: NDArray[np.int32]
@@ -391,7 +390,9 @@ def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
 
 
 def _changed(walk: Walk) -> InvalidInputError:
-    return InvalidInputError(f"{walk.source.name} gave other rows than in the pass before; it must not change during a fit")
+    return InvalidInputError(
+        f"{walk.source.name} gave other rows than in the pass before; it must not change during a fit"
+    )
 
 
 def _describe_invalid(source: RowSource, X: Matrix, places: NDArray[np.int64], row: int) -> str:

@@ -72,7 +72,9 @@ class Progress:
             if bar is not None:
                 bar.close()
         self.stages.append(stage)
-        logger.info("%s: %.2f s, %s rows, %s bytes read", name, stage.seconds, f"{stage.rows:,}", f"{stage.read_bytes:,}")
+        logger.info(
+            "%s: %.2f s, %s rows, %s bytes read", name, stage.seconds, f"{stage.rows:,}", f"{stage.read_bytes:,}"
+        )
 
 
 class _Bar:
@@ -80,7 +82,14 @@ class _Bar:
 
     def __init__(self, name: str, total: float | None, unit: str):
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self._progress = Progress(
             TextColumn("{task.description:<10}"),

@@ -150,9 +150,10 @@ def plot_sizes(counts: ArrayLike) -> Figure:
         panel.set_xticks(positions, [str(label) for label in order], fontsize=9 if len(ranked) <= 25 else 7)
         panel.set_xlabel("cluster label, largest first")
     else:
-        panel.fill_between(positions - 0.5, ranked, step="post", color=_COLOURS[0], linewidth=0)
+        panel.stairs(ranked, np.arange(len(ranked) + 1) + 0.5, fill=True, color=_COLOURS[0])
         panel.set_xlabel("clusters, largest first")
     panel.set_xlim(0.4, len(ranked) + 0.6)
+    panel.set_ylim(bottom=0)
     panel.set_ylabel("rows")
     positive = ranked[ranked > 0]
     if len(positive) and positive[0] > 50 * positive[-1]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_STAGE = ("name", "seconds", "read_bytes", "rows")
 _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
@@ -64,9 +64,7 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
             "counts": estimator.counts_,
         },
         "seconds": sum(stage.seconds for stage in estimator.stages_),
-        "stages": [
-            {key: value for key, value in asdict(stage).items() if key != "on_advance"} for stage in estimator.stages_
-        ],
+        "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
         "parameters": estimator.get_params(),
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},

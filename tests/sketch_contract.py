@@ -65,7 +65,9 @@ class SketchContract:
         sketch = self.make_sketch()
         values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
 
-        @given(cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans())
+        @given(
+            cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans()
+        )
         def check(cuts, density, sparse):
             X = values * (whole_numbers(density) > 0)
             X = sp.csr_array(X) if sparse else X

@@ -166,6 +166,12 @@ def test_nothing_is_left_of_a_write_that_fails(folder, monkeypatch):
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 
+def test_bars_where_asked(folder):
+    output = run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.progress=true")
+    assert "assign" in output
+    assert summary()["stages"][0]["name"] == "sketch"
+
+
 def test_quiet_says_nothing(folder):
     assert run("fit", "x.npy", "-k", 3, "-o", "out", "--quiet") == ""
     assert run("assign", "out/model.npz", "x.npy", "-o", "y.npy", "-q") == ""

@@ -130,7 +130,9 @@ def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
         for chosen in (1, 2, 4, client) if n_items < 30 else (1, 4):
             with open_executor(chosen) as executor:
                 shapes.add(
-                    executor.fold("t", trace_step, trace_combine, iter(range(n_items)), n_items, large_state=large_state)
+                    executor.fold(
+                        "t", trace_step, trace_combine, iter(range(n_items)), n_items, large_state=large_state
+                    )
                 )
         assert len(shapes) == 1, shapes
         shape = shapes.pop()
@@ -273,8 +275,6 @@ def test_auto_is_threads_without_a_client():
     with open_executor("auto") as executor:
         assert isinstance(executor, LocalThreads)
         assert executor.n_workers >= 1
-
-
 
 
 def test_auto_is_the_active_client(client):

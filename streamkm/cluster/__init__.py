@@ -1,0 +1,1 @@
+"""Clustering of blocks: seeding, Lloyd, local search, and the row sample."""

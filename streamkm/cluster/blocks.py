@@ -1,8 +1,8 @@
 """What clustering sees: blocks of rows, and tables of centers laid out for the kernels.
 
 A block is a sketched chunk with the squared norms of its rows. A `CenterTable` finds nearest centers for any rows,
-dense or CSR, in the same way whatever rows come along: dense products are made in batches of one fixed shape, so that a row's label
-never depends on its neighbours. May import kernels and below; never sees a source or a file.
+dense or CSR, in the same way whatever rows come along: dense products are made in batches of one fixed shape, so that
+a row's label never depends on its neighbours. May import kernels and below; never sees a source or a file.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
+from streamkm.matrices import Matrix, as_working, matrix_bytes, working_dtype
 
-Matrix = NDArray[Any] | sp.csr_array
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
 LANES = 8  # a table's columns are padded to whole vectors
@@ -42,14 +41,16 @@ class Block:
 
     @property
     def n_rows(self) -> int:
+        """Rows."""
         return int(self.X.shape[0])
 
     @property
     def n_bytes(self) -> int:
-        stored = self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes if sp.issparse(self.X) else self.X.nbytes
-        return int(stored + self.d2norms.nbytes + self.weights.nbytes)
+        """Bytes in memory."""
+        return int(matrix_bytes(self.X) + self.d2norms.nbytes + self.weights.nbytes)
 
     def total_weight(self) -> float:
+        """Sum of the weights."""
         return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
 
     def total_d2norm(self) -> float:
@@ -93,6 +94,7 @@ class CenterTable:
 
     @property
     def n_clusters(self) -> int:
+        """K."""
         return self.centers.shape[0]
 
     def nearest(self, X: Matrix, *, seconds: bool = False) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
@@ -166,16 +168,6 @@ def dense_batches(X: NDArray[Any], n_batch: int, dtype: Any) -> Iterator[tuple[i
         buffer[: len(rows)] = rows
         buffer[len(rows) :] = 0
         yield start, buffer
-
-
-def working_dtype(dtype: Any) -> np.dtype[Any]:
-    """float64 for types that float32 cannot hold exactly, float32 for the others."""
-    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
-
-
-def as_working(values: NDArray[Any]) -> NDArray[Any]:
-    """The values in their `working_dtype`; no copy where they have it."""
-    return values.astype(working_dtype(values.dtype), copy=False)
 
 
 def row_d2norms(X: Matrix) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Lloyd's algorithm on blocks, wherever they are held, and the sums that every step and every pass gathers.
 
-The loop and its stopping rule are here; one step on one block is the kernels' work. Sums are float64, gathered in block order in
-a fixed tree. May import compute and below; never sees a source or a file.
+The loop and its stopping rule are here; one step on one block is the kernels' work. Sums are float64, gathered in
+block order in a fixed tree. May import compute and below; never sees a source or a file.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable, add_rows, row_d2
 from streamkm.compute import Executor
+from streamkm.matrices import Matrix
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class Totals:
 
     @classmethod
     def zeros(cls, n_clusters: int, n_components: int) -> Totals:
+        """Start empty."""
         return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
 
     def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,8 +141,8 @@ def lloyd(
 ) -> LloydResult:
     """Run Lloyd's algorithm.
 
-    O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to the row
-    farthest from its center.
+    O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to
+    the row farthest from its center.
 
     Parameters
     ----------
@@ -225,7 +226,7 @@ def _farthest(block: Block, table: CenterTable, n_wanted: int) -> tuple[NDArray[
     return d2[top], densified(X, top, table.centers.shape[1])
 
 
-def merged(X: NDArray[Any] | sp.csr_array) -> NDArray[Any] | sp.csr_array:
+def merged(X: Matrix) -> Matrix:
     """The same rows with entries that repeat an index added up; dense rows as they are."""
     if isinstance(X, np.ndarray):
         return X
@@ -234,7 +235,7 @@ def merged(X: NDArray[Any] | sp.csr_array) -> NDArray[Any] | sp.csr_array:
     return copy
 
 
-def densified(X: NDArray[Any] | sp.csr_array, rows: NDArray[np.intp], n_components: int) -> NDArray[np.float64]:
+def densified(X: Matrix, rows: NDArray[np.intp], n_components: int) -> NDArray[np.float64]:
     """Chosen rows as float64 (len(rows), n_components)."""
     if isinstance(X, np.ndarray):
         return X[rows].astype(np.float64)

@@ -1,8 +1,8 @@
 """Leaving local optima: take a center from where it is hardly missed to where a cluster holds two.
 
 Works on the sampled rows, in one process. Each round compares, for all clusters at once, the cost of removing a center
-(every row of it falls to its second nearest) with the gain of splitting one (2-means inside it), makes the swaps that pay, and keeps
-them if a few Lloyd steps confirm it. May import lloyd, blocks and below.
+(every row of it falls to its second nearest) with the gain of splitting one (2-means inside it), makes the swaps that
+pay, and keeps them if a few Lloyd steps confirm it. May import lloyd, blocks and below.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable
+from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import Blocks, lloyd
 from streamkm.compute import Executor
 from streamkm.kernels import splitting
@@ -35,8 +34,8 @@ def split_merge(
 ) -> NDArray[np.float64]:
     """Improve centers by swaps until none pays.
 
-    One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers, and
-    the Lloyd steps.
+    One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers,
+    and the Lloyd steps.
 
     Parameters
     ----------
@@ -56,8 +55,9 @@ def split_merge(
 
     References
     ----------
-    The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search algorithm for the
-    clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost instead of at random.
+    The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search algorithm
+    for the clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost instead of at
+    random.
     """
     n_swaps = max(1, len(centers) // 8)
     inertia = lloyd(pieces, centers, max_iter=1, tol=0).inertia
@@ -120,9 +120,10 @@ def _swaps(
 def _removal_costs(pieces: Blocks, centers: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Labels (n,), and for each cluster what its rows lose when they fall to their second nearest centers (k,)."""
     table = pieces.executor.share(pieces.table(centers))
-    labels, losses = zip(*pieces.executor.map("search", _losses, pieces.handles, table), strict=True)
-    labels = np.concatenate(labels)
-    return labels, np.bincount(labels, np.concatenate(losses), minlength=len(centers))
+    found = list(pieces.executor.map("search", _losses, pieces.handles, table))
+    labels = np.concatenate([part for part, _ in found])
+    losses = np.concatenate([part for _, part in found])
+    return labels, np.bincount(labels, losses, minlength=len(centers)).astype(np.float64)
 
 
 def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -153,7 +154,7 @@ def _split(task: tuple[NDArray[np.int64], NDArray[np.float64]], whole: Block) ->
         first = int(trial[0] * len(rows))
         pair = np.array([first, (first + 1 + int(trial[1] * (len(rows) - 1))) % len(rows)])
         halves = np.zeros_like(best)
-        if sp.issparse(X):
+        if not isinstance(X, np.ndarray):
             gain = splitting.split_csr(X.indptr, X.indices, X.data, whole.weights, rows, pair, SPLIT_STEPS, halves)
         else:
             gain = splitting.split_dense(X, whole.weights, rows, pair, SPLIT_STEPS, halves)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, add_rows
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, densified, lloyd
-from streamkm.cluster.sample import Sample, matrix_bytes
+from streamkm.cluster.sample import Sample
 from streamkm.cluster.starting import PIECES
 from streamkm.compute import Executor
+from streamkm.matrices import matrix_bytes
 from streamkm.sketches import Sketch
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data

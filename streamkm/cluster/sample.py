@@ -1,22 +1,24 @@
 """The row sample: original rows, kept while the data are sketched.
 
-The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone: not on chunks, workers or timing.
-In order of their hashes, every prefix of the sample is a uniform sample too. May import sketches, blocks and below.
+The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone: not on chunks,
+workers or timing. In order of their hashes, every prefix of the sample is a uniform sample too. May import sketches,
+blocks and below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, Matrix, row_d2norms, working_dtype
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places
+from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch
 
 HIGHEST = np.iinfo(np.int64).max
@@ -104,7 +106,7 @@ class Sample:
         """The rows as floats in their original features, cut into pieces."""
         cuts = np.linspace(0, len(self.rows), n_pieces + 1).astype(int)
         blocks = []
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts):
             if stop > start:
                 X = as_block_matrix(self.X[start:stop])
                 blocks.append(Block(X, row_d2norms(X), self.weights[start:stop]))
@@ -160,13 +162,11 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     picked = [part[np.sort(order[homes == home]) - starts[home]] for home, part in enumerate(parts)]
     ranks = np.empty(len(order), np.intp)
     ranks[np.argsort(order, kind="stable")] = np.arange(len(order))
-    return stacked(picked, n_features)[ranks]
+    return stacked_csr(picked, n_features)[ranks]
 
 
-def stacked(parts: Sequence[Matrix], n_features: int | None = None) -> Matrix:
-    """Rows one under the other; CSR parts may differ in width (None: as wide as the widest)."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr_array:
+    """CSR rows one under the other; parts may differ in width (None: as wide as the widest)."""
     width = n_features or max(part.shape[1] for part in parts)
     widened = [sp.csr_array((part.data, part.indices, part.indptr), shape=(part.shape[0], width)) for part in parts]
     return sp.csr_array(sp.vstack(widened, format="csr")) if len(widened) > 1 else widened[0]
@@ -186,10 +186,3 @@ def sketched_d2norms(X: Matrix) -> NDArray[np.float64]:
     out = np.empty(X.shape[0])
     merged_d2norms(X.shape[1], X.indptr, X.indices, X.data, out)
     return out
-
-
-def matrix_bytes(X: Matrix | Any) -> int:
-    """Bytes that rows take in memory."""
-    if isinstance(X, np.ndarray):
-        return int(X.nbytes)
-    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)

@@ -16,8 +16,8 @@ from streamkm.cluster.lloyd import densified
 def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
     """Choose rows as initial centers by greedy k-means++.
 
-    Each center is the best of ``2 + log(k)`` rows drawn with probability proportional to weight times squared distance to the
-    centers so far. O(n * m * k log k) for dense rows, O(nnz * k log k) for sparse ones.
+    Each center is the best of ``2 + log(k)`` rows drawn with probability proportional to weight times squared
+    distance to the centers so far. O(n * m * k log k) for dense rows, O(nnz * k log k) for sparse ones.
 
     Parameters
     ----------

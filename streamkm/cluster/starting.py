@@ -1,12 +1,13 @@
 """Centers to start from, found on the sampled rows: seeding, Lloyd there, local search there.
 
-Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats many full starts. May
-import the other modules of cluster and below.
+Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats
+many full starts. May import the other modules of cluster and below.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +21,9 @@ from streamkm.compute import Executor
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
-SEARCH_ROWS_PER_CLUSTER = 200  # fewer, and halves of clusters are noise; more, and rounds get slow without getting better
+SEARCH_ROWS_PER_CLUSTER = (
+    200  # fewer, and halves of clusters are noise; more, and rounds get slow without getting better
+)
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
@@ -89,7 +92,7 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     cuts = np.unique(np.linspace(0, block.n_rows, n_pieces + 1).astype(int))
     return [
         Block(block.X[start:stop], block.d2norms[start:stop], block.weights[start:stop])
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+        for start, stop in pairwise(cuts)
     ]
 
 

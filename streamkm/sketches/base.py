@@ -1,18 +1,14 @@
 """The contract of sketches: maps R^d -> R^m that are applied row by row.
 
-A sketch is a small immutable value: what it does to feature j depends on (seed, j) alone. Row i of the result depends on row i of
-the input alone, so chunks can be sketched in any order, on any machine. May import kernels and errors.
+A sketch is a small immutable value: what it does to feature j depends on (seed, j) alone. Row i of the result depends
+on row i of the input alone, so chunks can be sketched in any order, on any machine. May import kernels and errors.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
-
-Matrix = NDArray[Any] | sp.csr_array
+from streamkm.matrices import Matrix
 
 
 @runtime_checkable
@@ -50,8 +46,3 @@ class Sketch(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved model needs to make the sketch again: JSON values."""
-
-
-def as_float(X: NDArray[Any]) -> NDArray[Any]:
-    """Dense rows in float32 where that holds their values exactly, else float64."""
-    return X.astype(np.float32 if np.can_cast(X.dtype, np.float32) else np.float64, copy=False)

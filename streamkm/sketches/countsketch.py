@@ -1,7 +1,7 @@
 """CountSketch: every feature is added, with a random sign, to one of m components.
 
-The map of Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017 (there R = (Q Phi)'), with hashed bucket and
-sign. Time O(nnz), whatever m.
+The map of Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017 (there R = (Q Phi)'), with hashed
+bucket and sign. Time O(nnz), whatever m.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidParameterError
 from streamkm.kernels import countsketch as kernels
 from streamkm.kernels.hashing import hash_features
-from streamkm.sketches.base import Matrix, as_float
+from streamkm.matrices import Matrix, as_working, working_dtype
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 DENSE_SHARE = 4  # a sparse row whose entries fill more than 1 / DENSE_SHARE of the components is sketched densely
@@ -62,8 +62,8 @@ class CountSketch:
         Returns
         -------
         ndarray (n, m), float32 or float64
-            For dense rows (float64 where float32 cannot hold the input), and for CSR rows whose entries fill more than a
-            quarter of the components on average.
+            For dense rows (float64 where float32 cannot hold the input), and for CSR rows whose entries fill more
+            than a quarter of the components on average.
         csr_array (n, m), float32
             For other CSR rows. Entries that meet in a component stay side by side.
         """
@@ -93,15 +93,15 @@ class CountSketch:
     def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
         buckets, signs = self.hash(0, X.shape[1])
         n_batch = max(4, BATCH_ENTRIES // max(1, X.shape[1]) // 4 * 4)
-        out = np.empty((X.shape[0], self.n_components), as_float(X[:0]).dtype)
+        out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         for start in range(0, X.shape[0], n_batch):
-            batch = np.ascontiguousarray(as_float(X[start : start + n_batch]))
+            batch = np.ascontiguousarray(as_working(X[start : start + n_batch]))
             kernels.sketch_dense(batch, buckets, signs, out[start : start + n_batch])
         return out
 
     def _apply_csr_to_dense(self, X: sp.csr_array) -> NDArray[Any]:
         out = np.zeros((X.shape[0], self.n_components), np.float32)
         kernels.sketch_csr_to_dense(
-            np.uint64(self.seed), np.uint64(self.n_components), X.indptr, X.indices, as_float(X.data), out
+            np.uint64(self.seed), np.uint64(self.n_components), X.indptr, X.indices, as_working(X.data), out
         )
         return out

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+import scipy.sparse as sp
+
 from streamkm.errors import InvalidInputError
-from streamkm.sketches.base import Matrix, as_float
+from streamkm.matrices import Matrix, as_working
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +29,9 @@ class IdentitySketch:
     def apply(self, X: Matrix) -> Matrix:
         if X.shape[1] > self.n_components:
             raise InvalidInputError(f"rows with {X.shape[1]} features; needed: {self.n_components}")
-        if not hasattr(X, "indptr"):
-            return as_float(X)
-        import scipy.sparse as sp
-
-        return sp.csr_array((as_float(X.data), X.indices, X.indptr), shape=(X.shape[0], self.n_components))
+        if isinstance(X, np.ndarray):
+            return as_working(X)
+        return sp.csr_array((as_working(X.data), X.indices, X.indptr), shape=(X.shape[0], self.n_components))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "n_components": self.n_components}

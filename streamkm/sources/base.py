@@ -1,7 +1,8 @@
 """The contract of row sources: where rows come from, and in which pieces.
 
 A source is cheap to pickle (a path and options, never an open file) and repeatable: reading a chunk again, in any
-process, gives the same rows. Nothing here knows about sketches or clusters. May import errors only.
+process, gives the same rows. Nothing here knows about sketches or clusters. May import
+matrices and errors.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Matrix = NDArray[Any] | sp.csr_array
+from streamkm.matrices import Matrix
 
 
 @dataclass(frozen=True, slots=True)

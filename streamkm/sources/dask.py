@@ -22,8 +22,9 @@ from dask.local import get_sync
 from dask.optimization import cull
 
 from streamkm.errors import InvalidInputError
+from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
-from streamkm.sources.base import Chunk, ChunkedSource, Matrix, Rows, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
@@ -88,11 +89,12 @@ class DaskSource(ChunkedSource):
         What was persisted on a cluster is fetched from there.
         """
         block = self._block_of(chunk)
-        graph, keys = self._row_graph(block)
-        if any(hasattr(task, "client") and hasattr(task, "result") for task in graph.values()):
+        graph, keys = self._whole_graph()
+        if graph is None:
             columns = compute(*self._columns(block))
         else:
-            columns = get_sync(graph, keys)
+            row = list(keys[block])
+            columns = get_sync(cull(graph, row)[0], row)
         X = self._block(block)(list(columns))
         return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
 
@@ -108,7 +110,7 @@ class DaskSource(ChunkedSource):
         return delayed(self._block(block))(self._columns(block))
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph", "_delayed")}
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
         return {**state, "_array": cloudpickle.dumps(self._array)}
 
@@ -125,7 +127,8 @@ class DaskSource(ChunkedSource):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._graph: tuple[Any, Any] | None = None
+        self._delayed: Any = None
+        self._graph: tuple[dict[Any, Any] | None, list[Any]] | None = None
 
     def _block_of(self, chunk: Chunk) -> int:
         if self._unknown_rows:
@@ -135,19 +138,23 @@ class DaskSource(ChunkedSource):
         return int(np.searchsorted(starts, chunk.start, side="right")) - 1
 
     def _columns(self, block: int) -> list[Any]:
-        """Give the column blocks of a row-block, each a Delayed."""
-        return list(self._array.blocks[block].to_delayed().ravel())
+        """Give the column blocks of a row-block, each a Delayed; all of them share one graph, which is made once."""
+        with self._lock:
+            if self._delayed is None:
+                self._delayed = self._array.to_delayed()
+            return list(self._delayed[block])
 
-    def _row_graph(self, block: int) -> tuple[Any, list[Any]]:
-        """Give what one row-block depends on, and the keys of its column blocks."""
+    def _whole_graph(self) -> tuple[dict[Any, Any] | None, list[Any]]:
+        """Give the optimized graph, made once, and the keys of the blocks; None where parts of it are on a cluster."""
         with self._lock:
             if self._graph is None:
-                (array,) = optimize(self._array)
-                self._graph = (dict(array.__dask_graph__()), array.__dask_keys__())
-        graph, keys = self._graph
-        row = list(keys[block])
-        needed, _ = cull(graph, row)
-        return needed, row
+                tasks = self._array.__dask_graph__().values()
+                if any(hasattr(task, "client") and hasattr(task, "result") for task in tasks):
+                    self._graph = (None, [])
+                else:
+                    (array,) = optimize(self._array)
+                    self._graph = (dict(array.__dask_graph__()), array.__dask_keys__())
+            return self._graph
 
     def _block(self, block: int) -> _Block:
         return _Block(

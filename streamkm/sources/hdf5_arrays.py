@@ -26,6 +26,10 @@ from streamkm.sources.stored import FileArray, StoredArray, open_binary, read_fu
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
+# the table of where chunks are takes 16 bytes a chunk
+_MOST_CHUNKS = 1 << 22
+# in the order in which they were applied
+_DIRECT_FILTERS = ((), (_DEFLATE,), (_SHUFFLE,), (_SHUFFLE, _DEFLATE))
 
 
 class Hdf5Array(StoredArray):
@@ -182,22 +186,29 @@ class _DirectChunks:
         return True
 
     def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
-        stored = bytearray(int(self.sizes[i, j]))
-        if read_fully(file, memoryview(stored), int(self.offsets[i, j])) < len(stored):
+        size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
+        if size > self.stamp.size:
             return None
-        n_bytes = self.chunk[0] * self.chunk[1] * self.dtype.itemsize
-        values: Any = stored
-        for number in reversed(self.filters):
-            if number == _DEFLATE:
-                try:
-                    values = zlib.decompress(values, bufsize=n_bytes)
-                except zlib.error:
-                    return None
-            else:
-                values = np.ascontiguousarray(np.frombuffer(values, np.uint8).reshape(self.dtype.itemsize, -1).T)
-        if memoryview(values).nbytes != n_bytes:
+        values: Any = bytearray(size)
+        if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:
             return None
+        if _DEFLATE in self.filters:
+            values = self._inflate(values, n_bytes)
+        if values is None or len(values) != n_bytes:
+            return None
+        if _SHUFFLE in self.filters:
+            values = np.ascontiguousarray(np.frombuffer(values, np.uint8).reshape(self.dtype.itemsize, -1).T)
         return np.frombuffer(values, self.dtype).reshape(self.chunk)
+
+    def _inflate(self, stored: bytearray, n_bytes: int) -> bytes | None:
+        """Inflate no more than a chunk holds: few bytes can claim to be terabytes."""
+        try:
+            values = zlib.decompressobj().decompress(stored, n_bytes + 1)
+        except zlib.error:
+            return None
+        if len(values) > n_bytes:
+            raise SourceError(f"a storage chunk of {self.name} inflates to more than the {n_bytes:,} bytes it holds")
+        return values
 
 
 def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _DirectFile | _DirectChunks | None:
@@ -212,13 +223,15 @@ def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _D
     if offset is not None:
         return _DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
-    if dataset.chunks is None or not set(filters) <= {_DEFLATE, _SHUFFLE}:
+    if dataset.chunks is None or filters not in _DIRECT_FILTERS:
         return None
     chunk = (*dataset.chunks, 1)[:2]
     if chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
         return None
     shape = (*dataset.shape, 1)[:2]
     grid = (-(-shape[0] // chunk[0]), -(-shape[1] // chunk[1]))
+    if grid[0] * grid[1] > _MOST_CHUNKS:
+        return None
     offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
     skipped: list[int] = []
 

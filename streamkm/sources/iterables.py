@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError
+from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
-from streamkm.sources.base import ChunkedSource, Matrix, Rows, RowSource, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.csr_groups import make_csr
 
 

@@ -88,6 +88,18 @@ def test_places_where_heights_are_not_known():
     assert source.describe((2 << 40) + 5) == "row 5 of block 2 of dask array"
 
 
+def test_what_was_persisted_on_a_cluster_is_fetched_from_there():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster),
+    ):
+        X = dense_matrix()
+        for array, wanted in ((da.from_array(X, chunks=(ROWS, 7)).persist(), X), (da.ones((9, 2)).persist() + 1, 2)):
+            for rows in open_source(array).stream(1):
+                np.testing.assert_array_equal(rows.X, wanted[rows.places] if array.shape == X.shape else wanted)
+
+
 def test_a_data_frame():
     dd = pytest.importorskip("dask.dataframe")
     pd = pytest.importorskip("pandas")

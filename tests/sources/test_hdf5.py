@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError
+from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import hdf5_arrays, open_source
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
@@ -330,6 +332,28 @@ class TestDamage:
         assert source.read(good).X.shape == (10, 7)
         with pytest.raises(SourceError, match=r"x\.h5:/X, rows 40-49, cannot be read"):
             source.read(bad)
+
+    def test_a_chunk_that_inflates_without_end(self, tmp_path):
+        path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(100, 7), compression="gzip")
+        with h5py.File(path, "r+") as file:
+            file["X"].id.write_direct_chunk((0, 0), zlib.compress(b"\0" * 50_000_000))
+        with pytest.raises(SourceError, match="inflates to more than the 2,800 bytes it holds"):
+            list(open_source(path).stream(1 << 20))
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_any_damage_is_an_error_of_ours_or_none(self, tmp_path, seed):
+        rng = np.random.default_rng(seed)
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("X", data=dense_matrix(100), chunks=(10, 7), compression="gzip", shuffle=True)
+            write_csr(file.create_group("S"), sparse_matrix(), chunk=64)
+        stored = bytearray(path.read_bytes())
+        for at in rng.integers(0, len(stored), 20):
+            stored[at] = rng.integers(0, 256)
+        path.write_bytes(stored)
+        for dataset in ("X", "S"):
+            with suppress(StreamkmError):
+                list(open_source(path, dataset=dataset, format="hdf5").stream(1_000))
 
     def test_a_file_that_changes_while_it_is_read(self, tmp_path):
         path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(10, 7), compression="gzip")

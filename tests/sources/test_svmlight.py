@@ -13,6 +13,7 @@ import pickle
 import random
 import struct
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from streamkm.sources import svmlight_lines
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight import SvmlightSource
+from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
 
 SMALL = (
@@ -79,6 +81,36 @@ def small(tmp_path) -> Path:
     path = tmp_path / "small.svm"
     path.write_bytes(SMALL)
     return path
+
+
+# ---- the contract of all sources
+
+
+def write_parts(directory: Path, pack_part: Callable[[bytes], bytes] = bytes) -> tuple[list[Path], np.ndarray]:
+    """Write two files with an empty one between them; their paths, and the dense matrix of their rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(53, 17)) * (rng.random((53, 17)) < 0.4)
+    X[[0, 9, 52]] = 0
+    paths = [directory / name for name in ("b.svm", "empty.svm", "a.svm")]
+    for path, rows in zip(paths, (X[:20], X[:0], X[20:]), strict=True):
+        lines = (" ".join(["1", *(f"{j + 1}:{row[j]!s}" for j in np.flatnonzero(row))]) for row in rows)
+        text = "".join(line + "\n" for line in lines).encode()
+        path.write_bytes(pack_part(text) if text else b"")
+    return paths, X
+
+
+class TestPlain(SourceContract):
+    @pytest.fixture(params=[{}, {"n_features": 17}, {"dtype": np.float32}, {"zero_based": False}], ids=str)
+    def opened(self, request, tmp_path):
+        paths, X = write_parts(tmp_path)
+        return Opened(SvmlightSource(paths, **request.param), X.astype(request.param.get("dtype", float)))
+
+
+class TestCompressed(RowSourceContract):
+    @pytest.fixture(params=[*PACKERS, "plain"])
+    def opened(self, request, tmp_path):
+        paths, X = write_parts(tmp_path, bytes if request.param == "plain" else partial(pack, request.param))
+        return Opened(CompressedSvmlightSource(paths), X)
 
 
 # ---- the same as others
@@ -457,7 +489,7 @@ def guarded():
     st.sampled_from([b" ", b"1", b"\n", b"1:0.123456 ", b"\xff", b"-"]),
 )
 def test_no_byte_outside_the_buffer_is_touched(guarded, text, behind):
-    """The text ends `WINDOW` bytes in front of a guard page, or starts right behind one; what follows it is arbitrary."""
+    """The text ends `WINDOW` bytes in front of a guard page, or starts right behind one."""
     text += b"\n"
     slack = (behind * WINDOW)[:WINDOW]
     for start in (0, len(guarded) - len(text) - WINDOW):

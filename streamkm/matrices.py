@@ -1,0 +1,31 @@
+"""What rows are made of: the matrix type of every layer, and the precision that work is done in.
+
+May import nothing of streamkm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Matrix: TypeAlias = NDArray[Any] | sp.csr_array
+
+
+def working_dtype(dtype: Any) -> np.dtype[Any]:
+    """float64 for types that float32 cannot hold exactly, float32 for the others."""
+    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
+
+
+def as_working(values: NDArray[Any]) -> NDArray[Any]:
+    """The values in their `working_dtype`; no copy where they have it."""
+    return values.astype(working_dtype(values.dtype), copy=False)
+
+
+def matrix_bytes(X: Matrix) -> int:
+    """Bytes that rows take in memory."""
+    if isinstance(X, np.ndarray):
+        return int(X.nbytes)
+    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)

@@ -1,0 +1,382 @@
+"""Clustering on blocks: k-means++, Lloyd against its naive twin and scikit-learn, empty clusters, split-and-merge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.lloyd import Blocks, join_totals, lloyd
+from streamkm.cluster.local_search import split_merge
+from streamkm.cluster.sample import SampleCollector, SampleRule
+from streamkm.cluster.seeding import kmeans_plusplus, random_rows
+from streamkm.cluster.starting import Streams, cut, start_centers
+from streamkm.compute import open_executor
+from streamkm.sketches import CountSketch
+from tests import naive
+
+FLOATS = (np.float32, np.float64)
+
+
+@pytest.fixture
+def executor():
+    with open_executor(2) as opened:
+        yield opened
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def streams(seed=0):
+    return Streams(rng(seed), rng(seed + 1))
+
+
+def one_block(X, weights=None):
+    return Block(X, row_d2norms(X), NO_WEIGHTS if weights is None else np.asarray(weights, np.float64))
+
+
+def in_blocks(executor, X, n_blocks=3, weights=None):
+    return Blocks.of_local(executor, cut(one_block(X, weights), n_blocks), X.shape[1])
+
+
+def blobs(n=600, k=6, d=5, dtype=np.float64, seed=0, **options):
+    X, y = make_blobs(n, d, centers=k, random_state=seed, **options)
+    return X.astype(dtype), y
+
+
+def stored(X, sparse):
+    return sp.csr_array(X) if sparse else X
+
+
+# ---- seeding
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_kmeans_plusplus_picks_distinct_rows(sparse, dtype):
+    X = stored(rng().normal(size=(200, 4)).astype(dtype), sparse)
+    for seed in range(5):
+        centers = kmeans_plusplus(one_block(X), 50, rng=rng(seed))
+        assert centers.shape == (50, 4)
+        assert len(np.unique(centers, axis=0)) == 50
+        assert {tuple(row) for row in centers} <= {tuple(row) for row in naive.dense(X)}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_kmeans_plusplus_finds_every_distinct_row_among_duplicates(sparse, dtype):
+    # few rows of most kinds: drawing uniformly would miss some
+    distinct = rng().normal(size=(12, 4)).astype(dtype)
+    X = distinct[np.repeat(np.arange(12), [500, 300, 100, 1, 1, 1, 1, 1, 1, 1, 1, 1])]
+    centers = kmeans_plusplus(one_block(stored(X, sparse)), 12, rng=rng(0))
+    assert len(np.unique(centers, axis=0)) == 12
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_kmeans_plusplus_stops_where_there_are_no_more_distinct_rows(sparse):
+    X = np.repeat(np.array([[1.0, 2, 0], [4, 0, 0], [0, 0, 3]]), 20, axis=0)
+    for seed in range(10):
+        centers = kmeans_plusplus(one_block(stored(X, sparse)), 10, rng=rng(seed))
+        assert {tuple(row) for row in centers} == {tuple(row) for row in X}
+        assert len(centers) == 3
+
+
+def test_kmeans_plusplus_draws_by_squared_distance_to_the_centers():
+    """Far from the origin, all rows are far from it alike; only distances to centers tell the one outlier."""
+    X = np.full((400, 2), 1000.0) + 0.01 * rng().normal(size=(400, 2))
+    X[123] += 50
+    for seed in range(30):
+        centers = kmeans_plusplus(one_block(X), 2, rng=rng(seed))
+        assert (centers == X[123]).all(axis=1).any()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_kmeans_plusplus_takes_every_far_group(sparse):
+    X, _ = blobs(n=900, k=9, d=8, cluster_std=0.02)
+    wanted, _ = naive.nearest(X, make_blobs(900, 8, centers=9, random_state=0, return_centers=True)[2])
+    for seed in range(10):
+        centers = kmeans_plusplus(one_block(stored(X, sparse)), 9, rng=rng(seed))
+        found = [int(wanted[(X == center).all(axis=1)][0]) for center in centers]
+        assert sorted(found) == list(range(9))
+
+
+def test_seeding_draws_no_row_without_weight():
+    X = np.arange(40.0).reshape(20, 2)
+    weights = np.zeros(20)
+    weights[[3, 8, 15]] = [1, 2, 3]
+    for seed in range(10):
+        centers = kmeans_plusplus(one_block(X, weights), 3, rng=rng(seed))
+        assert {tuple(row) for row in centers} == {tuple(row) for row in X[[3, 8, 15]]}
+        centers = random_rows(one_block(X, weights), 3, rng=rng(seed))
+        assert {tuple(row) for row in centers} == {tuple(row) for row in X[[3, 8, 15]]}
+
+
+def test_random_rows_are_distinct_rows():
+    X = np.arange(40.0).reshape(20, 2)
+    assert {tuple(row) for row in random_rows(one_block(X), 20, rng=rng())} == {tuple(row) for row in X}
+
+
+# ---- Lloyd
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_blocks", [1, 7])
+def test_lloyd_is_the_naive_twin(executor, sparse, dtype, weighted, n_blocks):
+    X = rng().normal(size=(300, 4)).astype(dtype)
+    weights = rng(1).random(300) if weighted else None
+    start = X[:7].astype(np.float64)
+    for max_iter in (1, 3):
+        got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks, weights), start, max_iter=max_iter, tol=0)
+        centers, history = naive.lloyd(X, start, max_iter=max_iter, weights=weights)
+        np.testing.assert_allclose(got.centers, centers, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(got.history, history, rtol=1e-9)
+        assert got.inertia == got.history[-1]
+        assert got.n_iter == len(got.history) == max_iter
+        assert not got.converged
+    np.testing.assert_array_equal(start, X[:7])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_lloyd_is_scikit_learns_from_the_same_start(executor, sparse, dtype):
+    X, _ = blobs(n=800, k=10, cluster_std=3.0, dtype=dtype)
+    start = X[:10].astype(np.float64)
+    got = lloyd(in_blocks(executor, stored(X, sparse)), start, max_iter=300, tol=0)
+    wanted = KMeans(10, init=start, n_init=1, tol=0).fit(X.astype(np.float64))
+    assert got.converged
+    np.testing.assert_allclose(got.centers, wanted.cluster_centers_, rtol=1e-6)
+    np.testing.assert_allclose(got.inertia, wanted.inertia_, rtol=1e-6)
+
+
+def test_lloyd_history_never_rises_and_tol_stops_it(executor):
+    X, _ = blobs(n=2000, k=30, cluster_std=4.0)
+    blocks, start = in_blocks(executor, X), X[:30]
+    exact = lloyd(blocks, start, max_iter=500, tol=0)
+    rough = lloyd(blocks, start, max_iter=500, tol=1e-2)
+    steps = []
+    cut_off = lloyd(blocks, start, max_iter=4, tol=0, on_step=steps.append)
+    assert (np.diff(exact.history) <= 1e-9 * exact.inertia).all()
+    assert exact.converged
+    assert rough.converged
+    assert 2 <= rough.n_iter < exact.n_iter
+    assert rough.history == exact.history[: rough.n_iter]
+    assert (cut_off.n_iter, cut_off.converged) == (4, False)
+    assert tuple(steps) == cut_off.history == exact.history[:4]
+
+
+def test_lloyd_does_not_depend_on_threads():
+    X = rng().normal(size=(3000, 6)).astype(np.float32)
+    found = []
+    for n_threads in (1, 2, 4):
+        with open_executor(n_threads) as executor:
+            found.append(lloyd(in_blocks(executor, X, 20), X[:25].astype(np.float64), max_iter=15, tol=0))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.centers, found[0].centers)
+        assert other.history == found[0].history
+
+
+def test_lloyd_on_sketched_rows_whose_entries_meet(executor):
+    X = sp.random_array((300, 500), density=0.02, format="csr", rng=rng(), dtype=np.float32)
+    sketched = CountSketch(64, 0).apply(X)
+    assert sp.issparse(sketched)
+    merged = sketched.toarray()
+    blocks = [Block(sketched, row_d2norms(merged), NO_WEIGHTS)]
+    start = merged[:5].astype(np.float64)
+    got = lloyd(Blocks.of_local(executor, blocks, 64), start, max_iter=5, tol=0)
+    centers, history = naive.lloyd(merged, start, max_iter=5)
+    np.testing.assert_allclose(got.centers, centers, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got.history, history, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_far_from_the_origin(executor, dtype):
+    """Float32 holds 1e6 to 0.06: clusters ten units apart are still told apart, as scikit-learn does in float64."""
+    centers = rng(3).uniform(-200, 200, (8, 5))
+    X = (1e6 + centers[rng(4).integers(0, 8, 1000)] + rng(5).normal(size=(1000, 5))).astype(dtype)
+    start = start_centers(executor, one_block(X), 8, init="k-means++", n_init=1, streams=streams())
+    got = lloyd(in_blocks(executor, X), start, max_iter=100, tol=0)
+    best = KMeans(8, n_init=10, random_state=0).fit(X.astype(np.float64)).inertia_
+    labels, _ = naive.nearest(X, got.centers)
+    assert naive.within(X, labels) <= best * (1 + 1e-6)
+    np.testing.assert_allclose(got.inertia, best, rtol=1e-2)
+
+
+def test_joined_totals_leave_the_addends_alone(executor):
+    X, _ = blobs()
+    parts = [in_blocks(executor, X[start : start + 200], 1).totals(X[:6]) for start in (0, 200, 400)]
+    before = [(part.sums.copy(), part.counts.copy()) for part in parts]
+    joined = join_totals(parts)
+    for part, (sums, counts) in zip(parts, before, strict=True):
+        np.testing.assert_array_equal(part.sums, sums)
+        np.testing.assert_array_equal(part.counts, counts)
+    wanted = naive.sums_and_counts(X, naive.nearest(X, X[:6])[0], 6)
+    np.testing.assert_allclose(joined.sums, wanted[0], rtol=1e-12)
+    np.testing.assert_array_equal(joined.counts, wanted[1])
+
+
+# ---- clusters that lose their rows
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_blocks", [1, 4])
+def test_an_empty_cluster_moves_to_the_farthest_row(executor, sparse, n_blocks):
+    X = np.concatenate([np.zeros((20, 2)), np.full((20, 2), 1.0)])
+    X[7] = [30, 0]
+    start = np.array([[0.0, 0], [1, 1], [-500, -500]])
+    got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=10, tol=0)
+    assert sorted(map(tuple, got.centers)) == [(0, 0), (1, 1), (30, 0)]
+    assert got.inertia == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_blocks", [1, 5])
+def test_several_empty_clusters_move_to_different_rows(executor, sparse, n_blocks):
+    X = rng().normal(size=(100, 3))
+    start = np.concatenate([X[:1], X[:1] + 1000 + np.arange(9)[:, None]])
+    got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=100, tol=0)
+    assert got.centers.shape == (10, 3)
+    labels, _ = naive.nearest(X, got.centers)
+    assert len(np.unique(labels)) == 10
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_others(executor, sparse, n_blocks):
+    """Ten copies of the farthest row must not hide that there are enough other distinct rows."""
+    X = np.concatenate([np.tile([[100.0, 0]], (10, 1)), rng().normal(size=(50, 2))])
+    start = np.concatenate([[[0.0, 0]], np.array([[1e4, 1e4], [2e4, 1e4], [1e4, 3e4]])])
+    got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=50, tol=0)
+    assert len(got.centers) == 4
+    assert len(np.unique(naive.nearest(X, got.centers)[0])) == 4
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("offset", [0.0, 1.1e3])
+def test_fewer_distinct_rows_than_clusters(executor, sparse, dtype, offset):
+    X = np.repeat(np.array([[1.3, 2, 0], [4, 0.7, 0], [0, 0, 3.1]]) + offset, 20, axis=0).astype(dtype)
+    start = np.concatenate([X[:1], X[20:21], X[40:41], X[:1] + 1000, X[20:21] + 1000, X[:1]]).astype(np.float64)
+    got = lloyd(in_blocks(executor, stored(X, sparse)), start, max_iter=20, tol=0)
+    assert len(got.centers) == 3
+    np.testing.assert_allclose(np.unique(got.centers, axis=0), np.unique(X, axis=0), rtol=1e-6)
+
+
+def test_empty_cluster_rule_passes_over_rows_without_weight(executor):
+    X = np.concatenate([np.zeros((10, 1)), np.ones((10, 1)), [[50.0], [9.0]]])
+    weights = np.ones(22)
+    weights[20] = 0
+    start = np.array([[0.0], [1.0], [-1e4]])
+    got = lloyd(in_blocks(executor, X, 2, weights), start, max_iter=20, tol=0)
+    assert sorted(got.centers.ravel()) == [0, 1, 9]
+
+
+# ---- search on the sample
+
+
+def planted(dtype, sparse):
+    """Six far groups, and a start with two centers in one group and none in another: a fixed point of Lloyd."""
+    truth = np.array([[0, 0], [40, 0], [0, 40], [80, 0], [0, 80], [80, 80]], float)
+    X = np.repeat(truth, 60, axis=0) + rng(1).normal(size=(360, 2))
+    X = np.hstack([X, np.zeros((360, 2))]).astype(dtype)
+    bad = np.stack(
+        [X[0:30].mean(0), X[30:60].mean(0), X[60:180].mean(0), *(X[60 * c : 60 * c + 60].mean(0) for c in (3, 4, 5))]
+    )
+    return stored(X, sparse), bad.astype(np.float64)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_split_merge_mends_a_bad_start(executor, sparse, dtype):
+    X, bad = planted(dtype, sparse)
+    stuck = lloyd(in_blocks(executor, X), bad, max_iter=100, tol=0)
+    mended = split_merge(one_block(X), in_blocks(executor, X), stuck.centers, max_rounds=40, rng=rng())
+    groups = np.repeat(np.arange(6), 60)
+    assert naive.inertia(X, stuck.centers, naive.nearest(X, stuck.centers)[0]) > 10 * naive.within(X, groups)
+    labels, _ = naive.nearest(X, mended)
+    assert naive.within(X, labels) <= naive.within(X, groups) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_clusters", [1, 2, 3, 17])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_split_merge_never_worsens(executor, sparse, n_clusters, weighted):
+    X = stored(rng().normal(size=(300, 3)), sparse)
+    weights = rng(1).random(300) if weighted else None
+    for seed in range(4):
+        start = naive.dense(X)[rng(seed).permutation(300)[:n_clusters]]
+        blocks = in_blocks(executor, X, 4, weights)
+        got = split_merge(one_block(X, weights), blocks, start, max_rounds=40, rng=rng(seed))
+        assert got.shape == start.shape
+        before = naive.inertia(X, start, naive.nearest(X, start)[0], weights)
+        after = naive.inertia(X, got, naive.nearest(X, got)[0], weights)
+        assert after <= before * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_start_centers_find_far_groups(executor, init, sparse):
+    X, y = blobs(n=1000, k=10, d=8, cluster_std=0.05)
+    n_init = 1 if init == "k-means++" else 50
+    start = start_centers(executor, one_block(stored(X, sparse)), 10, init=init, n_init=n_init, streams=streams())
+    assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9) * (
+        1 if init != "random" else 30
+    )
+
+
+def test_start_centers_do_not_depend_on_threads():
+    X = rng().normal(size=(2000, 6)).astype(np.float32)
+    found = []
+    for n_threads in (1, 2, 4):
+        with open_executor(n_threads) as executor:
+            found.append(start_centers(executor, one_block(X), 20, init="k-means++", n_init=2, streams=streams()))
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+# ---- the row sample
+
+
+@pytest.mark.parametrize("cuts", [(0, 1000), (0, 1, 2, 500, 1000), tuple(range(0, 1001, 10))])
+def test_the_sample_does_not_depend_on_chunks(cuts):
+    X = np.arange(2000.0).reshape(1000, 2)
+    rule = SampleRule.of(60, 7, 1000)
+    collector = SampleCollector(rule.size)
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        places = np.arange(start, stop)
+        collector.add(rule.candidates(X[start:stop], places, np.arange(stop - start)), start)
+    sample = collector.sample(2, 1000, np.arange(1000.0))
+    whole = SampleCollector(60)
+    whole.add(rule.candidates(X, np.arange(1000), np.arange(1000)), 0)
+    wanted = whole.sample(2, 1000, np.arange(1000.0))
+    assert len(sample.rows) == 60
+    assert len(np.unique(sample.rows)) == 60
+    assert not sample.complete
+    np.testing.assert_array_equal(sample.rows, wanted.rows)
+    np.testing.assert_array_equal(sample.X, X[sample.rows])
+    np.testing.assert_array_equal(sample.weights, sample.rows)
+
+
+def test_every_row_is_sampled_equally_often():
+    counts = np.zeros(200)
+    for seed in range(1500):
+        rule = SampleRule.of(20, seed, None)
+        collector = SampleCollector(20)
+        collector.add(rule.candidates(np.zeros((200, 1)), np.arange(200), np.arange(200)), 0)
+        counts[collector.sample(1, 200, NO_WEIGHTS).rows] += 1
+    # binomial(1500, 0.1): standard deviation 11.6
+    assert np.abs(counts - 150).max() < 5 * 11.6
+
+
+def test_a_sample_of_everything_is_complete():
+    rule, X = SampleRule.of(100, 0, 50), np.arange(50.0)[:, None]
+    collector = SampleCollector(100)
+    collector.add(rule.candidates(X, np.arange(50), np.arange(50)), 0)
+    sample = collector.sample(1, 50, NO_WEIGHTS)
+    assert sample.complete
+    assert sorted(sample.rows) == list(range(50))
