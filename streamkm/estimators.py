@@ -412,7 +412,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
 
 
 def _check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
         needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
         raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
 

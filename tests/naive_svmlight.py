@@ -10,6 +10,14 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|i
 FEATURE = re.compile(rb"\+?(\d+):(.*)", re.DOTALL)
 
 
+SMALL = (
+    b"# a comment\n\n1 qid:3 1:0.5 3:-2 7:1e-5 # more\n-1,2\t2:.5  3:5.\t\n  4:1\n3\n\r\n"
+    b"2.5 1:+3 9:nan 10:-inf 12:INFINITY\r\n   # 1:2\n1 1:1e5 2:1.5e-07 3:-2.5E+300 4:1e0005 5:-1e-400 6:1\n"
+    b"1 1:0.12345678901234567 2:12345678.12345678 3:1234567890123456789012345678901234567890e-20#x\n0 5:-0"
+)
+"""Whatever the grammar allows, in a few lines."""
+
+
 class MalformedError(Exception):
     """With the line's first byte."""
 

@@ -1,4 +1,4 @@
-"""Executors: results in order, one fixed tree of sums, few results in flight, errors; threads and a real Dask cluster."""
+"""Executors: results in order, one fixed tree of sums, few results in flight, errors; on threads and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -298,13 +298,38 @@ def test_blas_has_one_thread_inside_only():
     assert threads() == before
 
 
+def keys_left(client, stage):
+    """Keys of a stage that are still on the workers after a while."""
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        gc.collect()
+        left = [key for keys in client.has_what().values() for key in keys if key.startswith(stage)]
+        if not left:
+            break
+        time.sleep(0.05)
+    return left
+
+
 def test_nothing_stays_on_the_cluster(client):
     with open_executor(client) as executor:
-        handles = [handle for handle, _ in executor.hold("test", keep, range(10))]
-        executor.fold("t", add_step, add_combine, range(50), 50, 1.0)
-    del handles, executor
-    gc.collect()
-    deadline = time.monotonic() + 10
-    while any(client.has_what().values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(client.has_what().values())
+        handles = [handle for handle, _ in executor.hold("held", keep, range(10))]
+        executor.fold("folded", add_step, add_combine, range(50), 50, 1.0)
+    assert not keys_left(client, "folded")
+    assert keys_left(client, "held")
+    del handles
+    assert not keys_left(client, "held")
+
+
+def test_nothing_stays_on_the_cluster_after_an_error(client):
+    """A cluster outlives a fit that failed: blocks must not fill its memory."""
+
+    def work():
+        with open_executor(client) as executor:
+            handles = [handle for handle, _ in executor.hold("before", keep, range(10))]
+            executor.fold("failing", trace_step, fail_combine, range(100), 100)
+            return handles
+
+    with pytest.raises(ArithmeticError):
+        work()
+    assert not keys_left(client, "before")
+    assert not keys_left(client, "failing")

@@ -41,7 +41,7 @@ class TestIdentity(SketchContract):
         np.testing.assert_array_equal(naive.dense(sketch.apply(sp.csr_array(X) if sparse else X)), X)
 
     def test_refuses_wider_rows(self, sketch):
-        with pytest.raises(InvalidInputError, match="41 features.*40"):
+        with pytest.raises(InvalidInputError, match=r"41 features.*40"):
             sketch.apply(np.zeros((2, 41)))
 
 

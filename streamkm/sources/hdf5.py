@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from streamkm.errors import SourceError
+from streamkm.errors import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
@@ -90,9 +90,9 @@ def _damage(name: str) -> Iterator[None]:
     """Turn what h5py raises while it walks a damaged file into SourceError."""
     try:
         yield
-    except (RuntimeError, KeyError, OSError) as error:
-        if isinstance(error, SourceError | ImportError):
-            raise
+    except StreamkmError:
+        raise
+    except (RuntimeError, LookupError, OSError, ValueError, TypeError, OverflowError) as error:
         raise SourceError(f"{name} is damaged: {error}") from error
 
 

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError
+from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.stored import FileArray, StoredArray, open_binary, read_fully
 
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
@@ -78,9 +78,9 @@ class Hdf5Array(StoredArray):
                 dataset = file[self._dataset]
                 require_filters(dataset, self.name)
                 _read_rows(dataset, start, stop, out)
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            if isinstance(error, SourceError):
-                raise
+        except StreamkmError:
+            raise
+        except (OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
             raise SourceError(f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,7 +103,8 @@ class Hdf5Array(StoredArray):
     def _direct(self) -> _DirectFile | _DirectChunks | None:
         with self._lock:
             if not self._asked:
-                with open_file(self._path) as file:
+                # what is damaged here is damaged for the library too, which then words it
+                with open_file(self._path) as file, suppress(RuntimeError, LookupError, ValueError, TypeError):
                     self._reader = _find_direct(file, self._path, self._dataset, self.name)
                 self._asked = True
             return self._reader
@@ -153,7 +154,8 @@ class _DirectChunks:
     chunk : (int, int)
         Rows and columns of a storage chunk.
     offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
-        Where the stored bytes of a chunk are; size 0 is a chunk that was never written. 16 bytes a chunk.
+        Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
+        library knows. 16 bytes a chunk.
     """
 
     path: str
@@ -161,7 +163,6 @@ class _DirectChunks:
     stamp: _Stamp
     chunk: tuple[int, int]
     dtype: np.dtype[Any]
-    fill: Any
     filters: tuple[int, ...]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -176,9 +177,6 @@ class _DirectChunks:
                 low, high = max(start, i * rows), min(stop, (i + 1) * rows)
                 for j in range(self.offsets.shape[1]):
                     place = table[low - start : high - start, j * columns : (j + 1) * columns]
-                    if self.sizes[i, j] == 0:
-                        place[...] = self.fill
-                        continue
                     values = self._stored_chunk(file, i, j)
                     if values is None:
                         return False
@@ -187,7 +185,7 @@ class _DirectChunks:
 
     def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
         size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
-        if size > self.stamp.size:
+        if not 0 < size <= self.stamp.size:
             return None
         values: Any = bytearray(size)
         if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:
@@ -225,6 +223,10 @@ def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _D
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
     if dataset.chunks is None or filters not in _DIRECT_FILTERS:
         return None
+    return _find_chunks(dataset, path, name, filters)
+
+
+def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int, ...]) -> _DirectChunks | None:
     chunk = (*dataset.chunks, 1)[:2]
     if chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
         return None
@@ -247,7 +249,7 @@ def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _D
         return None
     with open_binary(path) as handle:
         stamp = _Stamp.of(handle.fileno())
-    return _DirectChunks(path, name, stamp, chunk, dataset.dtype, dataset.fillvalue, filters, offsets, sizes)
+    return _DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
 
 
 @contextmanager

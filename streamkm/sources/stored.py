@@ -142,13 +142,16 @@ def open_binary(path: str) -> Any:
 
 def read_fully(file: Any, view: memoryview, position: int) -> int:
     """Read until `view` is full or the file ends (one call of the system reads 2 GiB at most). Returns bytes read."""
-    file.seek(position)
     done = 0
-    while done < len(view):
-        got = file.readinto(view[done:])
-        if not got:
-            break
-        done += got
+    try:
+        file.seek(position)
+        while done < len(view):
+            got = file.readinto(view[done:])
+            if not got:
+                break
+            done += got
+    except OSError as error:
+        raise SourceError(f"{file.name} cannot be read at byte {position + done:,}: {error}") from error
     return done
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import bz2
-import ctypes
-import decimal
 import gzip
 import io
 import lzma
-import mmap
 import pickle
 import random
-import struct
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,27 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamkm.errors import InvalidInputError
-from streamkm.kernels import svmlight as kernel
-from streamkm.kernels.decimals import UNDECIDED, read_decimal
-from streamkm.kernels.svmlight_tokens import BAD_CALL, OK
-from streamkm.kernels.words import WINDOW
 from streamkm.sources import svmlight_lines
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight import SvmlightSource
 from tests.contracts import Opened, RowSourceContract, SourceContract
-from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
+from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
 
-SMALL = (
-    b"# a comment\n\n1 qid:3 1:0.5 3:-2 7:1e-5 # more\n-1,2\t2:.5  3:5.\t\n  4:1\n3\n\r\n"
-    b"2.5 1:+3 9:nan 10:-inf 12:INFINITY\r\n   # 1:2\n1 1:1e5 2:1.5e-07 3:-2.5E+300 4:1e0005 5:-1e-400 6:1\n"
-    b"1 1:0.12345678901234567 2:12345678.12345678 3:1234567890123456789012345678901234567890e-20#x\n0 5:-0"
-)
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": partial(lzma.compress, preset=0), "zst": None}
 
 
@@ -149,81 +133,17 @@ def test_reads_what_sklearn_writes(tmp_path, options):
     np.testing.assert_array_equal(rows, X.toarray())
 
 
+def test_blanks_in_front_of_line_ends(tmp_path):
+    """As the libsvm data sets have them."""
+    text = b"+1 1:0.7 3:1 \n-1 2:1 \n"
+    X, _ = read_text(tmp_path, text)
+    same_bits(X, load_svmlight_file(io.BytesIO(text))[0])
+
+
 def test_small_file_is_as_the_naive_reader_says(small):
     X, places = whole(SvmlightSource([small]))
     assert bits(as_lists(X, places)) == bits(rows_of(SMALL, 1))
     assert X.has_canonical_format
-
-
-# ---- numbers
-
-HARD = """0 -0 +0 0.0 1 1. .1 -.5 +3 1e5 1E+5 1e-5 1e22 1e23 9007199254740991 9007199254740992 9007199254740993
-9007199254740995 9007199254740992.5 9007199254740993.0000000000000000000000001 0.1 0.3 123456789012345678
-1234567890123456789 12345678901234567890 18446744073709551615 18446744073709551616 4.9e-324 2.4703282292062327e-324
-2.4703282292062328e-324 2.2250738585072011e-308 2.2250738585072014e-308 1.7976931348623157e308 1.7976931348623158e308
-1.7976931348623159e308 1e308 1e309 -1e309 1e-323 1e-324 1e99999999999999999999 1e-99999999999999999999 0e999999999999
-0.000000000000000000000000000000000000000001e42 00000000000000000000000000000000000000001.5 nan -nan NaN inf -inf +inf
-Infinity -INFINITY 8.5 0.5 2.5 1.00000000000000011102230246251565404 1.00000000000000011102230246251565405
-1.00000000000000011102230246251565403 6631236846766476e-316 3.2378839133029012895883524125015321748630e-319
-100000000000000016777215 100000000000000016777216 99999999.99999999 12345678.12345678 1.12345678901234567
-"""
-LONG = ["1" * 100, "0." + "3" * 500, "1" * 400, "0." + "0" * 400 + "1", "5" * 30 + "e-330"]
-
-
-def check_value(text: str) -> None:
-    """The kernel's value has the bits of Python's float."""
-    buf = np.frombuffer(bytearray(text.encode() + b"\n" + bytes(WINDOW)), np.uint8)
-    with np.errstate(over="ignore"):
-        status, end, value = read_decimal(buf, 0)
-    assert end == len(text)
-    if status != UNDECIDED:
-        assert struct.pack("d", value) == struct.pack("d", float(text)), text
-
-
-@pytest.mark.parametrize("text", HARD.split() + LONG)
-def test_hard_numbers(text, tmp_path):
-    check_value(text)
-    X, _ = read_text(tmp_path, f"1 1:{text} 2:{text}\n{text} 3:{text}".encode())
-    assert X.data.tobytes() == struct.pack("d", float(text)) * 3
-
-
-@given(st.floats(), st.sampled_from(["%r", "%.20e", "%.3g", "%.17g", "%.25g", "%.1f", "%.16f"]))
-def test_any_double(x, numbers):
-    check_value(numbers % x)
-
-
-@given(st.floats(min_value=0, allow_infinity=False), st.integers(-1, 1), st.integers(0, 30))
-def test_half_way_between_two_doubles(x, side, more_digits):
-    """Exactly half way, and one digit far behind that above or below it."""
-    with np.errstate(over="ignore"):
-        above = np.nextafter(x, np.inf)
-    assume(np.isfinite(above))
-    with decimal.localcontext() as context:
-        context.prec = 1200
-        middle = (decimal.Decimal(float(x)) + decimal.Decimal(float(above))) / 2
-        digits = format(middle.normalize(), "e")
-        mantissa, exponent = digits.split("e")
-        if side:
-            step = decimal.Decimal(side).scaleb(-len(mantissa) - more_digits)
-            mantissa = format(decimal.Decimal(mantissa) + step, "f")
-    check_value(f"{mantissa}e{exponent}")
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(-350, 320))
-def test_any_significand_and_power(significand, power):
-    check_value(f"{significand}e{power}")
-
-
-@given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=20))
-def test_float32_is_the_rounded_double(tmp_path_factory, values):
-    text = "1 " + " ".join(
-        f"{j + 1}:{x!r}1" if "e" not in repr(x) and "inf" not in repr(x) else f"{j + 1}:{x!r}"
-        for j, x in enumerate(values)
-    )
-    X, _ = read_text(tmp_path_factory.mktemp("f"), text.encode(), dtype=np.float32)
-    with np.errstate(over="ignore"):
-        expected = np.array([float(cell.split(":")[1]) for cell in text.split()[1:]]).astype(np.float32)
-    np.testing.assert_array_equal(X.data, expected)
 
 
 # ---- cutting
@@ -416,98 +336,3 @@ def test_compressed_is_plain(tmp_path, suffix, named, small):
     for _ in range(2):
         X, places = whole(source, 100)
         assert bits(as_lists(X, places)) == bits(rows_of(SMALL, 1, 0) + rows_of(SMALL, 1, 1))
-
-
-# ---- any bytes
-
-TOKENS = [b" ", b"\n", b"\t", b"\r", b"1", b"0", b"-1", b"2.5", b"1:2", b"2:-0.5", b"3:1e-5", b"123456789:1"]
-TOKENS += [b":", b"#", b",", b"qid:1", b"nan", b"inf", b"e", b"+", b".", b"-", b"\0", b"\xff", b"9" * 25]
-TOKENS += [b"7:12345678901234567", b"99:0." + b"7" * 40, b"4:0.125", b"5:-3", b"6:1234567.5"]
-
-
-def check_any_bytes(directory: Path, text: bytes) -> None:
-    path = directory / "fuzz.svm"
-    path.write_bytes(text)
-    source = SvmlightSource([path], zero_based=True)
-    try:
-        expected = bits(rows_of(text, 0))
-    except MalformedError:
-        with pytest.raises(InvalidInputError, match=r"fuzz.svm, line \d+ \(byte \d"):
-            whole(source)
-        return
-    for target_bytes in (1 << 20, 40):
-        X, places = whole(source, target_bytes)
-        assert bits(as_lists(X, places)) == expected
-
-
-@given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=60).map(b"".join))
-def test_fuzz_tokens(tmp_path_factory, text):
-    check_any_bytes(tmp_path_factory.getbasetemp(), text)
-
-
-@given(st.binary(min_size=1, max_size=200).filter(lambda text: text[:2] not in (b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b")))
-def test_fuzz_bytes(tmp_path_factory, text):
-    check_any_bytes(tmp_path_factory.getbasetemp(), text)
-
-
-@given(st.integers(0, len(SMALL) - 1), st.binary(max_size=3), st.integers(0, 3))
-def test_fuzz_mutations(tmp_path_factory, at, new, dropped):
-    check_any_bytes(tmp_path_factory.getbasetemp(), SMALL[:at] + new + SMALL[at + dropped :])
-
-
-def parse(text: np.ndarray, end: int, room: int | None = None) -> np.ndarray:
-    """Run the kernel on the first bytes of an array; its job."""
-    room = end if room is None else room
-    job = np.zeros(kernel.JOB_FIELDS, np.int64)
-    job[[kernel.LIMIT, kernel.END, kernel.LARGEST_INDEX]] = end, end, 2**31 - 1
-    indices, indptr = np.empty(room, np.int32), np.zeros(room + 1, np.int32)
-    with np.errstate(over="ignore"):
-        kernel.parse_rows(
-            text, job, np.empty(room), indices, indptr, np.empty(room, np.int64), np.empty((9, 3), np.int64)
-        )
-    return job
-
-
-@pytest.fixture(scope="module")
-def guarded():
-    """Two pages of memory between pages that kill the process when they are touched."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("needs mprotect")
-    page = mmap.PAGESIZE
-    memory = mmap.mmap(-1, 4 * page)
-    array = np.frombuffer(memory, np.uint8)
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    for at in (0, 3 * page):
-        assert protect(ctypes.c_void_p(array.ctypes.data + at), ctypes.c_size_t(page), 0) == 0
-    yield array[page : 3 * page]
-    for at in (0, 3 * page):
-        protect(ctypes.c_void_p(array.ctypes.data + at), ctypes.c_size_t(page), 3)
-
-
-@given(
-    st.lists(st.sampled_from(TOKENS), max_size=60).map(b"".join) | st.binary(max_size=100),
-    st.sampled_from([b" ", b"1", b"\n", b"1:0.123456 ", b"\xff", b"-"]),
-)
-def test_no_byte_outside_the_buffer_is_touched(guarded, text, behind):
-    """The text ends `WINDOW` bytes in front of a guard page, or starts right behind one."""
-    text += b"\n"
-    slack = (behind * WINDOW)[:WINDOW]
-    for start in (0, len(guarded) - len(text) - WINDOW):
-        piece = guarded[start : start + len(text) + WINDOW]
-        piece[:] = np.frombuffer(text + slack, np.uint8)
-        parse(piece, len(text))
-
-
-def test_kernel_refuses_what_it_cannot_read_safely():
-    text = np.frombuffer(bytearray(b"1 1:2 3:4\n" + bytes(WINDOW)), np.uint8)
-    assert parse(text, 10)[kernel.STATUS] == OK
-    assert parse(text, 9)[kernel.STATUS] == BAD_CALL  # no line feed
-    assert parse(text[:-1], 10)[kernel.STATUS] == BAD_CALL  # too few bytes behind
-    assert parse(text, 10, room=4)[kernel.STATUS] == BAD_CALL  # arrays too small
-
-
-def test_blanks_in_front_of_line_ends(tmp_path):
-    """As the libsvm data sets have them."""
-    text = b"+1 1:0.7 3:1 \n-1 2:1 \n"
-    X, _ = read_text(tmp_path, text)
-    same_bits(X, load_svmlight_file(io.BytesIO(text))[0])

@@ -1,0 +1,49 @@
+"""Importing streamkm is cheap, and every public name is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import streamkm
+
+HEAVY = ("numba", "sklearn", "dask", "distributed", "scipy", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich")
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level packages that a fresh process has imported after some code."""
+    code += "; import sys, json; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout))
+
+
+def test_import_is_cheap():
+    assert not modules_after("import streamkm; streamkm.__version__; dir(streamkm)").intersection(HEAVY)
+
+
+def test_estimator_takes_no_optional_package():
+    optional = {"distributed", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich", "anndata"}
+    assert not modules_after("from streamkm import StreamKMeans, open_source").intersection(optional)
+
+
+@pytest.mark.parametrize("name", streamkm.__all__)
+def test_public_names_resolve(name):
+    assert getattr(streamkm, name) is not None
+    assert name in dir(streamkm)
+
+
+def test_public_names_are_those_of_the_types():
+    from streamkm.errors import StreamkmError
+    from streamkm.estimators import StreamKMeans
+
+    assert streamkm.StreamKMeans is StreamKMeans
+    assert streamkm.StreamkmError is StreamkmError
+    assert set(streamkm._HOMES) == set(streamkm.__all__) - {"__version__"}
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'KMeans'"):
+        streamkm.KMeans  # noqa: B018

@@ -1,0 +1,282 @@
+"""Saved models: a round trip without pickle, damaged and hostile files refused, the old file kept when writing fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.model import Model, normalized
+from streamkm.sketches import CountSketch, IdentitySketch
+from tests import naive
+
+PARAMETERS = {"n_clusters": 3, "tol": 1e-4, "init": "k-means++", "progress": False}
+
+
+def a_model(space="original", metric="euclidean"):
+    sketch = CountSketch(6, 11) if space == "sketch" else IdentitySketch(4)
+    centers = np.random.default_rng(0).normal(size=(3, 6 if space == "sketch" else 4))
+    return Model(centers, 4, metric, space, sketch)
+
+
+def header_of(**changed):
+    header = {
+        "format": 1,
+        "n_features": 4,
+        "metric": "euclidean",
+        "space": "original",
+        "sketch": {"kind": "identity", "n_components": 4},
+        "parameters": PARAMETERS,
+    }
+    return {**header, **changed}
+
+
+def write_npz(path, header=None, centers=None, **arrays):
+    """A model file made by hand."""
+    text = header if isinstance(header, str) else json.dumps(header_of() if header is None else header)
+    np.savez(path, header=np.array(text), centers=np.zeros((3, 4)) if centers is None else centers, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("space", ["original", "sketch"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_round_trip(tmp_path, space, metric):
+    model = a_model(space, metric)
+    model.save(tmp_path / "model", PARAMETERS)
+    loaded, parameters = Model.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.centers, model.centers)
+    assert loaded.centers.dtype == np.float64
+    assert (loaded.n_features, loaded.metric, loaded.space, loaded.sketch) == (4, metric, space, model.sketch)
+    assert parameters == PARAMETERS
+    assert os.listdir(tmp_path) == ["model"]  # that very name, and nothing left beside it
+
+
+def test_a_file_made_by_hand_is_read(tmp_path):
+    model, parameters = Model.load(write_npz(tmp_path / "m.npz"))
+    assert model.sketch == IdentitySketch(4)
+    assert parameters == PARAMETERS
+
+
+def test_files_hold_no_pickle(tmp_path):
+    a_model().save(tmp_path / "m", PARAMETERS)
+    with zipfile.ZipFile(tmp_path / "m") as archive:
+        for name in archive.namelist():
+            np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+    assert b"\x80\x04" not in (tmp_path / "m").read_bytes()[:2]
+
+
+class Bomb:
+    """Its unpickling leaves a mark."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("where", ["header", "centers"])
+def test_pickled_arrays_are_refused_and_not_executed(tmp_path, where):
+    evil = np.array([Bomb(tmp_path / "mark")], dtype=object)
+    arrays = {"header": np.array(json.dumps(header_of())), "centers": np.zeros((3, 4)), where: evil}
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(tmp_path / "m.npz")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_pickle_file_is_refused_and_not_executed(tmp_path):
+    import pickle
+
+    (tmp_path / "m").write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
+    with pytest.raises(ModelFileError):
+        Model.load(tmp_path / "m")
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ModelFileError, match="m is not a saved model"):
+        Model.load(tmp_path / "m")
+
+
+def test_an_npy_file_is_refused(tmp_path):
+    np.save(tmp_path / "m.npy", np.zeros((3, 4)))
+    with pytest.raises(ModelFileError):
+        Model.load(tmp_path / "m.npy")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Model.load(tmp_path / "none")
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path):
+    a_model().save(tmp_path / "m", PARAMETERS)
+    content = (tmp_path / "m").read_bytes()
+
+    @given(st.integers(0, len(content) - 1))
+    def check(length):
+        (tmp_path / "cut").write_bytes(content[:length])
+        with pytest.raises(ModelFileError):
+            Model.load(tmp_path / "cut")
+
+    check()
+
+
+def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
+    a_model().save(tmp_path / "m", PARAMETERS)
+    content = (tmp_path / "m").read_bytes()
+
+    @given(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+    def check(changes):
+        changed = bytearray(content)
+        for at, value in changes:
+            changed[at] = value
+        (tmp_path / "changed").write_bytes(changed)
+        try:
+            Model.load(tmp_path / "changed")
+        except ModelFileError:
+            pass
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "not json",
+        "[1, 2]",
+        "3",
+        header_of(format=2),
+        header_of(format=None),
+        header_of(sketch={"kind": "gaussian", "n_components": 4}),
+        header_of(sketch={"kind": "identity"}),
+        header_of(sketch={"kind": "identity", "n_components": 4, "extra": 1}),
+        header_of(sketch={"kind": "countsketch", "n_components": 0, "seed": 1}),
+        header_of(sketch={"kind": "countsketch", "n_components": 4, "seed": -1}),
+        header_of(sketch={"kind": "countsketch", "n_components": "4", "seed": 1}),
+        header_of(sketch=None),
+        header_of(metric="manhattan"),
+        header_of(space="moon"),
+        header_of(n_features="4"),
+        header_of(n_features=-4),
+        header_of(parameters=None),
+        *({key: value for key, value in header_of().items() if key != missing} for missing in header_of()),
+    ],
+    ids=str,
+)
+def test_wrong_headers_are_refused(tmp_path, header):
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(write_npz(tmp_path / "m.npz", header))
+
+
+@pytest.mark.parametrize(
+    "centers",
+    [
+        np.zeros((3, 4), np.float32),
+        np.zeros((3, 4), np.complex128),
+        np.zeros(4),
+        np.zeros((3, 4, 1)),
+        np.zeros((0, 4)),
+        np.full((3, 4), np.nan),
+        np.array([["a"] * 4]),
+    ],
+    ids=lambda centers: f"{centers.dtype}{centers.shape}{centers.ravel()[:1]}",
+)
+def test_wrong_centers_are_refused(tmp_path, centers):
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(write_npz(tmp_path / "m.npz", centers=centers))
+
+
+@pytest.mark.parametrize(
+    ("changed", "width"),
+    [
+        ({"n_features": 5}, 4),
+        ({"n_features": 1000}, 4),
+        ({}, 3),
+        ({"space": "sketch", "sketch": {"kind": "countsketch", "n_components": 64, "seed": 1}}, 4),
+    ],
+)
+def test_centers_of_another_width_than_the_header_says_are_refused(tmp_path, changed, width):
+    """Kernels trust widths: such a file would have them read, and write, outside of arrays."""
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(write_npz(tmp_path / "m.npz", header_of(**changed), np.zeros((3, width))))
+
+
+@pytest.mark.parametrize("failing", ["numpy.savez", "os.fsync", "os.replace"])
+def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, failing):
+    a_model().save(tmp_path / "m", PARAMETERS)
+    before = (tmp_path / "m").read_bytes()
+
+    def fail(file, *args, **kwargs):
+        if hasattr(file, "write"):
+            file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(OSError, match="No space left"):
+        a_model("sketch").save(tmp_path / "m", PARAMETERS)
+    assert (tmp_path / "m").read_bytes() == before
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_saving_replaces_the_old_file(tmp_path):
+    a_model().save(tmp_path / "m", PARAMETERS)
+    a_model("sketch").save(tmp_path / "m", {})
+    model, parameters = Model.load(tmp_path / "m")
+    assert (model.space, parameters) == ("sketch", {})
+
+
+def test_saving_into_a_missing_directory(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        a_model().save(tmp_path / "none" / "m", {})
+
+
+# ---- placing rows
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_place_refuses_other_widths(width):
+    with pytest.raises(InvalidInputError, match=rf"{width} features.*fitted on 4"):
+        a_model().place(np.zeros((2, width)))
+
+
+def test_place_takes_narrower_sparse_rows():
+    """As text has them: as wide as their own largest index."""
+    assert a_model().place(sp.csr_array(np.eye(3))).shape[0] == 3
+    with pytest.raises(InvalidInputError, match="5 features"):
+        a_model().place(sp.csr_array(np.eye(5)))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_place_brings_rows_into_the_space(sparse):
+    X = np.random.default_rng(0).normal(size=(9, 4))
+    rows = sp.csr_array(X) if sparse else X
+    S = naive.countsketch_matrix(11, 4, 6)
+    before = X.copy()
+    np.testing.assert_allclose(naive.dense(a_model("sketch").place(rows)), X @ S, rtol=1e-6, atol=1e-6)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_allclose(naive.dense(a_model(metric="cosine").place(rows)), unit, rtol=1e-12)
+    np.testing.assert_array_equal(X, before)
+    np.testing.assert_array_equal(naive.dense(rows), before)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+def test_normalized_rows_have_unit_length_and_zeros_stay(sparse, dtype):
+    X = np.random.default_rng(0).integers(0, 200, (40, 5)).astype(dtype)
+    X[[0, 7]] = 0
+    got = normalized(sp.csr_array(X) if sparse else X)
+    lengths = np.linalg.norm(naive.dense(got), axis=1)
+    np.testing.assert_allclose(lengths, np.isin(np.arange(40), [0, 7], invert=True), rtol=1e-6)
+    assert got.dtype == (np.float32 if dtype in (np.uint8, np.float32) else np.float64)
