@@ -12,17 +12,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from streamkm.errors import StreamkmError
     from streamkm.estimators import StreamKMeans
-    from streamkm.sketches import CountSketch
+    from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
 
 _HOMES = {
     "CountSketch": "streamkm.sketches",
+    "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators",
     "StreamkmError": "streamkm.errors",
     "open_source": "streamkm.sources",
 }
 
-__all__ = ["CountSketch", "StreamKMeans", "StreamkmError", "__version__", "open_source"]
+__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamkmError", "__version__", "open_source"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,10 @@ CHUNKS_WANTED = 16  # of a small source, so that several workers share it
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
 DENSE_COMPONENTS = 256
+PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more clusters than that
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
-SAMPLE_BYTES = 128 * MIB
+SAMPLE_BYTES = 256 * MIB
 UNKNOWN_ROW_BYTES = 1024
 CENTERS_SHARE = 4  # centers in the original space may take a CENTERS_SHARE-th of the available memory
 CENTER_COPIES = 6  # centers, table, sums of two runs in flight, their total, means
@@ -45,7 +46,7 @@ class Plan:
         Decoded bytes of a chunk, about.
     n_chunks : int or None
     sketch : str
-        "identity" or "countsketch".
+        "identity", "countsketch" or "pca".
     n_components : int
     why_sketch : str
     sample_rows : int
@@ -123,7 +124,7 @@ def plan_fit(
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     decoded = None if n_rows is None else n_rows * row_bytes
     size = chunk_size(decoded) if chunk_bytes == "auto" else int(chunk_bytes)
-    kind, components, why = choose_sketch(source, sketch, n_components)
+    kind, components, why = choose_sketch(source, sketch, n_components, n_clusters)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_rows = max(n_clusters, min(sample_rows, SAMPLE_BYTES // max(1, row_bytes)))
     available = available_memory()
@@ -132,7 +133,8 @@ def plan_fit(
         space = choose_space(source.n_features, n_clusters, available)
     memory = {"chunks": 4 * size}
     if n_rows is not None:
-        memory["blocks"] = n_rows * (8 + block_row_bytes(source, row_bytes, components))
+        held_rows = min(n_rows, sample_rows) if kind == "pca" else n_rows
+        memory["blocks"] = held_rows * (8 + block_row_bytes(source, row_bytes, components))
         memory["row sample"] = 2 * min(n_rows, sample_rows) * row_bytes
         memory["labels"] = 4 * n_rows
     width = components if space == "sketch" else source.n_features or components
@@ -191,29 +193,39 @@ def block_row_bytes(source: RowSource, row_bytes: int, n_components: int) -> int
     return itemsize * n_components
 
 
-def choose_sketch(source: RowSource, sketch: str, n_components: int | str) -> tuple[str, int, str]:
+def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clusters: int) -> tuple[str, int, str]:
     """Kind, m, and the reason in words."""
-    d = source.n_features
+    d, why = source.n_features, "as asked for"
+    if sketch == "auto":
+        sketch, why = _auto_sketch(source, n_components)
     if sketch == "identity":
         if d is None:
             raise InvalidParameterError(
                 f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
                 "pass n_features with the data, or use another sketch"
             )
-        if n_components not in ("auto", d):
+        if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
-        return "identity", d, "as asked for"
+        return sketch, d, why
+    if sketch == "pca" and source.is_sparse:
+        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
     if n_components != "auto":
-        m = int(n_components)
-        if sketch == "auto" and d is not None and d <= m:
-            return "identity", d, f"{d:,} features are no more than n_components={m:,}"
-        return "countsketch", m, "as asked for"
-    enough = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
-    if sketch == "auto" and d is not None and d <= enough:
-        return "identity", d, f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
+        return sketch, int(n_components), why
+    if sketch == "pca":
+        return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
+    return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
+
+
+def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
+    """Kind and reason where the choice is ours."""
+    d = source.n_features
+    usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
+    enough = usual if n_components == "auto" else int(n_components)
+    if d is not None and d <= enough:
+        return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
-        return "countsketch", SPARSE_COMPONENTS, "sparse rows stay sparse, so that many components cost nothing"
-    return "countsketch", DENSE_COMPONENTS, "dense rows are clustered at the cost of m features instead of d"
+        return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
+    return "pca", "wide dense rows are clustered by the principal directions of the row sample"
 
 
 def choose_space(n_features: int, n_clusters: int, available_bytes: int) -> Space:

@@ -31,7 +31,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
 CHOICES = {
-    "sketch": ("auto", "countsketch", "identity"),
+    "sketch": ("auto", "countsketch", "pca", "identity"),
     "metric": ("euclidean", "cosine"),
     "assign_space": ("auto", "original", "sketch"),
     "on_invalid": ("raise", "skip"),
@@ -48,10 +48,12 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     ----------
     n_clusters : int, default=8
         k.
-    sketch : {"auto", "countsketch", "identity"}, default="auto"
-        How features are shrunk; "auto": not at all where they are few, else CountSketch.
+    sketch : {"auto", "countsketch", "pca", "identity"}, default="auto"
+        How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
+        the principal directions of the row sample ("pca": Lloyd then runs on the sample alone).
     n_components : int or "auto", default="auto"
-        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing), 256 for dense ones.
+        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing), 256 for dense ones, 64 or
+        128 for "pca".
     init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
         sampled rows. An array: these centers, without any search.

@@ -14,21 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan, available_memory, choose_space
-from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
+from streamkm.cluster.blocks import Block
+from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import SampleRule
-from streamkm.cluster.starting import Streams, search_rows, start_centers
+from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
 from streamkm.passes import Sketched, Walk, assign_pass, sketch_pass
 from streamkm.progress import Progress
-from streamkm.sketches import CountSketch, IdentitySketch, Sketch
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 logger = logging.getLogger(__name__)
 
 SKETCH_STEPS = 10  # of Lloyd on all blocks where the original space has the last word
 SKETCH_TOL = 1e-3
+PCA_ROWS = 10_000  # of the sample, that directions are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
@@ -101,29 +103,31 @@ def run_fit(
     """
     streams = _named_streams(settings.seeds)
     sketch = make_sketch(plan, streams["sketch"])
-    rule = SampleRule.of(
-        plan.sample_rows, int(streams["sample"].generate_state(1, np.uint64)[0]), walk.source.estimated_rows
-    )
+    rule = SampleRule.of(plan.sample_rows, _word(streams["sample"]), walk.source.estimated_rows)
     history: list[dict[str, Any]] = []
-    with open_executor(executor) as workers:
+    with open_executor(executor) as workers, local_executor(workers) as here:
         with progress.stage("sketch", plan.n_chunks) as stage:
             sketched = sketch_pass(workers, walk, sketch, rule, weights, stage)
-        check_clusters(settings.n_clusters, sketched.blocks.n_rows)
-        with progress.stage("seed"), local_executor(workers) as here:
-            start = _start(here, sketched, sketch, settings, streams)
+        check_clusters(settings.n_clusters, sketched.n_valid)
+        with progress.stage("seed"):
+            sketch, blocks, sampled = _to_cluster(here, sketched, sketch, plan, settings, streams["sketch"])
+            start = _start(here, sampled, sketch, sketched.n_features, settings, streams)
         space = plan.assign_space or choose_space(sketched.n_features, settings.n_clusters, available_memory())
         polished = space == "original" and not isinstance(sketch, IdentitySketch)
         with progress.stage("lloyd", settings.max_iter, "steps") as stage:
             record = _recorder(history, "lloyd", stage.advance)
-            result = _iterate(sketched, start, settings, polished, record)
+            result = _iterate(blocks, start, settings, sketch, polished, sketched.sample.complete, record)
         model = Model(result.centers, sketched.n_features, walk.metric, space, sketch)
         if polished:
-            with progress.stage("polish", None, "steps") as stage, local_executor(workers) as here:
-                centers = original_centers(sketched.sample, sketch, result.centers)
-                record = _recorder(history, "polish", stage.advance)
-                result = polish(
-                    here, sketched.sample, centers, max_iter=settings.max_iter, tol=settings.tol, on_step=record
-                )
+            with progress.stage("polish", None, "steps") as stage:
+                centers = original_centers(here, sketched.sample, sketch, result.centers)
+                if isinstance(sketch, PCASketch) and not sketched.sample.complete:
+                    result = replace(result, centers=centers)  # already iterated on these rows
+                else:
+                    record = _recorder(history, "polish", stage.advance)
+                    result = polish(
+                        here, sketched.sample, centers, max_iter=settings.max_iter, tol=settings.tol, on_step=record
+                    )
                 model = replace(model, centers=result.centers)
         with progress.stage("assign", len(sketched.chunk_rows)) as stage:
             assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
@@ -132,17 +136,19 @@ def run_fit(
             with progress.stage(f"refine-{index}", len(sketched.chunk_rows)) as stage:
                 assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
                 history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
+        view = sketched.sample.block(here, sketch, VIEW_ROWS).X
     distortion = _distortion(sketched, sketch, model, assigned.totals)
-    view = sketched.sample.block(sketch, VIEW_ROWS).X
     view_labels = assigned.labels[sketched.sample.rows[:VIEW_ROWS]]
     return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), sketched, view, view_labels)
 
 
-def make_sketch(plan: Plan, seed: np.random.SeedSequence) -> Sketch:
-    """The sketch that a plan names."""
-    if plan.sketch == "identity":
+def make_sketch(plan: Plan, seed: np.random.SeedSequence) -> Sketch | None:
+    """The sketch that a plan names; None for one that is fitted on the row sample."""
+    if plan.sketch == PCASketch.kind:
+        return None
+    if plan.sketch == IdentitySketch.kind:
         return IdentitySketch(plan.n_components)
-    return CountSketch(plan.n_components, int(seed.generate_state(1, np.uint64)[0]))
+    return CountSketch(plan.n_components, _word(seed))
 
 
 def check_clusters(n_clusters: int, n_rows: int) -> None:
@@ -156,23 +162,45 @@ def _named_streams(seeds: np.random.SeedSequence) -> dict[str, np.random.SeedSeq
     return dict(zip(names, seeds.spawn(len(names)), strict=True))
 
 
-def _start(
+def _word(seed: np.random.SeedSequence) -> int:
+    return int(seed.generate_state(1, np.uint64)[0])
+
+
+def _to_cluster(
     here: Executor,
     sketched: Sketched,
+    sketch: Sketch | None,
+    plan: Plan,
+    settings: Settings,
+    seed: np.random.SeedSequence,
+) -> tuple[Sketch, Blocks, Block]:
+    """The sketch, the blocks that Lloyd runs on, and the sketched rows that starts are found on."""
+    sample = sketched.sample
+    if sketch is not None and sketched.blocks is not None:
+        return sketch, sketched.blocks, sample.block(here, sketch, search_rows(settings.n_clusters))
+    m = min(plan.n_components, *sample.X[:PCA_ROWS].shape)
+    fitted = PCASketch.fit(sample.X[:PCA_ROWS], m, random_state=_word(seed) & 0xFFFFFFFF)
+    block = sample.block(here, fitted)
+    blocks = Blocks.of_local(here, cut(block, PIECES), m)
+    return fitted, blocks, prefix(block, search_rows(settings.n_clusters))
+
+
+def _start(
+    here: Executor,
+    sampled: Block,
     sketch: Sketch,
+    n_features: int,
     settings: Settings,
     streams: dict[str, np.random.SeedSequence],
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m): those given, or found on the sampled rows."""
     if isinstance(settings.init, np.ndarray):
-        if settings.init.shape[1] != sketched.n_features:
-            raise InvalidInputError(
-                f"init has {settings.init.shape[1]} features; the data have {sketched.n_features:,}"
-            )
+        if settings.init.shape[1] != n_features:
+            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
         return np.asarray(sketch.apply(settings.init), np.float64)
     return start_centers(
         here,
-        sketched.sample.block(sketch, search_rows(settings.n_clusters)),
+        sampled,
         settings.n_clusters,
         init=settings.init,
         n_init=settings.n_init,
@@ -181,19 +209,21 @@ def _start(
 
 
 def _iterate(
-    sketched: Sketched,
+    blocks: Blocks,
     start: NDArray[np.float64],
     settings: Settings,
+    sketch: Sketch,
     polished: bool,
+    complete: bool,
     record: Callable[[float], None],
 ) -> LloydResult:
-    """Lloyd on all blocks; only roughly, or not at all where the sample holds all rows, if polishing follows."""
-    if polished and sketched.sample.complete:
+    """Lloyd on the blocks; only roughly, or not at all where the sample holds all rows, if polishing follows."""
+    if polished and complete:
         return LloydResult(start, float("nan"), 0, False, ())
     max_iter, tol = settings.max_iter, settings.tol
-    if polished:
+    if polished and not isinstance(sketch, PCASketch):
         max_iter, tol = min(max_iter, SKETCH_STEPS), max(tol, SKETCH_TOL)
-    return lloyd(sketched.blocks, start, max_iter=max_iter, tol=tol, on_step=record)
+    return lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=record)
 
 
 def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[float], None]) -> Callable[[float], None]:
@@ -215,9 +245,18 @@ def _distortion(sketched: Sketched, sketch: Sketch, model: Model, totals: Totals
     if model.space == "sketch":
         return None
     filled = totals.counts > 0
-    sums, counts = totals.sums[filled], totals.counts[filled]
-    offsets = sums / counts[:, None] - model.centers[filled]
-    original = totals.d2 - float(counts @ np.einsum("ij,ij->i", offsets, offsets))
-    sketched_sums = np.asarray(sketch.apply(sums), np.float64)
-    within = sketched.blocks.total_d2norm - float(np.einsum("ij,ij,i->", sketched_sums, sketched_sums, 1 / counts))
-    return within / original if original > 0 else 1.0
+    counts, centers = totals.counts[filled], model.centers[filled]
+    means = totals.sums[filled] / counts[:, None]
+    original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+    if original <= 0:
+        return 1.0
+    if isinstance(sketch, PCASketch):
+        # what all clusterings lose alike is no distortion: compare what lies between the means
+        between = means - counts @ means / counts.sum()
+        lost = between - (between @ sketch.directions) @ sketch.directions.T
+        return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
+    sums = np.asarray(sketch.apply(totals.sums[filled]), np.float64)
+    within = (sketched.blocks.total_d2norm if sketched.blocks else 0.0) - float(
+        np.einsum("ij,ij,i->", sums, sums, 1 / counts)
+    )
+    return within / original

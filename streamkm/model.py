@@ -23,6 +23,7 @@ from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch, sketch_from_dict
 
 FORMAT = 1
+SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -89,7 +90,8 @@ class Model:
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
             with open(partial, "wb") as file:
-                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers)
+                arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
@@ -108,9 +110,11 @@ class Model:
             If the file is no saved model, damaged, or of a later format.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            # opened here, because np.load leaves a damaged file open
+            with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
                 header = json.loads(str(stored["header"]))
-                centers = stored["centers"]
+                arrays = {name: stored[name] for name in stored.files if name != "header"}
+                centers = arrays.pop("centers")
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
         if header.get("format") != FORMAT:
@@ -119,7 +123,11 @@ class Model:
             raise ModelFileError(
                 f"{os.fspath(path)}: centers of {centers.dtype} {centers.shape}; needed: float64 (k, d)"
             )
-        sketch = sketch_from_dict(header["sketch"])
+        stored_sketch = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items()}
+        try:
+            sketch = sketch_from_dict(header["sketch"], stored_sketch)
+        except TypeError as error:
+            raise ModelFileError(f"{os.fspath(path)}: the sketch is not complete ({error})") from error
         model = cls(centers, header["n_features"], header["metric"], header["space"], sketch)
         return model, header["parameters"]
 

@@ -122,27 +122,28 @@ class Sketched:
 
     Attributes
     ----------
-    blocks : Blocks
+    blocks : Blocks or None
+        None where nothing was sketched.
     sample : Sample
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
     n_features : int
         d, as the source says, or the widest row seen.
-    n_invalid : int
-        Rows left out.
+    n_valid : int
+        Rows that took part.
     """
 
-    blocks: Blocks
+    blocks: Blocks | None
     sample: Sample
     chunk_rows: NDArray[np.int64]
     n_features: int
-    n_invalid: int
+    n_valid: int
 
 
 def sketch_pass(
     executor: Executor,
     walk: Walk,
-    sketch: Sketch,
+    sketch: Sketch | None,
     rule: SampleRule,
     weights: NDArray[np.float64],
     stage: Stage,
@@ -151,6 +152,8 @@ def sketch_pass(
 
     Parameters
     ----------
+    sketch : Sketch or None
+        None: only sample.
     weights : float64 (n,) or (0,)
         Sample weights.
     stage : Stage
@@ -167,7 +170,8 @@ def sketch_pass(
     shared = executor.share((walk, sketch, rule))
     for handle, (info, candidates) in executor.hold("sketch", _sketch_item, walk.items(executor), shared):
         if info.n_valid:
-            handles.append(handle)
+            if sketch is not None:
+                handles.append(handle)
             collector.add(candidates, first_row)
         infos.append(info)
         first_row += info.n_read
@@ -181,19 +185,21 @@ def sketch_pass(
     n_features = walk.source.n_features or max(1, n_features)
     stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
     chunk_rows = np.array([info.n_read for info in infos], np.int64)
-    if len(weights):
-        handles, infos = _attach_weights(executor, handles, infos, weights)
-    blocks = Blocks(
-        executor,
-        tuple(handles),
-        n_valid,
-        sketch.n_components,
-        np.result_type(*{info.dtype for info in infos if info.n_valid}),
-        float(sum(info.total_weight for info in infos)),
-        float(sum(info.total_d2norm for info in infos)),
-    )
     sample = collector.sample(n_features, n_valid, weights)
-    return Sketched(blocks, sample, chunk_rows, n_features, first_row - n_valid)
+    blocks = None
+    if sketch is not None:
+        if len(weights):
+            handles, infos = _attach_weights(executor, handles, infos, weights)
+        blocks = Blocks(
+            executor,
+            tuple(handles),
+            n_valid,
+            sketch.n_components,
+            np.result_type(*{info.dtype for info in infos if info.n_valid}),
+            float(sum(info.total_weight for info in infos)),
+            float(sum(info.total_d2norm for info in infos)),
+        )
+    return Sketched(blocks, sample, chunk_rows, n_features, n_valid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +215,21 @@ class _Info:
     total_d2norm: float
 
 
-def _sketch_item(item: Item, shared: tuple[Walk, Sketch, SampleRule]) -> tuple[Block, tuple[_Info, Candidates]]:
+def _sketch_item(
+    item: Item, shared: tuple[Walk, Sketch | None, SampleRule]
+) -> tuple[Block | None, tuple[_Info, Candidates]]:
     walk, sketch, rule = shared
     rows = walk.read(item)
-    sketched = as_block_matrix(sketch.apply(rows.X))
-    block = Block(sketched, sketched_d2norms(sketched), NO_WEIGHTS)
+    n_valid, width = rows.X.shape
+    if sketch is None:
+        block = None
+        info = _Info(rows.n_read, n_valid, rows.kept, width, rows.X.dtype, float(n_valid), rows.total_d2norm)
+    else:
+        sketched = as_block_matrix(sketch.apply(rows.X))
+        block = Block(sketched, sketched_d2norms(sketched), NO_WEIGHTS)
+        total_d2norm = block.total_d2norm()
+        info = _Info(rows.n_read, n_valid, rows.kept, width, sketched.dtype, float(n_valid), total_d2norm)
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
-    info = _Info(
-        rows.n_read,
-        block.n_rows,
-        rows.kept,
-        rows.X.shape[1],
-        sketched.dtype,
-        block.total_weight(),
-        block.total_d2norm(),
-    )
     return block, (info, rule.candidates(rows.X, rows.places, numbers))
 
 

@@ -1,4 +1,4 @@
-"""Second implementations to compare with: loops, Python integers and explicit matrices, as near to the formulas as can be.
+"""Second implementations to compare with: loops, Python integers, explicit matrices, as near to the formulas as can be.
 
 Nothing here is fast, and nothing here imports streamkm.
 """

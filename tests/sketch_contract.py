@@ -56,10 +56,10 @@ class SketchContract:
 
     @pytest.mark.parametrize("sparse", [False, True])
     def test_linear(self, sketch, sparse):
-        A, B = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
+        X, Y = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
         wrap = sp.csr_array if sparse else np.asarray
-        got = dense(sketch.apply(wrap(3 * A - 2 * B)))
-        np.testing.assert_array_equal(got, 3 * dense(sketch.apply(wrap(A))) - 2 * dense(sketch.apply(wrap(B))))
+        got = dense(sketch.apply(wrap(3 * X - 2 * Y)))
+        np.testing.assert_array_equal(got, 3 * dense(sketch.apply(wrap(X))) - 2 * dense(sketch.apply(wrap(Y))))
 
     def test_chunked_is_whole(self):
         sketch = self.make_sketch()

@@ -285,6 +285,12 @@ def test_inspect(folder):
     assert "sparse" in second
 
 
+def test_what_a_source_tells_beyond_the_contract_is_shown(folder, monkeypatch):
+    details = {"format": "NumPy", "chunks": "none"}
+    monkeypatch.setattr("streamkm.sources.dense.DenseSource.details", lambda _: details, raising=False)
+    assert run("inspect", "x.npy").endswith("format        NumPy\nchunks        none\n")
+
+
 def test_assign(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     assert "rows    90\nlabels  y.npy" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy")

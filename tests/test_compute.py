@@ -315,7 +315,7 @@ def test_nothing_stays_on_the_cluster(client):
         handles = [handle for handle, _ in executor.hold("held", keep, range(10))]
         executor.fold("folded", add_step, add_combine, range(50), 50, 1.0)
     assert not keys_left(client, "folded")
-    assert keys_left(client, "held")
+    assert sum(map(len, client.has_what().values())) >= 10
     del handles
     assert not keys_left(client, "held")
 

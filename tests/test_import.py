@@ -25,7 +25,7 @@ def test_import_is_cheap():
 
 
 def test_estimator_takes_no_optional_package():
-    optional = {"distributed", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich", "anndata"}
+    optional = {"distributed", "h5py", "zarr", "matplotlib", "pydantic", "rich", "anndata"}
     assert not modules_after("from streamkm import StreamKMeans, open_source").intersection(optional)
 
 

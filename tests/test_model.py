@@ -1,4 +1,4 @@
-"""Saved models: a round trip without pickle, damaged and hostile files refused, the old file kept when writing fails."""
+"""Saved models: round trip without pickle, damaged and hostile files refused, the old file kept when writing fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import os
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def header_of(**changed):
         "parameters": PARAMETERS,
     }
     return {**header, **changed}
+
+
+def changes(header):
+    """What is not as it should be."""
+    return {key: value for key, value in header.items() if header_of()[key] != value}
 
 
 def write_npz(path, header=None, centers=None, **arrays):
@@ -143,10 +149,8 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
         for at, value in changes:
             changed[at] = value
         (tmp_path / "changed").write_bytes(changed)
-        try:
+        with suppress(ModelFileError):
             Model.load(tmp_path / "changed")
-        except ModelFileError:
-            pass
 
     check()
 
@@ -171,11 +175,18 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
         header_of(n_features="4"),
         header_of(n_features=-4),
         header_of(parameters=None),
-        *({key: value for key, value in header_of().items() if key != missing} for missing in header_of()),
     ],
-    ids=str,
+    ids=lambda header: str(header if isinstance(header, str) else changes(header)),
 )
 def test_wrong_headers_are_refused(tmp_path, header):
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(write_npz(tmp_path / "m.npz", header))
+
+
+@pytest.mark.parametrize("missing", header_of())
+def test_headers_without_a_value_are_refused(tmp_path, missing):
+    header = header_of()
+    del header[missing]
     with pytest.raises(ModelFileError, match=r"m\.npz"):
         Model.load(write_npz(tmp_path / "m.npz", header))
 

@@ -23,7 +23,9 @@ POLISH_TOL = 1e-3
 FEWEST_PIECES = 4
 
 
-def original_centers(sample: Sample, sketch: Sketch, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+def original_centers(
+    executor: Executor, sample: Sample, sketch: Sketch, centers: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Means of the sampled original rows under the sketch's labels.
 
     Parameters
@@ -37,7 +39,7 @@ def original_centers(sample: Sample, sketch: Sketch, centers: NDArray[np.float64
     float64 (k, d)
         A center that no sampled row is nearest to becomes the row nearest to it.
     """
-    block = sample.block(sketch)
+    block = sample.block(executor, sketch)
     table = CenterTable.build(centers, block.X.dtype)
     labels, _, _ = table.nearest(block.X)
     totals = Totals.zeros(len(centers), sample.X.shape[1])

@@ -16,11 +16,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
+from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch
 
+PIECE_ROWS = 8192  # of the sample, sketched by one call
 HIGHEST = np.iinfo(np.int64).max
 
 
@@ -96,11 +98,13 @@ class Sample:
     weights: NDArray[np.float64]
     complete: bool
 
-    def block(self, sketch: Sketch, n_rows: int | None = None) -> Block:
-        """The first rows (all, by default), sketched."""
-        X = sketch.apply(self.X[:n_rows])
-        d2norms = np.empty(0) if n_rows == 0 else sketched_d2norms(X)
-        return Block(X, d2norms, self.weights[:n_rows])
+    def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
+        """The first rows (all, by default), sketched, by threads of this process."""
+        stop = len(self.rows) if n_rows is None else min(n_rows, len(self.rows))
+        pieces = [slice(start, min(start + PIECE_ROWS, stop)) for start in range(0, stop, PIECE_ROWS)]
+        parts = list(executor.map("sketch-sample", _sketch_slice, pieces, self.X, sketch))
+        X = stacked([part for part, _ in parts])
+        return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
 
     def original_blocks(self, n_pieces: int) -> list[Block]:
         """The rows as floats in their original features, cut into pieces."""
@@ -147,6 +151,20 @@ class SampleCollector:
         order = np.lexsort((rows, hashes))[: self._size]
         X = _taken([candidates.X for candidates in self._kept], order, n_features)
         return Candidates(X, hashes[order], rows[order])
+
+
+def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:
+    sketched = as_block_matrix(sketch.apply(X[piece]))
+    return sketched, sketched_d2norms(sketched)
+
+
+def stacked(parts: Sequence[Matrix]) -> Matrix:
+    """Rows one under the other; parts are alike in kind and width, or mixed dense and CSR of one width."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return stacked_csr([part if not isinstance(part, np.ndarray) else sp.csr_array(part) for part in parts], None)
 
 
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:

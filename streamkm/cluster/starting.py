@@ -64,7 +64,7 @@ def start_centers(
     block, shift = _centered(sampled)
     pieces = Blocks.of_local(executor, cut(block, PIECES), block.X.shape[1])
     n_seeds = max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
-    seeds = cut(block, 1)[0] if block.n_rows <= n_seeds else _prefix(block, n_seeds)
+    seeds = prefix(block, n_seeds)
     best, best_inertia = None, np.inf
     for _ in range(n_init):
         if init == "random":
@@ -96,7 +96,8 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     ]
 
 
-def _prefix(block: Block, n_rows: int) -> Block:
+def prefix(block: Block, n_rows: int) -> Block:
+    """The first rows of a block, all if it has no more."""
     return Block(block.X[:n_rows], block.d2norms[:n_rows], block.weights[:n_rows])
 
 

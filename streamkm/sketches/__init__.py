@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import NDArray
+
 from streamkm.errors import ModelFileError
 from streamkm.sketches.base import Sketch
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.identity import IdentitySketch
+from streamkm.sketches.pca import PCASketch
 
-SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch)}
+SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch)}
 
 
-def sketch_from_dict(described: dict[str, Any]) -> Sketch:
-    """Make a sketch from what its `to_dict` gave.
+def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:
+    """Make a sketch from what its `to_dict` and `arrays` gave.
 
     Raises
     ------
@@ -24,8 +27,8 @@ def sketch_from_dict(described: dict[str, Any]) -> Sketch:
     kind = values.pop("kind", None)
     if kind not in SKETCHES:
         raise ModelFileError(f"sketch of kind {kind!r}; this release knows {sorted(SKETCHES)}")
-    sketch: Sketch = SKETCHES[kind](**values)
+    sketch: Sketch = SKETCHES[kind](**values, **arrays)
     return sketch
 
 
-__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "Sketch", "sketch_from_dict"]
+__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "sketch_from_dict"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from numpy.typing import NDArray
+
 from streamkm.matrices import Matrix
 
 
@@ -45,4 +47,7 @@ class Sketch(Protocol):
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """What a saved model needs to make the sketch again: JSON values."""
+        """What a saved model needs to make the sketch again: JSON values, `kind` among them,"""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """and arrays; together the arguments of the constructor."""

@@ -90,6 +90,9 @@ class CountSketch:
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {}
+
     def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
         buckets, signs = self.hash(0, X.shape[1])
         n_batch = max(4, BATCH_ENTRIES // max(1, X.shape[1]) // 4 * 4)

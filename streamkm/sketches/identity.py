@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix, as_working
@@ -35,3 +36,6 @@ class IdentitySketch:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "n_components": self.n_components}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
-from streamkm.sources.csr_groups import csr_rows
+from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import DenseSource, cut_rows
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 

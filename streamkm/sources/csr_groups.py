@@ -1,8 +1,8 @@
 """Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
 
 Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this
-leaves, and for proving that indices and indptr are sound before a kernel walks them. May import base, stored and
-errors. Knows no file format: HDF5, Zarr and .npz find the arrays and hand them over.
+leaves, and for proving that `indptr` is sound. May import base, csr_rows, stored and errors. Knows no file format:
+HDF5, Zarr and .npz find the arrays and hand them over.
 
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
@@ -18,16 +18,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.stored import StoredArray, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
 _KEPT_BOUNDARY_BYTES = 1 << 24
-_INT32_MAX = np.iinfo(np.int32).max
 
 
 class CsrSource(ChunkedSource):
@@ -69,7 +68,7 @@ class CsrSource(ChunkedSource):
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut at rows. O(n) the first time, which reads `indptr`; see the class for when it is kept."""
-        index_bytes = 4 if self._shape[1] <= _INT32_MAX else 8
+        index_bytes = 4 if self._shape[1] <= INT32_MAX else 8
         value_bytes = self.dtype.itemsize + index_bytes
         unit = max(self._data.unit_rows, self._indices.unit_rows)
         step = max(1, target_bytes // (value_bytes * unit)) * unit
@@ -248,71 +247,3 @@ class _Boundaries:
                     break
                 total -= sizes[key]
                 del self._held[key]
-
-
-def csr_rows(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int, name: str, first_row: int
-) -> sp.csr_array:
-    """Make CSR rows that a kernel may walk without looking: indices in range, rising and distinct within a row.
-
-    Parameters
-    ----------
-    data, indices : ndarray of shape (nnz,)
-        Not changed; shared with the result where nothing had to be repaired.
-    indptr : int ndarray of shape (n + 1,)
-        From 0 to nnz, never falling.
-    n_features, name, first_row
-        For the shape and for messages.
-
-    Returns
-    -------
-    csr_array of shape (n, n_features)
-        32-bit indices where they suffice. Entries of a row that name the same feature are added up.
-
-    Raises
-    ------
-    InvalidInputError
-        An index below 0 or not below `n_features`; names the row. O(nnz).
-    """
-    # read as unsigned, a negative index is a huge one: one comparison finds both kinds
-    if len(indices) and indices.view(f"u{indices.itemsize}").max() >= n_features:
-        at = int(((indices < 0) | (indices >= n_features)).argmax())
-        row = first_row + int(np.searchsorted(indptr, at, side="right")) - 1
-        raise InvalidInputError(
-            f"index {indices[at]} in row {row:,} of {name} is out of range; {n_features:,} features allow "
-            f"0-{n_features - 1:,}"
-        )
-    narrow = n_features <= _INT32_MAX and len(data) <= _INT32_MAX
-    index_dtype = np.int32 if narrow else np.int64
-    X = make_csr(
-        data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False), n_features=n_features
-    )
-    return X if X.has_canonical_format else _canonical(X, name)
-
-
-def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int) -> sp.csr_array:
-    """Put sound arrays together as a csr_array, which shares them.
-
-    SciPy's constructor would copy arrays that are slices of much larger ones, which is eight times the work of all
-    other checks.
-    """
-    X = sp.csr_array((len(indptr) - 1, n_features), dtype=data.dtype)
-    X.data, X.indices, X.indptr = data, indices, indptr
-    return X
-
-
-def _canonical(X: sp.csr_array, name: str) -> sp.csr_array:
-    """Sort the indices of every row and add up duplicates, in a copy; the dtype stays."""
-    wide = X.dtype if X.dtype.kind == "f" else np.dtype(f"{X.dtype.kind}8")
-    out = X.astype(wide, copy=True)
-    out.sum_duplicates()
-    if (
-        wide != X.dtype
-        and out.nnz
-        and not (np.iinfo(X.dtype).min <= out.data.min() and out.data.max() <= np.iinfo(X.dtype).max)
-    ):
-        raise InvalidInputError(
-            f"entries of {name} that name the same row and feature add up to more than {X.dtype} holds; "
-            f"convert the data to a wider type or add the entries up"
-        )
-    return out.astype(X.dtype, copy=False)

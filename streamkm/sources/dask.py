@@ -1,7 +1,7 @@
 """Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
 
 Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a Delayed
-for a cluster. May import dask, arrays, csr_groups, base and errors. Where work runs is decided elsewhere; `read` runs
+for a cluster. May import dask, arrays, stored, base and errors. Where work runs is decided elsewhere; `read` runs
 in the thread that calls it.
 """
 

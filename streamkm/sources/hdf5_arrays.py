@@ -80,7 +80,7 @@ class Hdf5Array(StoredArray):
                 _read_rows(dataset, start, stop, out)
         except StreamkmError:
             raise
-        except (OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
+        except (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError) as error:
             raise SourceError(f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,7 +104,10 @@ class Hdf5Array(StoredArray):
         with self._lock:
             if not self._asked:
                 # what is damaged here is damaged for the library too, which then words it
-                with open_file(self._path) as file, suppress(RuntimeError, LookupError, ValueError, TypeError):
+                with (
+                    open_file(self._path) as file,
+                    suppress(RuntimeError, LookupError, ValueError, TypeError, OverflowError),
+                ):
                     self._reader = _find_direct(file, self._path, self._dataset, self.name)
                 self._asked = True
             return self._reader

@@ -1,7 +1,7 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
 Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays, csr_groups and errors.
+import base, arrays, csr_rows and errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.csr_groups import make_csr
+from streamkm.sources.csr_rows import make_csr
 
 
 class IterableSource(RowSource):

@@ -11,6 +11,7 @@ import logging
 import struct
 import zipfile
 import zlib
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import scipy.sparse as sp
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.arrays import ArraySource, SparseSource
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
@@ -28,6 +29,8 @@ from streamkm.sources.stored import FileArray, decoded_dtype, open_binary
 logger = logging.getLogger(__name__)
 
 _CSR_KEYS = frozenset({"data", "indices", "indptr", "shape", "format"})
+# what NumPy and zipfile raise on bytes that are not theirs
+_DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
@@ -74,13 +77,11 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
             if key is None:
                 key = _only_matrix(path, archive, infos)
             return _open_member(path, archive, infos[key], f"{path}:{key}")
+    except StreamkmError:
+        raise
     except FileNotFoundError as error:
-        if isinstance(error, SourceError):
-            raise
         raise SourceNotFoundError(f"{path} does not exist") from error
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-        if isinstance(error, SourceError):
-            raise
+    except _DAMAGE as error:
         raise SourceError(f"{path} cannot be read as .npz: {error}") from error
 
 
@@ -130,7 +131,7 @@ def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
     try:
         with archive.open(info) as member:
             return np.asarray(npy_format.read_array(member, allow_pickle=False))
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except _DAMAGE as error:
         raise _unreadable(name, error) from error
 
 
@@ -149,7 +150,7 @@ def _npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[A
         version = npy_format.read_magic(file)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         return read(file)
-    except (ValueError, EOFError) as error:
+    except _DAMAGE as error:
         raise _unreadable(name, error) from error
 
 

@@ -1,6 +1,6 @@
 """Several sources one after the other: a list of files, or a list of arrays.
 
-May import base, csr_groups and errors. What the parts are is none of its business.
+May import base, csr_rows and errors. What the parts are is none of its business.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
-from streamkm.sources.csr_groups import make_csr
+from streamkm.sources.csr_rows import make_csr
 
 
 class PartsSource(ChunkedSource):

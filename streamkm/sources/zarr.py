@@ -102,9 +102,7 @@ class ZarrArray(StoredArray):
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
-        # elsewhere this would list a remote store
-        local = isinstance(array.store, LocalStore | ZipStore | MemoryStore)
-        self.n_bytes = int(array.nbytes_stored()) if local else None
+        self.n_bytes = _stored_bytes(array)
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
@@ -194,6 +192,20 @@ class _ZarrTree:
     def _members(self, group: Any) -> list[str]:
         names = collect_aiterator(group.store.list_dir(group.path))
         return [name.strip("/") for name in names if not name.startswith((".z", "zarr.json"))]
+
+
+def _stored_bytes(array: Any) -> int | None:
+    """Give the size of all that is stored of an array; None where asking would list a remote store."""
+    store = array.store
+    if isinstance(store, ZipStore):
+        # zarr itself would read all of it
+        try:
+            with zipfile.ZipFile(store.path) as archive:
+                prefix = f"{array.path}/" if array.path else ""
+                return sum(info.compress_size for info in archive.infolist() if info.filename.startswith(prefix))
+        except _DAMAGE as error:
+            raise SourceError(f"{store.path} is a damaged .zip file: {error}") from error
+    return int(array.nbytes_stored()) if isinstance(store, LocalStore | MemoryStore) else None
 
 
 def _store_name(store: Any) -> str:

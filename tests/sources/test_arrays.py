@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamkm.errors import InvalidInputError, SourceError
 from streamkm.sources import open_source
-from streamkm.sources.csr_groups import csr_rows
+from streamkm.sources.csr_rows import csr_rows
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
 

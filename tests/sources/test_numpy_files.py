@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import open_source
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
@@ -124,3 +125,23 @@ def test_a_saved_matrix_that_does_not_fit_together(tmp_path):
     np.savez(tmp_path / "x.npz", **{**parts, "format": b"dia"})
     with pytest.raises(InvalidInputError, match="in dia format"):
         open_source(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("name", ["x.npy", "plain.npz", "compressed.npz", "saved.npz", "saved_plain.npz"])
+def test_any_damage_is_an_error_of_ours_or_other_values(tmp_path, name):
+    np.save(tmp_path / "x.npy", dense_matrix())
+    np.savez(tmp_path / "plain.npz", X=dense_matrix())
+    np.savez_compressed(tmp_path / "compressed.npz", X=dense_matrix())
+    sp.save_npz(tmp_path / "saved.npz", sparse_matrix())
+    sp.save_npz(tmp_path / "saved_plain.npz", sparse_matrix(), compressed=False)
+    whole = (tmp_path / name).read_bytes()
+    path = tmp_path / f"damaged.{name.split('.')[-1]}"
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        stored = bytearray(whole)
+        # every other time in the headers
+        for at in rng.integers(0, len(stored) if seed % 2 else 300, 6):
+            stored[at] = rng.integers(0, 256)
+        path.write_bytes(stored)
+        with suppress(StreamkmError):
+            list(open_source(path, format=path.suffix[1:]).stream(1_000))

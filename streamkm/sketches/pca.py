@@ -1,0 +1,89 @@
+"""Projection on the principal directions of a row sample: the sketch for wide dense rows.
+
+Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
+scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidParameterError
+from streamkm.matrices import Matrix, working_dtype
+
+POWER_STEPS = 2
+BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PCASketch:
+    """``apply(X) = (X - mean) @ directions``.
+
+    Attributes
+    ----------
+    mean : float64 (d,)
+    directions : float32 or float64 (d, m)
+        Orthonormal columns.
+
+    References
+    ----------
+    Drineas, Frieze, Kannan, Vempala and Vinay, "Clustering large graphs via the singular value decomposition",
+    Machine Learning 56 (2004), section 2; Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means
+    clustering and low rank approximation", STOC 2015, section 5: k / eps directions keep every clustering's cost
+    within 1 + eps, up to a constant that is the same for all clusterings.
+    """
+
+    mean: NDArray[np.float64]
+    directions: NDArray[Any]
+    kind: ClassVar[str] = "pca"
+    passes_to_fit: ClassVar[int] = 0
+
+    @classmethod
+    def fit(cls, X: NDArray[Any], n_components: int, *, random_state: int) -> PCASketch:
+        """Find the directions of sampled rows.
+
+        O(s * d * m).
+
+        Parameters
+        ----------
+        X : ndarray (s, d) of any real dtype
+        n_components : int
+            At most min(s, d).
+        random_state : int
+        """
+        from sklearn.utils.extmath import randomized_svd
+
+        if not 1 <= n_components <= min(X.shape):
+            raise InvalidParameterError(f"n_components={n_components}; needed: 1 to {min(X.shape)} for {X.shape} rows")
+        mean = X.mean(axis=0, dtype=np.float64)
+        centered = (X - mean).astype(working_dtype(X.dtype))
+        _, _, rows = randomized_svd(centered, n_components, n_iter=POWER_STEPS, random_state=random_state)
+        return cls(mean, np.ascontiguousarray(rows.T.astype(centered.dtype, copy=False)))
+
+    @property
+    def n_components(self) -> int:
+        """m."""
+        return int(self.directions.shape[1])
+
+    def apply(self, X: Matrix) -> Matrix:
+        if not isinstance(X, np.ndarray):
+            raise InvalidParameterError("the PCA sketch takes dense rows; use CountSketch for sparse ones")
+        dtype = self.directions.dtype
+        out = np.empty((X.shape[0], self.n_components), dtype)
+        batch = np.zeros((BATCH_ROWS, X.shape[1]), dtype)  # one shape, so that a row does not depend on its neighbours
+        for start in range(0, X.shape[0], BATCH_ROWS):
+            rows = X[start : start + BATCH_ROWS]
+            np.subtract(rows, self.mean, out=batch[: len(rows)], casting="same_kind")
+            batch[len(rows) :] = 0
+            out[start : start + BATCH_ROWS] = (batch @ self.directions)[: len(rows)]
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"mean": self.mean, "directions": self.directions}

@@ -1,0 +1,376 @@
+"""Everything that walks a source: how often rows are read, sources that change, rows that are invalid, streams."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import StreamKMeans
+from streamkm.errors import InvalidInputError
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from tests import naive
+
+
+class CountingSource(ChunkedSource):
+    """Rows in memory that count how often each is read.
+
+    Parameters
+    ----------
+    versions : matrices
+        What the first, second, ... pass sees; the last stays.
+    n_chunks, n_features, estimated : int or None
+        What it says of itself.
+    """
+
+    name = "counted"
+    n_bytes = 1000
+
+    def __init__(self, *versions, n_chunks=7, n_features="told", estimated=None):
+        self.versions = versions
+        self.n_chunks = n_chunks
+        X = versions[0]
+        self.is_sparse = sp.issparse(X)
+        self.dtype = X.dtype
+        self.n_rows = None
+        self.n_features = X.shape[1] if n_features == "told" else n_features
+        self.estimated = estimated
+        self.read_rows = Counter()
+        self.passes = 0
+        self.lock = threading.Lock()
+
+    @property
+    def estimated_rows(self):
+        return self.estimated
+
+    def current(self):
+        return self.versions[min(max(self.passes - 1, 0), len(self.versions) - 1)]
+
+    def chunks(self, target_bytes):
+        self.passes += 1
+        n_rows = self.current().shape[0]
+        cuts = np.unique(np.linspace(0, n_rows, self.n_chunks + 1).astype(int)).tolist()
+        return tuple(Chunk(i, 0, start, stop, 100) for i, (start, stop) in enumerate(pairwise(cuts)))
+
+    def read(self, chunk):
+        with self.lock:
+            self.read_rows.update(range(chunk.start, chunk.stop))
+        return Rows(self.current()[chunk.start : chunk.stop], np.arange(chunk.start, chunk.stop))
+
+
+class Planned(CountingSource):
+    """Does not count the cutting into chunks that a plan asks for."""
+
+    def __init__(self, *versions, **options):
+        super().__init__(*versions, **options)
+        self.passes = -1  # the plan's own
+
+
+class StreamedSource(RowSource):
+    """Rows in order only; counts the walks and how far each went."""
+
+    name = "streamed"
+    n_rows = n_bytes = None
+
+    def __init__(self, X, piece=10):
+        self.X, self.piece = X, piece
+        self.is_sparse, self.dtype, self.n_features = sp.issparse(X), X.dtype, X.shape[1]
+        self.walked = []
+
+    def stream(self, target_bytes):
+        self.walked.append(0)
+        for start in range(0, self.X.shape[0], self.piece):
+            rows = self.X[start : start + self.piece]
+            self.walked[-1] += rows.shape[0]
+            yield Rows(rows, np.arange(start, start + rows.shape[0]))
+
+
+def groups(n=210, d=5, seed=0, dtype=np.float64):
+    """Three far groups."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    X = 20.0 * np.eye(3, d)[y] + rng.normal(size=(n, d))
+    return X.astype(dtype), y
+
+
+def kmeans(**parameters):
+    return StreamKMeans(3, **{"random_state": 0, "executor": 2, "progress": False, **parameters})
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("refine", [0, 1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"n_components": 3}, {"assign_space": "sketch", "n_components": 4}, {"metric": "cosine"}],
+    ids=str,
+)
+def test_every_row_is_read_twice_and_once_more_for_each_refinement(sparse, refine, options):
+    X, _ = groups()
+    source = CountingSource(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(refine=refine, **options).fit(source)
+    assert set(source.read_rows.values()) == {2 + refine}
+    assert len(source.read_rows) == len(X)
+    assert fitted.n_passes_ == 2 + refine
+    walks = [stage for stage in fitted.stages_ if stage.read_bytes]
+    assert [stage.rows for stage in walks] == [len(X)] * (2 + refine)
+    assert [stage.read_bytes for stage in walks] == [1000] * (2 + refine)
+
+
+def test_weights_and_invalid_rows_take_no_further_pass():
+    X, _ = groups()
+    X[[3, 100]] = np.nan
+    source = CountingSource(X)
+    kmeans(on_invalid="skip").fit(source, sample_weight=np.ones(len(X)))
+    assert set(source.read_rows.values()) == {2}
+
+
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+def test_other_methods_read_once(method):
+    X, _ = groups()
+    fitted = kmeans().fit(X)
+    source = CountingSource(X)
+    getattr(fitted, method)(source)
+    assert set(source.read_rows.values()) == {1}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("refine", [0, 2])
+def test_a_stream_is_walked_twice(sparse, refine):
+    X, _ = groups()
+    source = StreamedSource(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(refine=refine).fit(source)
+    assert source.walked == [len(X)] * (2 + refine)
+    whole = kmeans(refine=refine).fit(sp.csr_array(X) if sparse else X)
+    np.testing.assert_array_equal(fitted.labels_, whole.labels_)
+    np.testing.assert_allclose(fitted.inertia_, whole.inertia_, rtol=1e-9)
+    np.testing.assert_array_equal(fitted.predict(StreamedSource(source.X, 7)), fitted.labels_)
+
+
+def test_a_stream_is_not_walked_ahead_of_the_work():
+    """One thread: a piece or two wait, never the whole stream."""
+    X, _ = groups(n=1000)
+    pieces, finished = [], []
+
+    class Watched(StreamedSource):
+        def stream(self, target_bytes):
+            for rows in super().stream(target_bytes):
+                pieces.append(1)
+                yield rows
+
+    fitted = kmeans(executor=1).fit(X)
+    for _ in fitted._map(Watched(X), "predict", _first_column):
+        finished.append(1)
+        assert len(pieces) <= len(finished) + 4
+    assert len(finished) == 100
+
+
+def _first_column(X, table):
+    return X[:, 0]
+
+
+# ---- sources that change between passes
+
+CHANGES = {
+    "fewer rows": lambda X: X[:200],
+    "more rows": lambda X: np.concatenate([X, X[:7]]),
+    "one row more": lambda X: np.concatenate([X, X[:1]]),
+    "one row less": lambda X: X[:-1],
+    "twice the rows": lambda X: np.concatenate([X, X]),
+    "three rows": lambda X: X[:3],
+    "wider": lambda X: np.hstack([X, X[:, :1]]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("changing_pass", [2, 3])
+def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pass):
+    X, _ = groups()
+    changed = CHANGES[change](X)
+    wrap = sp.csr_array if sparse else np.asarray
+    versions = [wrap(X)] * (changing_pass - 1) + [wrap(changed)]
+    source = Planned(*versions)
+    weights = np.linspace(1, 2, len(X)) if weighted else None
+    with pytest.raises(InvalidInputError, match=r"counted|6 features"):
+        kmeans(refine=1).fit(source, sample_weight=weights)
+
+
+@pytest.mark.parametrize("more_chunks", [6, 8, 1, 30])
+def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
+    X, _ = groups()
+
+    class Recut(Planned):
+        def chunks(self, target_bytes):
+            if self.passes == 1:
+                self.n_chunks = more_chunks
+            return super().chunks(target_bytes)
+
+    with pytest.raises(InvalidInputError, match="counted gave other rows than in the pass before"):
+        kmeans().fit(Recut(X))
+
+
+@pytest.mark.parametrize("n_later", [0, 100, 209, 211, 500])
+def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
+    X, _ = groups()
+    calls = []
+
+    def chunks():
+        calls.append(1)
+        # the first call is a look at the first chunk, and is used for the first pass
+        n = len(X) if len(calls) == 1 else n_later
+        rows = np.resize(X, (n, X.shape[1]))
+        return (rows[start : start + 30] for start in range(0, n, 30))
+
+    with pytest.raises(InvalidInputError, match=r"other rows|no rows in this pass"):
+        kmeans().fit(chunks)
+
+
+def test_an_iterator_is_refused_before_it_is_read():
+    drawn = []
+
+    def chunks():
+        for i in range(3):
+            drawn.append(i)
+            yield np.ones((4, 2))
+
+    with pytest.raises(InvalidInputError, match="once only"):
+        kmeans().fit(chunks())
+    assert len(drawn) <= 1  # a look at its kind
+
+
+# ---- invalid rows
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+@pytest.mark.parametrize("row", [0, 123, 209])
+def test_invalid_rows_are_named(sparse, value, word, row):
+    X, _ = groups(dtype=np.float32)
+    X[row, 2] = value
+    source = CountingSource(sp.csr_array(X) if sparse else X)
+    with pytest.raises(InvalidInputError, match=rf'{word} in row {row} of counted.*on_invalid="skip"'):
+        kmeans().fit(source)
+    assert max(source.read_rows.values()) == 1  # found in the first pass
+
+
+def test_the_first_invalid_row_is_named():
+    X, _ = groups()
+    X[[50, 60, 200]] = np.nan
+    for n_threads in (1, 4):
+        with pytest.raises(InvalidInputError, match="row 50 of"):
+            kmeans(executor=n_threads).fit(CountingSource(X))
+
+
+def test_values_too_large_to_square_are_named():
+    X, _ = groups()
+    X[5, 1] = 1e200
+    with pytest.raises(InvalidInputError, match="too large to square in row 5 of"):
+        kmeans().fit(X)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_large_values_are_clustered(dtype, sparse):
+    """What float32 cannot hold (values, or their squares) must not become infinity on the way."""
+    X, y = groups(dtype=np.float64)
+    X = (X * 1e18 if dtype == np.float32 else X * 1e40).astype(dtype)
+    fitted = kmeans().fit(sp.csr_array(X) if sparse else X)
+    assert np.isfinite(fitted.inertia_)
+    np.testing.assert_allclose(fitted.inertia_, naive.within(X, y), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_components", ["auto", 4])
+def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_components):
+    X, _ = groups()
+    bad = np.zeros(len(X), bool)
+    bad[[0, 17, 209]] = True
+    bad[60:90] = True  # a whole chunk of seven
+    weights = np.linspace(1, 3, len(X)) if weighted else None
+    dirty = X.copy()
+    dirty[bad, 1] = np.nan
+    wrap = sp.csr_array if sparse else np.asarray
+    init = X[[1, 2, 4]]
+    skipping = kmeans(init=init, on_invalid="skip", n_components=n_components)
+    got = skipping.fit(CountingSource(wrap(dirty)), sample_weight=weights)
+    kept = None if weights is None else weights[~bad]
+    wanted = kmeans(init=init, n_components=n_components).fit(wrap(X[~bad]), None, kept)
+    np.testing.assert_array_equal(got.labels_[bad], -1)
+    np.testing.assert_array_equal(got.labels_[~bad], wanted.labels_)
+    np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
+    np.testing.assert_allclose(got.counts_, wanted.counts_)
+    np.testing.assert_allclose(got.distortion_, wanted.distortion_, rtol=1e-6)
+    assert got.n_samples_ == len(X)
+    np.testing.assert_array_equal(got.predict(wrap(dirty)), got.labels_)
+    assert np.isnan(got.transform(wrap(dirty))[bad]).all()
+    np.testing.assert_allclose(-got.score(wrap(dirty), sample_weight=weights), got.inertia_, rtol=1e-9)
+
+
+def test_only_invalid_rows():
+    with pytest.raises(InvalidInputError, match="no valid rows"):
+        kmeans(on_invalid="skip").fit(np.full((10, 2), np.nan))
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize("n_weights", [0, 1, 209, 211])
+def test_as_many_weights_as_rows(n_weights):
+    X, _ = groups()
+    with pytest.raises(InvalidInputError, match=r"sample_weight|sample_weight has"):
+        kmeans().fit(CountingSource(X), sample_weight=np.ones(n_weights))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_weights_go_with_their_rows(streamed):
+    X, _ = groups()
+    weights = np.random.default_rng(0).random(len(X))
+    source = StreamedSource(X) if streamed else CountingSource(X)
+    fitted = kmeans().fit(source, sample_weight=weights)
+    sums, counts = naive.sums_and_counts(X, fitted.labels_, 3, weights)
+    np.testing.assert_allclose(fitted.counts_, counts, rtol=1e-12)
+    np.testing.assert_allclose(fitted.cluster_means_, sums / counts[:, None], rtol=1e-12)
+
+
+# ---- sizes that turn out otherwise
+
+
+@pytest.mark.parametrize("estimated", [None, 1, 10**4, 10**7, 10**8])
+def test_a_wrong_estimate_of_the_rows_does_no_harm(estimated):
+    """Text tells its rows from a look at a few places; rows may be far fewer or more than that."""
+    X, y = groups(n=300)
+    fitted = kmeans().fit(CountingSource(X, estimated=estimated))
+    assert fitted.inertia_ <= naive.within(X, y) * (1 + 1e-9)
+
+
+def test_sparse_chunks_as_wide_as_their_largest_index():
+    X, _ = groups(d=9)
+    X[:60, 5:] = 0
+    source = NarrowSource(sp.csr_array(X))
+    fitted = kmeans().fit(source)
+    assert fitted.n_features_in_ == 9
+    wanted = kmeans(sketch="countsketch").fit(sp.csr_array(X))
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.predict(NarrowSource(sp.csr_array(X))), fitted.labels_)
+    with pytest.raises(InvalidInputError, match="features"):
+        fitted.predict(NarrowSource(sp.csr_array(np.ones((4, 10)))))
+
+
+class NarrowSource(CountingSource):
+    """Chunks as text gives them: of no more columns than they use."""
+
+    def __init__(self, X):
+        super().__init__(X, n_features=None)
+
+    def read(self, chunk):
+        rows = super().read(chunk)
+        width = int(rows.X.indices.max(initial=0)) + 1
+        X = sp.csr_array((rows.X.data, rows.X.indices, rows.X.indptr), shape=(rows.X.shape[0], width))
+        return Rows(X, rows.places)
