@@ -30,6 +30,10 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
     """A path, dataset or group does not exist."""
 
 
+class OutputError(StreamkmError, OSError):
+    """Results cannot be written where they should go."""
+
+
 class ModelFileError(StreamkmError, ValueError):
     """A saved model is damaged or of a version that this release does not know."""
 

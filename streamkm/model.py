@@ -91,7 +91,7 @@ class Model:
         try:
             with open(partial, "wb") as file:
                 arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
-                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers, **arrays)
+                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers, **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)

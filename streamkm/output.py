@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import StreamkmError
+from streamkm.errors import OutputError, StreamkmError
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
 _RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
-
-
-class OutputError(StreamkmError, OSError):
-    """Results cannot be written: what is there is kept, there is no permission, the disk is full."""
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = _RESULTS) -> None:

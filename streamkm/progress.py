@@ -67,44 +67,53 @@ class Progress:
             if bar is not None:
                 stage.on_advance = bar.advance
             yield stage
+            if bar is not None:
+                bar.fill()
         finally:
             stage.seconds = time.perf_counter() - started
             if bar is not None:
-                bar.close()
+                bar.stop()
         self.stages.append(stage)
-        logger.info(
-            "%s: %.2f s, %s rows, %s bytes read", name, stage.seconds, f"{stage.rows:,}", f"{stage.read_bytes:,}"
-        )
+        read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
+        logger.info("%s: %.2f s%s", name, stage.seconds, read)
 
 
 class _Bar:
-    """A rich progress bar with rate and time left."""
+    """A rich progress bar: done of total, rate, time taken and left."""
 
     def __init__(self, name: str, total: float | None, unit: str):
         from rich.console import Console
         from rich.progress import (
             BarColumn,
+            MofNCompleteColumn,
             Progress,
-            TaskProgressColumn,
+            ProgressColumn,
+            Task,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.text import Text
 
-        self._progress = Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(),
-            TaskProgressColumn(show_speed=True),
-            TextColumn(unit),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        class Rate(ProgressColumn):
+            """What is done a second."""
+
+            def render(self, task: Task) -> Text:
+                speed = task.finished_speed or task.speed
+                return Text("" if speed is None else f"{speed:.3g} {unit}/s", style="progress.data.speed")
+
+        columns = (BarColumn(), MofNCompleteColumn(), Rate(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._progress = Progress(TextColumn("{task.description:<10}"), *columns, console=Console(stderr=True))
         self._task = self._progress.add_task(name, total=total)
         self._progress.start()
 
     def advance(self, amount: float) -> None:
         self._progress.update(self._task, advance=amount)
 
-    def close(self) -> None:
+    def fill(self) -> None:
+        """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
+        done = self._progress.tasks[0].completed or 1
+        self._progress.update(self._task, total=done, completed=done)
+
+    def stop(self) -> None:
         self._progress.stop()

@@ -47,7 +47,7 @@ class Sketch(Protocol):
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """What a saved model needs to make the sketch again: JSON values, `kind` among them,"""
+        """Give the JSON values that a saved model needs to make the sketch again, `kind` among them."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """and arrays; together the arguments of the constructor."""
+        """Give the arrays that it needs besides, by the names of the constructor's arguments."""

@@ -66,7 +66,7 @@ class PCASketch:
 
     @property
     def n_components(self) -> int:
-        """m."""
+        """Directions, m."""
         return int(self.directions.shape[1])
 
     def apply(self, X: Matrix) -> Matrix:
