@@ -56,6 +56,10 @@ class Executor(ABC):
         """Items of a source for calls that read: chunks to be read anywhere, or rows where the source only streams."""
         return source.chunks(target_bytes) if isinstance(source, ChunkedSource) else source.stream(target_bytes)
 
+    def for_calls(self, source: RowSource) -> RowSource:
+        """What calls need of a source: the source, or a stand-in where its rows come as items."""
+        return source
+
     @abstractmethod
     def share(self, value: Any) -> Any:
         """Bring a value that many calls need to where they run; pass what this returns as their argument."""
@@ -170,6 +174,9 @@ class DaskCluster(Executor):
         if isinstance(source, ChunkedSource) and hasattr(source, "delayed"):
             return ((chunk, self._client.compute(source.delayed(chunk))) for chunk in source.chunks(target_bytes))
         return super().items(source, target_bytes)
+
+    def for_calls(self, source: RowSource) -> RowSource:
+        return source.stand_in() if source.in_process or hasattr(source, "delayed") else source
 
     def share(self, value: Any) -> Any:
         return self._client.scatter(value, broadcast=True, hash=False)

@@ -30,6 +30,7 @@ from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
+FEW_CLUSTERS = 20  # for which several starts cost little and find more than the search does
 CHOICES = {
     "sketch": ("auto", "countsketch", "pca", "identity"),
     "metric": ("euclidean", "cosine"),
@@ -58,7 +59,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
         sampled rows. An array: these centers, without any search.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 1 for "k-means++", 10 for "random".
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 20 clusters and for "random", else 1,
+        because the search finds what one start of many clusters misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
@@ -384,7 +386,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
         n_init = self.n_init
         if n_init == "auto":
-            n_init = 10 if isinstance(init, str) and init == "random" else 1
+            few = self.n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random")
+            n_init = 10 if few else 1
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         seeds = np.random.SeedSequence([int(word) for word in entropy])
         return Settings(self.n_clusters, init, int(n_init), self.max_iter, self.tol, self.refine, seeds)

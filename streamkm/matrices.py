@@ -5,13 +5,15 @@ May import nothing of streamkm.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Matrix: TypeAlias = NDArray[Any] | sp.csr_array
+if TYPE_CHECKING:  # takes longer to import than all that most readers need
+    import scipy.sparse as sp
+
+Matrix: TypeAlias = "NDArray[Any] | sp.csr_array"
 
 
 def working_dtype(dtype: Any) -> np.dtype[Any]:

@@ -6,7 +6,7 @@ Each function here reads every row once. May import sample, budget and below; kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -51,6 +51,10 @@ class Walk:
     def items(self, executor: Executor) -> Iterable[Item]:
         """What the executor's calls are to read."""
         return executor.items(self.source, self.target_bytes)
+
+    def for_calls(self, executor: Executor) -> Walk:
+        """The walk as the executor's calls need it, without rows that come to them as items."""
+        return replace(self, source=executor.for_calls(self.source))
 
     def read(self, item: Item) -> Valid:
         """Read an item and take out what is invalid.
@@ -167,7 +171,7 @@ def sketch_pass(
     handles, infos = [], []
     collector = SampleCollector(rule.size)
     first_row = n_features = 0
-    shared = executor.share((walk, sketch, rule))
+    shared = executor.share((walk.for_calls(executor), sketch, rule))
     for handle, (info, candidates) in executor.hold("sketch", _sketch_item, walk.items(executor), shared):
         if info.n_valid:
             if sketch is not None:
@@ -313,7 +317,9 @@ def assign_pass(
         done += 1
         stage.advance()
 
-    shared = executor.share((walk, model, model.table(walk.source.dtype, sparse=walk.source.is_sparse)))
+    shared = executor.share(
+        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
+    )
     totals = executor.fold(
         stage.name,
         _assign_item,
@@ -355,7 +361,9 @@ def map_rows(
     function : callable
         Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
     """
-    shared = executor.share((walk, model, model.table(walk.source.dtype, sparse=walk.source.is_sparse)))
+    shared = executor.share(
+        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
+    )
     for part in executor.map(stage.name, _map_item, walk.items(executor), shared, function, n_columns):
         stage.advance()
         stage.rows += len(part)

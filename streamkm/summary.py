@@ -97,14 +97,13 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
     else:
         about = source.estimated_rows
         rows = "known after one pass" if about is None else f"about {about:,}"
-    details = source.details() if hasattr(source, "details") else {}
     return [
         ("data", source.name),
         ("rows", rows),
         ("features", "known after one pass" if source.n_features is None else f"{source.n_features:,}"),
         ("values", f"{source.dtype}, {'sparse' if source.is_sparse else 'dense'}"),
         ("stored bytes", "unknown" if source.n_bytes is None else f"{source.n_bytes:,}"),
-        *details.items(),
+        *source.details().items(),
     ]
 
 

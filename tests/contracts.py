@@ -90,6 +90,29 @@ class RowSourceContract:
         assert len(np.unique(places)) == len(opened.X)
         assert opened.source.describe(int(places[-1]))
 
+    def test_details_are_short_texts(self, opened: Opened) -> None:
+        details = opened.source.details()
+        assert details["format"]
+        for label, text in details.items():
+            assert isinstance(label, str)
+            assert 0 < len(label) <= 20
+            assert isinstance(text, str)
+            assert 0 < len(text) <= 120
+            assert text.isprintable()
+
+    def test_a_stand_in_is_small_and_describes_places_alike(self, opened: Opened) -> None:
+        source = opened.source
+        standing = pickle.loads(pickle.dumps(source.stand_in()))
+        if source.in_process:
+            assert len(pickle.dumps(source.stand_in())) < 5_000
+            with pytest.raises(TypeError, match="are in another process"):
+                next(iter(standing.stream(300)))
+        for name in ("name", "n_rows", "n_features", "dtype", "is_sparse", "n_bytes", "estimated_rows"):
+            assert getattr(standing, name) == getattr(source, name)
+        for rows in opened.source.stream(300):
+            for place in (*rows.places[:1], *rows.places[-1:]):
+                assert standing.describe(int(place)) == source.describe(int(place))
+
     def test_a_source_that_can_be_replayed_is_the_same_again(self, opened: Opened) -> None:
         if not opened.source.replayable:
             pytest.skip("read once only")

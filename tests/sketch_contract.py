@@ -53,9 +53,9 @@ class SketchContract:
         sketch = self.make_sketch()
         values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
 
-        @given(
-            cuts=st.sets(st.integers(1, N_ROWS - 1)), density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.booleans()
-        )
+        cut_rows = st.sets(st.integers(1, N_ROWS - 1))
+
+        @given(cuts=cut_rows, density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.sampled_from(self.sparse))
         def check(cuts, density, sparse):
             X = values * (whole_numbers(density) > 0)
             X = sp.csr_array(X) if sparse else X
@@ -78,6 +78,8 @@ class SketchContract:
 
     @pytest.mark.parametrize("sparse", [False, True])
     def test_input_is_not_changed_and_may_be_read_only(self, sketch, sparse):
+        if sparse not in self.sparse:
+            pytest.skip("takes dense rows only")
         X = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
         arrays = (X.data, X.indices, X.indptr) if sparse else (X,)
         before = [array.copy() for array in arrays]
@@ -88,24 +90,22 @@ class SketchContract:
             np.testing.assert_array_equal(array, wanted)
         np.testing.assert_array_equal(dense(sketch.apply(X)), first)
 
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_no_rows_and_empty_rows(self, sketch, sparse):
-        wrap = sp.csr_array if sparse else np.asarray
-        assert sketch.apply(wrap(np.zeros((0, N_FEATURES)))).shape == (0, sketch.n_components)
-        np.testing.assert_array_equal(dense(sketch.apply(wrap(np.zeros((3, N_FEATURES))))), 0)
+    def test_no_rows(self, sketch):
+        for sparse in self.sparse:
+            X = np.zeros((0, N_FEATURES))
+            assert sketch.apply(sp.csr_array(X) if sparse else X).shape == (0, sketch.n_components)
 
     def test_copies_are_the_same_sketch(self, sketch):
         X = whole_numbers()
         described = json.loads(json.dumps(sketch.to_dict()))
-        for copy in (pickle.loads(pickle.dumps(sketch)), sketch_from_dict(described), self.make_sketch()):
-            assert copy == sketch
-            assert hash(copy) == hash(sketch)
+        made_again = sketch_from_dict(described, sketch.arrays())
+        for copy in (pickle.loads(pickle.dumps(sketch)), made_again, self.make_sketch()):
+            assert copy.n_components == sketch.n_components
             np.testing.assert_array_equal(dense(copy.apply(X)), dense(sketch.apply(X)))
 
-    def test_immutable_and_small(self, sketch):
-        sketch.apply(whole_numbers())
-        assert len(pickle.dumps(sketch)) < 500
-        with pytest.raises(AttributeError):
+    def test_immutable(self, sketch):
+        # Python 3.11 raises TypeError for a property of a frozen class with slots
+        with pytest.raises((AttributeError, TypeError)):
             sketch.n_components = 3
 
     def test_needs_no_pass_to_fit(self, sketch):
@@ -114,6 +114,19 @@ class SketchContract:
 
 class HashedSketchContract(SketchContract):
     """Linear, and blind to how rows are stored."""
+
+    def test_a_small_value(self, sketch):
+        sketch.apply(whole_numbers())
+        assert len(pickle.dumps(sketch)) < 500
+        assert sketch.arrays() == {}
+        for copy in (pickle.loads(pickle.dumps(sketch)), self.make_sketch()):
+            assert copy == sketch
+            assert hash(copy) == hash(sketch)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_empty_rows(self, sketch, sparse):
+        X = np.zeros((3, N_FEATURES))
+        np.testing.assert_array_equal(dense(sketch.apply(sp.csr_array(X) if sparse else X)), 0)
 
     @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
     @pytest.mark.parametrize("sparse", [False, True])

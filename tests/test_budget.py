@@ -71,16 +71,18 @@ def test_few_features_need_no_sketch():
 
 
 def test_many_features_are_sketched_to_fewer():
-    for sparse in (False, True):
+    for sparse, kind in ((False, "pca"), (True, "countsketch")):
         got = plan(UnreadSource(1000, 100_000, sparse=sparse))
-        assert got.sketch == "countsketch"
+        assert got.sketch == kind
         assert 1 <= got.n_components < 100_000
 
 
 def test_components_as_asked_for():
-    got = plan(UnreadSource(1000, 20), n_components=7)
-    assert (got.sketch, got.n_components) == ("countsketch", 7)
-    # the rule of the paper and of the issue: nothing to gain where d <= m
+    for kind in ("countsketch", "pca"):
+        got = plan(UnreadSource(1000, 20), n_components=7, sketch=kind)
+        assert (got.sketch, got.n_components) == (kind, 7)
+    assert plan(UnreadSource(1000, 20, sparse=True), n_components=7).n_components == 7
+    # nothing to gain where d <= m
     assert plan(UnreadSource(1000, 20), n_components=20).sketch == "identity"
     assert plan(UnreadSource(1000, 20), n_components=21).n_components == 20
     assert plan(UnreadSource(1000, 20), n_components=20, sketch="countsketch").sketch == "countsketch"
@@ -90,6 +92,11 @@ def test_components_as_asked_for():
 def test_identity_refuses_other_components():
     with pytest.raises(InvalidParameterError, match=r"n_components=7.*20"):
         plan(UnreadSource(1000, 20), sketch="identity", n_components=7)
+
+
+def test_pca_refuses_sparse_rows():
+    with pytest.raises(InvalidParameterError, match=r"pca.*sparse.*countsketch"):
+        plan(UnreadSource(1000, 20, sparse=True), sketch="pca")
 
 
 def test_identity_needs_the_number_of_features(tmp_path):

@@ -9,29 +9,29 @@ import scipy.sparse as sp
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
-from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
+from tests.sketch_contract import N_FEATURES, HashedSketchContract, whole_numbers
 
 N_SEEDS = 4000
 
 
-class TestCountSketch(SketchContract):
+class TestCountSketch(HashedSketchContract):
     def make_sketch(self):
         return CountSketch(16, seed=5)
 
 
-class TestManyComponents(SketchContract):
+class TestManyComponents(HashedSketchContract):
     """More than features: sparse rows stay sparse at any density."""
 
     def make_sketch(self):
         return CountSketch(3000, seed=2**64 - 1)
 
 
-class TestOneComponent(SketchContract):
+class TestOneComponent(HashedSketchContract):
     def make_sketch(self):
         return CountSketch(1, seed=0)
 
 
-class TestIdentity(SketchContract):
+class TestIdentity(HashedSketchContract):
     def make_sketch(self):
         return IdentitySketch(N_FEATURES)
 
@@ -145,4 +145,4 @@ def test_refuses_seeds_out_of_range(seed):
 @pytest.mark.parametrize("described", [{"kind": "gaussian", "n_components": 3}, {"n_components": 3}, {}])
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
-        sketch_from_dict(described)
+        sketch_from_dict(described, {})

@@ -28,7 +28,8 @@ from tests import naive
 from tests.benchmarks.make_topics import Topics
 
 RANDOM_ROWS = (
-    "random seeding draws other rows when rows are repeated or removed; scikit-learn exempts its KMeans for the same reason"
+    "random seeding draws other rows when rows are repeated or removed; "
+    "scikit-learn exempts its KMeans for the same reason"
 )
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": RANDOM_ROWS,
@@ -139,6 +140,8 @@ ASSIGNMENTS = (
     {"refine": 2},
     {"n_components": 3},
     {"n_components": 3, "assign_space": "sketch"},
+    {"sketch": "countsketch", "n_components": 4},
+    {"sketch": "countsketch", "n_components": 4, "assign_space": "sketch"},
     {"metric": "cosine"},
     {"metric": "cosine", "n_components": 4},
 )
@@ -173,9 +176,9 @@ def test_labels_are_predictions_of_any_batch(options, kind):
     X = as_kind(blobs(cluster_std=6.0)[0], kind)
     fitted = kmeans(**options).fit(X)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-    for size in (1, 7, 256, 599):
-        parts = [fitted.predict(X[start : start + size]) for start in range(0, 600, size)]
-        np.testing.assert_array_equal(np.concatenate(parts), fitted.labels_)
+    for size, stop in ((1, 40), (7, 210), (256, 600), (599, 600)):
+        parts = [fitted.predict(X[start : min(start + size, stop)]) for start in range(0, stop, size)]
+        np.testing.assert_array_equal(np.concatenate(parts), fitted.labels_[:stop])
     for chunk_bytes in (1, 1000, 1 << 30):
         np.testing.assert_array_equal(clone_of(fitted, chunk_bytes=chunk_bytes).predict(X), fitted.labels_)
 
@@ -204,17 +207,23 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     np.testing.assert_array_equal(fitted.predict(rows[:200]), whole[:200])
 
 
-@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"n_components": 64}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"n_components": 64}, {"sketch": "pca"}], ids=str)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
+    if sparse and "sketch" in options:
+        pytest.skip("takes dense rows only")
     X = small_topics.X[:400] * 3
     X = X if sparse else X.toarray()
     weights = np.random.default_rng(0).random(400) if weighted else None
-    fitted = kmeans(**{"n_components": 256, **options}).fit(X, sample_weight=weights)
+    fitted = kmeans(**{"sketch": "countsketch", "n_components": 256, **options}).fit(X, sample_weight=weights)
     rows = normalize(X) if "metric" in options else X
     sketched = fitted.sketch_.apply(sp.csr_array(rows) if sparse else rows)
-    wanted = naive.within(sketched, fitted.labels_, weights) / naive.within(rows, fitted.labels_, weights)
+    in_sketch, original = naive.within(sketched, fitted.labels_, weights), naive.within(rows, fitted.labels_, weights)
+    if "sketch" in options:  # what a projection loses of all clusterings alike is no distortion
+        one = np.zeros(400, int)
+        in_sketch += naive.within(rows, one, weights) - naive.within(sketched, one, weights)
+    wanted = in_sketch / original
     np.testing.assert_allclose(fitted.distortion_, wanted, rtol=1e-5)
 
 
@@ -488,7 +497,7 @@ def client():
 def inputs(tmp_path_factory, small_topics):
     """Dense rows, CSR rows, and text."""
     path = tmp_path_factory.mktemp("text") / "topics.svm"
-    dump_svmlight_file(sp.csr_matrix(small_topics.X), small_topics.y, path, zero_based=False)
+    dump_svmlight_file(sp.csr_matrix(small_topics.X), small_topics.y, str(path), zero_based=False)
     dense, _ = blobs(n=4000, k=12, d=30, cluster_std=6.0)
     return {"dense": dense.astype(np.float32), "csr": small_topics.X, "svmlight": str(path)}
 
@@ -602,10 +611,14 @@ def test_quality_on_topics(small_topics):
     assert quality(small_topics.X, kmeans(10).fit(small_topics.X)) <= 1.002 * best
 
 
+@pytest.fixture(scope="module")
+def best_on_digits():
+    return best_of_scikit_learn(load_digits().data, 10)
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_quality_on_digits(seed):
-    X = load_digits().data
-    best = best_of_scikit_learn(X, 10)
+def test_quality_on_digits(seed, best_on_digits):
+    X, best = load_digits().data, best_on_digits
     fitted = kmeans(10, random_state=seed).fit(X)
     assert fitted.inertia_ <= 1.002 * best
     assert quality(X, kmeans(10, random_state=seed).fit(sp.csr_array(X))) <= 1.002 * best

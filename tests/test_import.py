@@ -29,6 +29,10 @@ def test_estimator_takes_no_optional_package():
     assert not modules_after("from streamkm import StreamKMeans, open_source").intersection(optional)
 
 
+def test_sources_are_cheap_to_import():
+    assert not modules_after("import streamkm.sources").intersection(HEAVY)
+
+
 @pytest.mark.parametrize("name", streamkm.__all__)
 def test_public_names_resolve(name):
     assert getattr(streamkm, name) is not None

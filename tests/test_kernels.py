@@ -58,10 +58,12 @@ def test_nearest_and_second_nearest(how, dtype, n_clusters):
 @pytest.mark.parametrize("how", STORED)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n_clusters", [1, 11])
-def test_scores_are_d2_less_the_norm(how, dtype, n_clusters):
+@pytest.mark.parametrize("around_origin", [False, True])
+def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, around_origin):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
-    table = CenterTable.build(centers, dtype)
-    wanted = naive.d2_matrix(X, centers) - (X.astype(np.float64) ** 2).sum(axis=1)[:, None]
+    table = CenterTable.build(centers, dtype, around_origin=around_origin)
+    shift = np.zeros(X.shape[1]) if around_origin else centers.mean(axis=0)
+    wanted = naive.d2_matrix(X, centers) - naive.d2_matrix(X, [shift])
     tolerance = 100 * np.finfo(dtype).eps
     got = table.scores(store(X, how))
     assert got.shape == wanted.shape

@@ -105,7 +105,13 @@ def kmeans(**parameters):
 @pytest.mark.parametrize("refine", [0, 1, 3])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"n_components": 3}, {"assign_space": "sketch", "n_components": 4}, {"metric": "cosine"}],
+    [
+        {},
+        {"n_components": 3},
+        {"sketch": "countsketch"},
+        {"assign_space": "sketch", "n_components": 4},
+        {"metric": "cosine"},
+    ],
     ids=str,
 )
 def test_every_row_is_read_twice_and_once_more_for_each_refinement(sparse, refine, options):
@@ -228,6 +234,23 @@ def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
 
     with pytest.raises(InvalidInputError, match=r"other rows|no rows in this pass"):
         kmeans().fit(chunks)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_later", [200, 190, 10, 220])
+def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
+    """Between two pieces, so that every piece that comes is as long as before."""
+    X, _ = groups()
+
+    class Ending(StreamedSource):
+        def stream(self, target_bytes):
+            if self.walked:
+                self.X = np.resize(X, (n_later, X.shape[1]))
+            return super().stream(target_bytes)
+
+    weights = np.ones(len(X)) if weighted else None
+    with pytest.raises(InvalidInputError, match="streamed gave other rows than in the pass before"):
+        kmeans().fit(Ending(X), sample_weight=weights)
 
 
 def test_an_iterator_is_refused_before_it_is_read():

@@ -62,9 +62,9 @@ class Block:
 class CenterTable:
     """Centers laid out for nearest-center kernels.
 
-    With s the mean of the centers, ``x @ table + bias`` is ``||x - c||^2 - ||x||^2`` for every c:
-    ``table = -2 (C - s)^T`` and ``bias = ||c - s||^2 + 2 s.(c - s)``. Taking s out keeps float32 products small when
-    the data lie far from the origin.
+    With s the mean of the centers, ``x @ table + bias`` is ``||x - c||^2 - ||x - s||^2`` for every c:
+    ``table = -2 (C - s)^T`` and ``bias = ||c - s||^2 + 2 s.(c - s)``. What is left out is the same for all centers of a
+    row. Taking s out keeps float32 products small when the data lie far from the origin.
 
     Attributes
     ----------
@@ -80,11 +80,20 @@ class CenterTable:
     bias: NDArray[Any]
 
     @classmethod
-    def build(cls, centers: NDArray[np.float64], dtype: Any) -> CenterTable:
-        """Lay out centers of shape (k, m) for products in `dtype` (float32 or float64)."""
+    def build(cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False) -> CenterTable:
+        """Lay out centers.
+
+        Parameters
+        ----------
+        centers : float64 (k, m)
+        dtype : float32 or float64
+            Of the products.
+        around_origin : bool
+            Take s = 0, so that scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
+        """
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
-        shift = centers.mean(axis=0)
+        shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
         centered = centers - shift
         table = np.zeros((n_components, padded), dtype)
         table[:, :n_clusters] = (-2 * centered).T
@@ -110,7 +119,7 @@ class CenterTable:
         -------
         labels : int32 (n,)
         scores : (n,)
-            Squared distance to the nearest center less the row's squared norm.
+            Squared distance to the nearest center less ``||x - s||^2``.
         second_scores : (n,), or (0,) unless asked for
             The same for the second nearest; infinite where k is 1.
         """
@@ -130,7 +139,7 @@ class CenterTable:
         return labels, scores, second_scores
 
     def scores(self, X: Matrix) -> NDArray[Any]:
-        """Squared distances to all centers less the rows' squared norms (n, k)."""
+        """Squared distances to all centers less ``||x - s||^2`` (n, k)."""
         out = np.empty((X.shape[0], self.table.shape[1]), self.table.dtype)
         if isinstance(X, np.ndarray):
             for start, _, products in self._products(X):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
-from streamkm.cluster.lloyd import Blocks, lloyd
+from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.compute import Executor
 from streamkm.kernels import splitting
 
@@ -27,11 +27,11 @@ LLOYD_STEPS = 3  # after a round of swaps, before it is judged
 def split_merge(
     whole: Block,
     pieces: Blocks,
-    centers: NDArray[np.float64],
+    start: LloydResult,
     *,
     max_rounds: int,
     rng: np.random.Generator,
-) -> NDArray[np.float64]:
+) -> LloydResult:
     """Improve centers by swaps until none pays.
 
     One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers,
@@ -40,18 +40,18 @@ def split_merge(
     Parameters
     ----------
     whole : Block of n rows
-        All rows.
+        All rows; dense ones around the origin.
     pieces : Blocks
         The same rows, cut for the threads of a local executor.
-    centers : float64 (k, m)
+    start : LloydResult
         At a local optimum, or near one.
     max_rounds : int
     rng : Generator
 
     Returns
     -------
-    centers : float64 (k, m)
-        With an inertia not above that of the given ones.
+    LloydResult
+        With an inertia not above that of the given one.
 
     References
     ----------
@@ -59,22 +59,22 @@ def split_merge(
     for the clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost instead of at
     random.
     """
-    n_swaps = max(1, len(centers) // 8)
-    inertia = lloyd(pieces, centers, max_iter=1, tol=0).inertia
+    best = lloyd(pieces, start.centers, max_iter=1, tol=0)
+    n_swaps = max(1, len(best.centers) // 8)
     tried: set[tuple[int, int]] = set()
     for round_ in range(max_rounds):
-        if len(centers) < 3 or n_swaps == 0:
+        if len(best.centers) < 3:
             break
-        swaps, halves = _swaps(whole, pieces, centers, n_swaps, rng, tried)
+        swaps, halves = _swaps(whole, pieces, best.centers, n_swaps, rng, tried)
         if not swaps:
             break
-        changed = centers.copy()
+        changed = best.centers.copy()
         for split, removed in swaps:
             changed[split], changed[removed] = halves[split]
         result = lloyd(pieces, changed, max_iter=LLOYD_STEPS, tol=0)
-        logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), inertia, result.inertia)
-        if result.inertia < inertia and len(result.centers) == len(centers):
-            centers, inertia = result.centers, result.inertia
+        logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), best.inertia, result.inertia)
+        if result.inertia < best.inertia and len(result.centers) == len(best.centers):
+            best = result
             tried.clear()
         else:
             if len(swaps) == 1:
@@ -82,7 +82,7 @@ def split_merge(
             n_swaps = len(swaps) // 2 if len(swaps) > 1 else n_swaps
             if len(tried) >= MAX_FAILURES:
                 break
-    return centers
+    return best
 
 
 MAX_FAILURES = 3  # single swaps in a row that promised a gain and gave none
@@ -97,8 +97,8 @@ def _swaps(
     tried: set[tuple[int, int]],
 ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
     """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
-    labels, costs = _removal_costs(pieces, centers)
-    gains, halves = _split_gains(pieces.executor, whole, labels, len(centers), rng)
+    labels, d2, costs = _removal_costs(pieces, centers)
+    gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng)
     swaps: list[tuple[int, int]] = []
     busy: set[int] = set()
     removals = iter(np.argsort(costs, kind="stable").tolist())
@@ -117,42 +117,59 @@ def _swaps(
     return swaps, halves
 
 
-def _removal_costs(pieces: Blocks, centers: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Labels (n,), and for each cluster what its rows lose when they fall to their second nearest centers (k,)."""
-    table = pieces.executor.share(pieces.table(centers))
+def _removal_costs(
+    pieces: Blocks, centers: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+    """Labels (n,), weighted squared distances (n,), and what each cluster's rows lose at their second centers (k,)."""
+    table = pieces.executor.share(CenterTable.build(centers, pieces.dtype, around_origin=True))
     found = list(pieces.executor.map("search", _losses, pieces.handles, table))
-    labels = np.concatenate([part for part, _ in found])
-    losses = np.concatenate([part for _, part in found])
-    return labels, np.bincount(labels, losses, minlength=len(centers)).astype(np.float64)
+    labels, d2, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return labels, d2, np.bincount(labels, losses, minlength=len(centers)).astype(np.float64)
 
 
-def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
     labels, scores, seconds = table.nearest(block.X, seconds=True)
-    losses = seconds.astype(np.float64) - scores
-    return labels, losses * block.weights if len(block.weights) else losses
+    weights = block.weights if len(block.weights) else 1.0
+    d2 = np.maximum(scores + block.d2norms, 0.0) * weights
+    return labels, d2, (seconds.astype(np.float64) - scores) * weights
 
 
 def _split_gains(
-    executor: Executor, whole: Block, labels: NDArray[np.int32], n_clusters: int, rng: np.random.Generator
+    executor: Executor,
+    whole: Block,
+    labels: NDArray[np.int32],
+    d2: NDArray[np.float64],
+    n_clusters: int,
+    rng: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m)."""
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(n_clusters + 1))
-    seeds = rng.random((n_clusters, SPLIT_TRIALS, 2))
-    tasks = [(order[starts[c] : starts[c + 1]], seeds[c]) for c in range(n_clusters)]
-    found = list(executor.map("search", _split, tasks, whole))
+    draws = rng.random((n_clusters, SPLIT_TRIALS, 2))
+    tasks = [(order[starts[c] : starts[c + 1]], draws[c]) for c in range(n_clusters)]
+    found = list(executor.map("search", _split, tasks, whole, d2))
     return np.array([gain for gain, _ in found]), np.stack([halves for _, halves in found])
 
 
-def _split(task: tuple[NDArray[np.int64], NDArray[np.float64]], whole: Block) -> tuple[float, NDArray[np.float64]]:
-    rows, seeds = task
+def _split(
+    task: tuple[NDArray[np.int64], NDArray[np.float64]], whole: Block, d2: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """The best of a few 2-means of one cluster's rows.
+
+    One seed is drawn by squared distance to the center, so that a few far rows are found too; the other uniformly, or
+    likewise, in turn.
+    """
+    rows, draws = task
     best_gain, best = 0.0, np.zeros((2, whole.X.shape[1]))
-    if len(rows) < 2:
+    mass = np.cumsum(d2[rows])
+    if len(rows) < 2 or mass[-1] <= 0:
         return best_gain, best
     X = whole.X
-    for trial in seeds:
-        first = int(trial[0] * len(rows))
-        pair = np.array([first, (first + 1 + int(trial[1] * (len(rows) - 1))) % len(rows)])
+    for trial, (far, other) in enumerate(draws):
+        first = int(np.searchsorted(mass, far * mass[-1]).clip(0, len(rows) - 1))
+        second = int(other * len(rows)) if trial % 2 == 0 else int(np.searchsorted(mass, other * mass[-1]))
+        second = min(second, len(rows) - 1)
+        pair = np.array([first, second if second != first else (first + 1) % len(rows)])
         halves = np.zeros_like(best)
         if not isinstance(X, np.ndarray):
             gain = splitting.split_csr(X.indptr, X.indices, X.data, whole.weights, rows, pair, SPLIT_STEPS, halves)

@@ -47,7 +47,8 @@ def original_centers(
     fallback = np.zeros_like(totals.sums)
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
-        nearest = (CenterTable.build(centers[empty], block.X.dtype).scores(block.X) + block.d2norms[:, None]).argmin(0)
+        lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)
+        nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
         fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
     return totals.means(fallback)
 

@@ -22,6 +22,7 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     Parameters
     ----------
     block : Block of n rows
+        Dense rows should lie around the origin: squared distances are only as exact as squared norms.
     n_clusters : int
         At least 1, at most the number of rows.
     rng : Generator
@@ -66,5 +67,5 @@ def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> N
 
 def _d2_to(block: Block, centers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared distances (n, len(centers)), at least 0."""
-    table = CenterTable.build(centers, block.X.dtype)
+    table = CenterTable.build(centers, block.X.dtype, around_origin=True)
     return np.maximum(table.scores(block.X) + block.d2norms[:, None], 0.0)

@@ -72,12 +72,12 @@ def start_centers(
         else:
             centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
+        if init == "k-means++":
+            result = split_merge(block, pieces, result, max_rounds=SEARCH_ROUNDS, rng=streams.search)
         if best is None or result.inertia < best_inertia:
             best, best_inertia = result.centers, result.inertia
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
-    if init == "k-means++":
-        best = split_merge(block, pieces, best, max_rounds=SEARCH_ROUNDS, rng=streams.search)
     return best + shift
 
 

@@ -1,7 +1,7 @@
 """One step of Lloyd's algorithm on a piece of rows: nearest centers, sums, squared distances.
 
 Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers.
-Scores leave out what all centers share: ``score = d2 - ||x||^2``. numba only; arrays in, arrays out; the caller
+Scores leave out what all centers of a row share. numba only; arrays in, arrays out; the caller
 validates. fastmath keeps NaN and infinity meaningful, because padded columns of a table have an infinite bias.
 """
 

@@ -30,7 +30,8 @@ class ArraySource(ChunkedSource):
     ----------
     X : ndarray of shape (n, d)
         Not copied. Rows are given as C-contiguous arrays in native byte order: views where X is that already.
-    name : str
+    name, form : str
+        What messages call it, and what it is, for people.
 
     Raises
     ------
@@ -39,14 +40,20 @@ class ArraySource(ChunkedSource):
     """
 
     is_sparse = False
+    in_process = True
 
-    def __init__(self, X: NDArray[Any], *, name: str = "array") -> None:
+    def __init__(self, X: NDArray[Any], *, name: str = "array", form: str = "NumPy array in memory") -> None:
         check_matrix(X.shape, X.dtype, name)
         self._X = X
+        self._form = form
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
         self.n_bytes = X.nbytes
+
+    def details(self) -> dict[str, str]:
+        """Say what the array is; see `RowSource.details`."""
+        return {"format": self._form}
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
@@ -65,7 +72,8 @@ class SparseSource(ChunkedSource):
     ----------
     X : sparse matrix or array of shape (n, d)
         CSR is not copied; any other format is converted once, which takes as much memory again.
-    name : str
+    name, form : str
+        What messages call it, and what it is, for people.
 
     Raises
     ------
@@ -74,18 +82,29 @@ class SparseSource(ChunkedSource):
     """
 
     is_sparse = True
+    in_process = True
 
-    def __init__(self, X: Any, *, name: str = "sparse matrix") -> None:
+    def __init__(self, X: Any, *, name: str = "sparse matrix", form: str = "SciPy CSR in memory") -> None:
         check_matrix(X.shape, X.dtype, name)
         if X.format != "csr":
             logger.info("%s is %s; converting it to CSR once", name, X.format.upper())
             X = X.tocsr()
         self._X = X
+        self._form = form
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
         self.n_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
         self._check_pointers()
+
+    def details(self) -> dict[str, str]:
+        """Say what the matrix is; see `RowSource.details`."""
+        nnz = int(self._X.indptr[-1])
+        return {
+            "format": self._form,
+            "stored values": f"{nnz:,}, {nnz / self._X.shape[0]:,.1f} a row",
+            "indices": str(self._X.indices.dtype),
+        }
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut at rows by their stored bytes; O(chunks log n)."""
@@ -146,7 +165,9 @@ def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
             X.flush()
         order_f = X.flags.f_contiguous and not X.flags.c_contiguous
         path = os.fspath(X.filename)
-        return DenseSource(FileArray(path, X.offset, X.shape, X.dtype, name=path, fortran_order=order_f))
+        return DenseSource(
+            FileArray(path, X.offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
+        )
     try:
         return ArraySource(np.asarray(X), name=name)
     except ValueError as error:

@@ -8,9 +8,9 @@ matrices and errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,17 @@ class RowSource(ABC):
         """Say where a row is, for messages: ``row 17 of x.h5:/X``. Rows are counted from 0."""
         return f"row {place:,} of {self.name}"
 
+    def details(self) -> dict[str, str]:
+        """Label and text, for people: what is known of how the rows are stored. Reads no rows, or a few at the head."""
+        return {}
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need of this source where its rows are sent to them.
+
+        Cheap to pickle; describes places as this source does.
+        """
+        return SentRows(self) if self.in_process else self
+
 
 class ChunkedSource(RowSource):
     """A source whose pieces can be read in any order, in any thread or process."""
@@ -128,6 +139,33 @@ class ChunkedSource(RowSource):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for chunk in self.chunks(target_bytes):
             yield self.read(chunk)
+
+
+class SentRows(RowSource):
+    """What calls on a cluster know of a source whose rows are sent to them: all but the rows.
+
+    Parameters
+    ----------
+    source : RowSource
+        Not kept.
+    describe : callable, optional
+        Its `describe`, cheap to pickle, where places are not row numbers.
+    """
+
+    def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
+        self.name = source.name
+        self.n_rows, self.n_features = source.n_rows, source.n_features
+        self.dtype, self.is_sparse, self.n_bytes = source.dtype, source.is_sparse, source.n_bytes
+        self.in_process = source.in_process
+        self._describe = describe
+
+    def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
+        """Refuse: there are no rows here."""
+        raise TypeError(f"the rows of {self.name} are in another process, which sends them")
+
+    def describe(self, place: int) -> str:
+        """Say where a row is; see `RowSource.describe`."""
+        return super().describe(place) if self._describe is None else self._describe(place)
 
 
 def row_places(start: int, stop: int) -> NDArray[np.int64]:

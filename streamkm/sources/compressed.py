@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from streamkm.errors import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
+from streamkm.sources.stored import open_binary
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
@@ -96,6 +97,11 @@ class CompressedSvmlightSource(SvmlightFiles):
 
             with text:
                 yield fill, raw
+
+    def _compression(self, part: int) -> str:
+        with open_binary(self.paths[part]) as raw:
+            kind = _kind(self.paths[part], raw)
+        return "none" if kind == "plain" else kind
 
     def _probe(self) -> tuple[int, int, int, float]:
         seen = rows = colons = used = 0

@@ -42,6 +42,8 @@ class CsrSource(ChunkedSource):
     shape : (int, int)
         (n, d).
     name : str
+    layout : str
+        What the three arrays are called together, for people: ``AnnData CSR``.
 
     Raises
     ------
@@ -53,18 +55,41 @@ class CsrSource(ChunkedSource):
     is_sparse = True
 
     def __init__(
-        self, data: StoredArray, indices: StoredArray, indptr: StoredArray, *, shape: tuple[int, int], name: str
+        self,
+        data: StoredArray,
+        indices: StoredArray,
+        indptr: StoredArray,
+        *,
+        shape: tuple[int, int],
+        name: str,
+        layout: str = "CSR",
     ) -> None:
         self._data, self._indices, self._indptr = data, indices, indptr
         self._nnz = data.shape[0]
         self._shape = shape
+        self._layout = layout
         self.name = name
+        self.in_process = any(array.in_process for array in (data, indices, indptr))
         self.n_rows, self.n_features = shape
         self.dtype = decoded_dtype(data.dtype, data.name)
         sizes = [array.n_bytes for array in (data, indices, indptr)]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
         self._check_layout()
         self._start_empty()
+
+    def details(self) -> dict[str, str]:
+        """Say how the rows are stored; see `RowSource.details`."""
+        of_data, of_indices = self._data.details(), self._indices.details()
+        both = {
+            label: text if text == of_indices.get(label) else f"data: {text}; indices: {of_indices.get(label)}"
+            for label, text in of_data.items()
+        }
+        return {
+            "format": f"{self._layout} in {self._data.format}",
+            "stored values": f"{self._nnz:,}, {self._nnz / self._shape[0]:,.1f} a row",
+            "indices": f"{self._indices.dtype}, pointers {self._indptr.dtype}",
+            **both,
+        }
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut at rows. O(n) the first time, which reads `indptr`; see the class for when it is kept."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -24,7 +25,7 @@ from dask.optimization import cull
 from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
@@ -121,9 +122,17 @@ class DaskSource(ChunkedSource):
 
     def describe(self, place: int) -> str:
         """Say where a row is, for messages: its number, or block and row in the block."""
-        if not self._unknown_rows:
-            return super().describe(place)
-        return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {self.name}"
+        return _describe_in_block(self.name, place) if self._unknown_rows else super().describe(place)
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need, as blocks are computed there; see `RowSource.stand_in`."""
+        return SentRows(self, partial(_describe_in_block, self.name) if self._unknown_rows else None)
+
+    def details(self) -> dict[str, str]:
+        """Say how the array is cut; see `RowSource.details`."""
+        kind = "sparse" if self.is_sparse else "dense"
+        down, across = (len(lengths) for lengths in self._array.chunks)
+        return {"format": f"Dask array, {kind} blocks", "chunks": f"{down:,} x {across:,} blocks"}
 
     def _start(self) -> None:
         self._lock = threading.Lock()
@@ -194,6 +203,10 @@ class _Block:
         opened = SparseSource(X, name=self.name) if self.is_sparse else open_array(X, name=self.name)
         (whole,) = opened.chunks(1 << 62)
         return opened.read(whole).X.astype(self.dtype, copy=False)
+
+
+def _describe_in_block(name: str, place: int) -> str:
+    return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
 
 
 def open_dask(X: Any) -> DaskSource:

@@ -56,6 +56,11 @@ class DenseSource(ChunkedSource):
         self.n_rows, self.n_features = array.shape
         self.dtype = decoded_dtype(array.dtype, array.name)
         self.n_bytes = array.n_bytes
+        self.in_process = array.in_process
+
+    def details(self) -> dict[str, str]:
+        """Say how the rows are stored; see `RowSource.details`."""
+        return {"format": f"{self._array.format} dense", **self._array.details()}
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(chunks)."""

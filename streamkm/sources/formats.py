@@ -35,6 +35,7 @@ _SUFFIXES = {
 }
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 _HEAD_BYTES = 4096
+_TEXT = bytes(range(32, 127)) + b"\t\n\r"
 
 
 def file_format(path: str) -> str:
@@ -66,12 +67,18 @@ def file_format(path: str) -> str:
     if found == "zip":
         return _zip_format(path)
     found = found or _SUFFIXES.get(os.path.splitext(path)[1].lower())
-    if found is None and b"\0" in head:
+    if found is None and not _is_text(head):
         raise SourceError(
             f"{path} is binary and of no format that streamkm reads (svmlight, HDF5, Zarr, .npy, .npz); "
             f"convert it to one of these"
         )
     return found or "svmlight"
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
+    at = head.find(b"\0")
+    return at < 0 or head.startswith((b"\xff\xfe", b"\xfe\xff")) or (at > 0 and not head[:at].translate(None, _TEXT))
 
 
 def _zip_format(path: str) -> str:

@@ -82,7 +82,7 @@ def _open_in(tree: _Hdf5Tree, dataset: str | None, *, handle: bool) -> ChunkedSo
             return DenseSource(tree.array(found.path, handle))
         data, indices, indptr = (tree.array(join(found.path, name), handle) for name in ("data", "indices", "indptr"))
     shape = (found.shape[0], found.shape[1])
-    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}")
+    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
 
 
 @contextmanager

@@ -21,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.stored import FileArray, StoredArray, open_binary, read_fully
+from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary, read_fully
 
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
 # the table of where chunks are takes 16 bytes a chunk
 _MOST_CHUNKS = 1 << 22
+_FILTER_NAMES = {_DEFLATE: "gzip", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2"}
+_SHOWN_CHARACTERS = 30
 # in the order in which they were applied
 _DIRECT_FILTERS = ((), (_DEFLATE,), (_SHUFFLE,), (_SHUFFLE, _DEFLATE))
 
@@ -53,6 +55,8 @@ class Hdf5Array(StoredArray):
     while it is in use: its size and time of change are compared before bytes are read past the library.
     """
 
+    format = "HDF5"
+
     def __init__(self, path: str, location: str, dataset: h5py.Dataset, *, handle: bool = False) -> None:
         self._path = path
         self._dataset = location
@@ -61,9 +65,15 @@ class Hdf5Array(StoredArray):
         self.shape = dataset.shape or ()
         self.dtype = dataset.dtype
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
+        self.in_process = handle
+        self._details = _describe_storage(dataset)
         self.n_bytes = dataset.id.get_storage_size()
         require_filters(dataset, self.name)
         self._start()
+
+    def details(self) -> dict[str, str]:
+        """Say how the values are stored; see `StoredArray.details`."""
+        return self._details
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
@@ -253,6 +263,18 @@ def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int
     with open_binary(path) as handle:
         stamp = _Stamp.of(handle.fileno())
     return _DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
+
+
+def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
+    plist = dataset.id.get_create_plist()
+    names = []
+    for i in range(plist.get_nfilters()):
+        code, _, values, text = plist.get_filter(i)
+        known = _FILTER_NAMES.get(code) or text.decode(errors="replace")[:_SHOWN_CHARACTERS].strip() or f"filter {code}"
+        names.append(f"{known}, level {values[0]}" if code == _DEFLATE and values else known)
+    where = "virtual, in other datasets" if dataset.is_virtual else "none, contiguous"
+    chunks = chunks_text(dataset.chunks, dataset.shape) if dataset.chunks else where
+    return {"chunks": chunks, "compression": " + ".join(names) or "none"}
 
 
 @contextmanager

@@ -44,6 +44,7 @@ class IterableSource(RowSource):
 
     n_rows = None
     n_bytes = None
+    in_process = True
 
     def __init__(
         self,
@@ -67,6 +68,10 @@ class IterableSource(RowSource):
         self.dtype = opened.dtype
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
+
+    def details(self) -> dict[str, str]:
+        """Say where the rows come from; see `RowSource.details`."""
+        return {"format": f"chunks of a program, {'made anew for every pass' if self.replayable else 'read once only'}"}
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, larger chunks cut and smaller ones joined; see `RowSource.stream`."""

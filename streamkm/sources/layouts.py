@@ -67,12 +67,13 @@ class Tree(Protocol):
 class Found:
     """The matrix that is meant: a dense array, or the group of three CSR arrays.
 
-    `shape` is (n, d) with samples as rows.
+    `shape` is (n, d) with samples as rows; `layout` says for people whose arrangement it is.
     """
 
     kind: Literal["dense", "csr"]
     path: str
     shape: tuple[int, ...]
+    layout: str = "dense"
 
 
 def find_matrix(tree: Tree, path: str | None) -> Found:
@@ -137,13 +138,13 @@ def _as_sparse(tree: Tree, node: Node) -> Found | None:
             f"{name} has data, indices and indptr but its shape is {shape}; it needs an attribute shape of two numbers"
         )
     if "barcodes" in node.members and node.members & {"features", "genes"}:
-        return Found("csr", node.path, (shape[1], shape[0]))
+        return Found("csr", node.path, (shape[1], shape[0]), "10x Genomics matrix, cells as rows,")
     if node.encoding.startswith("csc"):
         raise InvalidInputError(
             f"{name} is a CSC matrix {shape}, stored column by column: reading a few rows would read all of it. "
             f"Convert it once, for example with scipy: X.tocsr() before writing"
         )
-    return Found("csr", node.path, (shape[0], shape[1]))
+    return Found("csr", node.path, (shape[0], shape[1]), "AnnData CSR" if node.encoding else "CSR")
 
 
 def _candidates(tree: Tree, start: str) -> Iterator[Found]:

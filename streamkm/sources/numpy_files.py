@@ -45,7 +45,7 @@ def open_npy(path: str) -> ChunkedSource:
     InvalidInputError
         Not two-dimensional, empty, or not of real numbers (pickled objects are never loaded).
     """
-    return DenseSource(_npy_array(path, 0, path))
+    return DenseSource(_npy_array(path, 0, path, ".npy"))
 
 
 def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
@@ -99,8 +99,8 @@ def _only_matrix(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Z
 
 def _open_member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> ChunkedSource:
     if info.compress_type == zipfile.ZIP_STORED:
-        return DenseSource(_npy_array(path, _member_offset(path, info), name))
-    return ArraySource(_load_member(archive, info, name), name=name)
+        return DenseSource(_npy_array(path, _member_offset(path, info), name, ".npz"))
+    return ArraySource(_load_member(archive, info, name), name=name, form=".npz dense, compressed, loaded whole")
 
 
 def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
@@ -113,13 +113,17 @@ def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfil
     parts = [infos[key] for key in ("data", "indices", "indptr")]
     names = [f"{path}:{key}" for key in ("data", "indices", "indptr")]
     if layout == "csr" and all(info.compress_type == zipfile.ZIP_STORED for info in parts):
-        stored = [_npy_array(path, _member_offset(path, info), name) for info, name in zip(parts, names, strict=True)]
-        return CsrSource(*stored, shape=shape, name=path)
+        stored = [
+            _npy_array(path, _member_offset(path, info), name, ".npz") for info, name in zip(parts, names, strict=True)
+        ]
+        return CsrSource(*stored, shape=shape, name=path, layout="SciPy CSR")
     loaded = tuple(_load_member(archive, info, name) for info, name in zip(parts, names, strict=True))
     if layout not in _SPARSE:
         raise InvalidInputError(f"{path} holds a sparse matrix in {layout} format; save it as CSR: X.tocsr()")
     try:
-        return SparseSource(_SPARSE[layout](loaded, shape=shape), name=path)
+        return SparseSource(
+            _SPARSE[layout](loaded, shape=shape), name=path, form=f"SciPy {layout.upper()} in .npz, loaded whole"
+        )
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise
@@ -135,14 +139,14 @@ def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
         raise _unreadable(name, error) from error
 
 
-def _npy_array(path: str, offset: int, name: str) -> FileArray:
+def _npy_array(path: str, offset: int, name: str, form: str) -> FileArray:
     """Give the array whose .npy header starts at byte `offset` of a file."""
     with open_binary(path) as file:
         file.seek(offset)
         shape, fortran_order, dtype = _npy_header(file, name)
         start = file.tell()
     decoded_dtype(dtype, name)
-    return FileArray(path, start, shape, dtype, name=name, fortran_order=fortran_order)
+    return FileArray(path, start, shape, dtype, name=name, fortran_order=fortran_order, format=form)
 
 
 def _npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

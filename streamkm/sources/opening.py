@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -157,6 +156,11 @@ def _is_package(value: Any, *packages: str) -> bool:
     return any(each.__module__.split(".", 1)[0] in packages for each in type(value).__mro__)
 
 
+def _is_sparse(value: Any) -> bool:
+    """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
+    return (_is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
+
+
 def _is_iterable(value: Any) -> bool:
     return not isinstance(value, bytes | bytearray) and (callable(value) or isinstance(value, Iterable))
 
@@ -166,7 +170,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: _is_package(X, "h5py"), Reader("an h5py object", "hdf5:open_hdf5_object", ("follow_external",))),
     (lambda X: _is_package(X, "zarr"), Reader("a Zarr object", "zarr:open_zarr_object")),
     (lambda X: _is_package(X, "dask"), Reader("a Dask array", "dask:open_dask")),
-    (lambda X: sp.issparse(X) or hasattr(X, "to_scipy_sparse"), Reader("a sparse matrix", "arrays:SparseSource")),
+    (_is_sparse, Reader("a sparse matrix", "arrays:SparseSource")),
     (lambda X: hasattr(X, "__array__"), Reader("an array", "arrays:open_array")),
     (_is_iterable, Reader("an iterable", "iterables:IterableSource", ("n_features",))),
 )

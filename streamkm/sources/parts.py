@@ -6,13 +6,14 @@ May import base, csr_rows and errors. What the parts are is none of its business
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.csr_rows import make_csr
 
 
@@ -56,9 +57,11 @@ class PartsSource(ChunkedSource):
             rows.append(part.n_rows)
             widths.append(part.n_features)
         self._parts = tuple(parts)
-        self._starts = np.cumsum([0, *rows])
+        self._places = _Places(np.cumsum([0, *rows]), self._parts)
+        # Dask arrays among them: their graphs may hold rows too
+        self.in_process = any(part.in_process or hasattr(part, "delayed") for part in parts)
         self.name = f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name
-        self.n_rows: int = int(self._starts[-1])
+        self.n_rows: int = sum(rows)
         self.n_features: int = max(widths)
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.is_sparse = first.is_sparse
@@ -79,9 +82,45 @@ class PartsSource(ChunkedSource):
         X = rows.X.astype(self.dtype, copy=False)
         if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
             X = make_csr(X.data, X.indices, X.indptr, n_features=self.n_features)
-        return Rows(X, rows.places + self._starts[chunk.part])
+        return Rows(X, rows.places + self._places.starts[chunk.part])
 
     def describe(self, place: int) -> str:
         """Say where a row is, for messages: in which part, and its number there."""
-        number = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return self._parts[number].describe(int(place - self._starts[number]))
+        return self._places.describe(place)
+
+    def details(self) -> dict[str, str]:
+        """Say how the parts are stored; see `RowSource.details`."""
+        of_parts = [part.details() for part in self._parts]
+        told = {"parts": f"{len(of_parts):,}"}
+        for label, text in of_parts[0].items():
+            alike = all(part.get(label) == text for part in of_parts)
+            told[label] = text if alike else f"{text} (first part)"
+        return told
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need; see `RowSource.stand_in`."""
+        if not self.in_process:
+            return self
+        parts = tuple(part.stand_in() for part in self._parts)
+        return SentRows(self, _Places(self._places.starts, parts).describe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """In which part each row is.
+
+    Attributes
+    ----------
+    starts : int64 ndarray of shape (parts + 1,)
+        Rows in front of each part.
+    """
+
+    starts: NDArray[np.int64]
+    parts: tuple[RowSource, ...]
+
+    def describe(self, place: int) -> str:
+        number = int(np.searchsorted(self.starts, place, side="right")) - 1
+        part = self.parts[number]
+        described = part.describe(int(place - self.starts[number]))
+        # arrays have no names of their own
+        return f"{described} (number {number:,} of the list)" if part.in_process else described

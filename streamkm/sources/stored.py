@@ -8,6 +8,7 @@ and where its bytes are is found by the module of that format.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from typing import Any
@@ -34,6 +35,10 @@ class StoredArray(ABC):
         every storage chunk once. 1 where rows can be read singly.
     n_bytes : int or None
         Stored bytes, compressed.
+    format : str
+        What it is stored in, for people: ``HDF5``.
+    in_process : bool
+        Whether the values lie in this process's memory, or can be reached from this process alone.
     """
 
     name: str
@@ -41,6 +46,8 @@ class StoredArray(ABC):
     dtype: np.dtype[Any]
     unit_rows: int
     n_bytes: int | None
+    format: str = "stored"
+    in_process: bool = False
 
     @abstractmethod
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -54,6 +61,10 @@ class StoredArray(ABC):
         out = np.empty((stop - start, *self.shape[1:]), decoded_dtype(self.dtype, self.name))
         self.read_into(start, stop, out)
         return out
+
+    def details(self) -> dict[str, str]:
+        """Label and text, for people: storage chunks, compression."""
+        return {"chunks": "none, contiguous", "compression": "none"}
 
 
 class FileArray(StoredArray):
@@ -71,6 +82,8 @@ class FileArray(StoredArray):
         As in `StoredArray`.
     fortran_order : bool
         Columns one after the other instead of rows; one read a column.
+    format
+        As in `StoredArray`.
     """
 
     def __init__(
@@ -82,7 +95,9 @@ class FileArray(StoredArray):
         *,
         name: str,
         fortran_order: bool = False,
+        format: str = "file",  # noqa: A002 - the name of the attribute
     ) -> None:
+        self.format = format
         self._path = path
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
@@ -128,6 +143,12 @@ class FileArray(StoredArray):
                 f"{self.name} ends within rows {start:,}-{stop - 1:,}: byte {self._offset + position + got:,} of "
                 f"{self._path} is missing; the file was cut short after it was opened"
             )
+
+
+def chunks_text(chunk: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Say how large storage chunks are, and how many an array has."""
+    count = math.prod(-(-length // size) for length, size in zip(shape, chunk, strict=True))
+    return f"{count:,} of {' x '.join(f'{size:,}' for size in chunk)}"
 
 
 def open_binary(path: str) -> Any:

@@ -98,6 +98,9 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
 
             yield fill
 
+    def _compression(self, part: int) -> str:  # noqa: ARG002
+        return "none"
+
     def _probe(self) -> tuple[int, int, int, float]:
         text_bytes = sum(self.sizes)
         seen = rows = colons = 0

@@ -86,7 +86,7 @@ class SvmlightFiles(RowSource):
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
         self._zero_based_found: bool | None = None if zero_based == "auto" else bool(zero_based)
-        self._density: tuple[float, float] | None = None
+        self._density: tuple[float, float, float] | None = None
 
     @abstractmethod
     def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> AbstractContextManager[Fill]:
@@ -99,18 +99,35 @@ class SvmlightFiles(RowSource):
     def _probe(self) -> tuple[int, int, int, float]:
         """Look at a few places of the text: (bytes seen, rows, colons, bytes of text in all), a bounded effort."""
 
-    def _densities(self) -> tuple[float, float]:
-        """Estimate (rows, decoded bytes for each byte of text)."""
+    @abstractmethod
+    def _compression(self, part: int) -> str:
+        """Name what a file is compressed with; "none" for plain text."""
+
+    def _densities(self) -> tuple[float, float, float]:
+        """Estimate (rows, decoded bytes for each byte of text, values)."""
         if self._density is None:
             seen, rows, colons, text_bytes = self._probe()
             decoded = colons * (self.dtype.itemsize + 4) + rows * 12
-            self._density = max(1.0, text_bytes * rows / max(seen, 1)), max(decoded / max(seen, 1), 0.01)
+            scale = text_bytes / max(seen, 1)
+            self._density = max(1.0, rows * scale), max(decoded / max(seen, 1), 0.01), colons * scale
         return self._density
 
     @property
     def estimated_rows(self) -> int:
         """Rows, roughly: from the line feeds in a few pieces of the text."""
         return round(self._densities()[0])
+
+    def details(self) -> dict[str, str]:
+        """Say what the text is like; see `RowSource.details`. Reads the head, for which base the indices have."""
+        packed = sorted({self._compression(part) for part in range(len(self.paths))})
+        base = "zero-based" if self._format().zero_based else "one-based"
+        why = f", as the head has {'an' if base == 'zero-based' else 'no'} index 0" if self._format().guessed else ""
+        return {
+            "format": "svmlight text" + (f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""),
+            "stored values": f"about {round(self._densities()[2]):,}",
+            "indices": base + why,
+            "compression": " and ".join(packed),
+        }
 
     def _format(self) -> TextFormat:
         if self._zero_based_found is None:

@@ -18,14 +18,14 @@ import zarr
 from numpy.typing import NDArray
 from zarr.core.sync import collect_aiterator
 from zarr.errors import BaseZarrError
-from zarr.storage import LocalStore, MemoryStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.errors import SourceError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.layouts import Node, find_matrix, join
-from streamkm.sources.stored import StoredArray, decoded_dtype
+from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype
 
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
@@ -101,8 +101,24 @@ class ZarrArray(StoredArray):
         self.name = name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
+        self.format = f"Zarr v{array.metadata.zarr_format}"
+        self.in_process = not _is_shared(array.store)
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
         self.n_bytes = _stored_bytes(array)
+
+    def details(self) -> dict[str, str]:
+        """Say how the values are stored, and how many storage chunks are not; see `StoredArray.details`."""
+        array = self._array
+        told = {"chunks": chunks_text(array.chunks, self.shape)}
+        if array.shards:
+            told["shards"] = chunks_text(array.shards, self.shape)
+        elif isinstance(array.store, LocalStore | MemoryStore) and array.nchunks_initialized < array.nchunks:
+            missing = array.nchunks - array.nchunks_initialized
+            told["not stored"] = (
+                f"{missing:,} of {array.nchunks:,} chunks, which hold the fill value {array.fill_value}"
+            )
+        codecs = [_codec_name(codec) for codec in (*array.filters, *array.compressors)]
+        return {**told, "compression": " + ".join(codecs) or "none"}
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
@@ -128,7 +144,7 @@ def _open_in(tree: _ZarrTree, dataset: str | None) -> ChunkedSource:
         return DenseSource(tree.array(found.path))
     data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
     shape = (found.shape[0], found.shape[1])
-    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}")
+    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
 
 
 class _ZarrTree:
@@ -206,6 +222,20 @@ def _stored_bytes(array: Any) -> int | None:
         except _DAMAGE as error:
             raise SourceError(f"{store.path} is a damaged .zip file: {error}") from error
     return int(array.nbytes_stored()) if isinstance(store, LocalStore | MemoryStore) else None
+
+
+def _is_shared(store: Any) -> bool:
+    """Whether other processes see what a store holds; for kinds that are not known, no."""
+    if isinstance(store, FsspecStore):
+        return "memory" not in getattr(store.fs, "protocol", ())
+    return isinstance(store, LocalStore | ZipStore)
+
+
+def _codec_name(codec: Any) -> str:
+    """Name of a codec of Zarr, or of numcodecs in stores of format 2."""
+    name = str(getattr(codec, "codec_id", "") or codec.to_dict().get("name", type(codec).__name__))
+    inner = getattr(codec, "cname", None)
+    return name if inner is None else f"{name} {getattr(inner, 'value', inner)}"
 
 
 def _store_name(store: Any) -> str:

@@ -1,0 +1,161 @@
+"""One measured thing in an interpreter of its own; see `measure.run_child`.
+
+    python -m tests.benchmarks.child '{"method": "fit", "data": "x.npz", "k": 50, "seed": 0}'
+
+The last line of stdout is the result as JSON. Times end before the quality of the result is looked at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def fit(data: Path, k: int, seed: int = 0, refine: int = 0, out: str | None = None, repeats: int = 0) -> dict[str, Any]:
+    """Streamkm: the first fit of this process, and as many later ones as `repeats`.
+
+    The clock starts at the CSR in memory for .npz, at the path for files, and ends at the labels (on disk with `out`).
+    """
+    from streamkm import StreamKMeans
+
+    X: Any = data
+    if data.suffix == ".npz":
+        import scipy.sparse as sp
+
+        X = sp.load_npz(data)
+
+    def once() -> tuple[float, Any]:
+        started = time.perf_counter()
+        fitted = StreamKMeans(k, refine=refine, random_state=seed, progress=False).fit(X)
+        if out:
+            np.save(out, fitted.labels_)
+        return time.perf_counter() - started, fitted
+
+    seconds, fitted = once()
+    whole = _whole()
+    later = [once()[0] for _ in range(repeats)]
+    n_rows = len(fitted.labels_)
+    return {
+        "seconds": seconds,
+        "whole": whole,
+        "later": float(np.median(later)) if later else None,
+        "inertia": fitted.inertia_ / n_rows,
+        "objective": _objective(data, fitted.labels_),
+        "stages": {stage.name: stage.seconds for stage in fitted.stages_},
+        "steps": _steps(fitted.history_),
+        "distortion": fitted.distortion_,
+        "n_rows": n_rows,
+        "sketch": fitted.plan_.sketch,
+        "n_components": fitted.n_components_,
+    }
+
+
+def seeds(data: Path, k: int, count: int) -> dict[str, Any]:
+    """Streamkm: the objective of one fit for each seed, in one process."""
+    import scipy.sparse as sp
+
+    from streamkm import StreamKMeans
+
+    X = sp.load_npz(data)
+    fits = [StreamKMeans(k, random_state=seed, progress=False).fit(X) for seed in range(count)]
+    return {
+        "objectives": [_objective(data, fitted.labels_) for fitted in fits],
+        "inertias": [fitted.inertia_ / len(fitted.labels_) for fitted in fits],
+    }
+
+
+def peer(name: str, data: Path, **arguments: Any) -> dict[str, Any]:
+    """A peer; a package that is not there is said, not raised."""
+    from tests.benchmarks.peers import PEERS
+
+    try:
+        run = PEERS[name](data, **arguments)
+    except ImportError as error:
+        return {"missing": str(error)}
+    whole = _whole()
+    inertia = None if run.inertia is None else run.inertia / len(run.labels)
+    quality = _objective(data, run.labels)
+    return {"seconds": run.seconds, "whole": whole, "inertia": inertia, "objective": quality, "n_iter": run.n_iter}
+
+
+def parse(data: Path, n_threads: int, passes: int = 1) -> dict[str, Any]:
+    """Streamkm's svmlight reader alone, chunk by chunk, after the kernels are loaded."""
+    from streamkm.sources.svmlight import SvmlightSource
+    from tests.benchmarks.bench_svmlight import read_all
+
+    source = SvmlightSource([data])
+    chunk_bytes = 16 << 20
+    source.read(source.chunks(1 << 16)[0])
+    started = time.perf_counter()
+    for _ in range(passes):
+        read_all(source, chunk_bytes, n_threads)
+    return {"seconds": time.perf_counter() - started, "whole": _whole()}
+
+
+def parse_sklearn(data: Path) -> dict[str, Any]:
+    """scikit-learn's svmlight reader."""
+    from sklearn.datasets import load_svmlight_file
+
+    started = time.perf_counter()
+    load_svmlight_file(str(data))
+    return {"seconds": time.perf_counter() - started, "whole": _whole()}
+
+
+def call(function: str, **arguments: Any) -> Any:
+    """A function of another module of this package, as ``module:name``, with its arguments."""
+    module, name = function.split(":")
+    return getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)(**arguments)
+
+
+def first_fits(data: Path, k: int, count: int) -> dict[str, Any]:
+    """Seconds of each of several equal fits of a new process."""
+    from streamkm import StreamKMeans
+
+    took = []
+    whole = 0.0
+    for _ in range(count):
+        started = time.perf_counter()
+        StreamKMeans(k, random_state=0, progress=False).fit(data)
+        took.append(time.perf_counter() - started)
+        whole = whole or _whole()
+    return {"seconds": took[0], "fits": took, "whole": whole}
+
+
+def _objective(data: Path, labels: Any) -> float:
+    from tests.benchmarks.quality import objective
+
+    return objective(data, labels)
+
+
+def _steps(history: list[dict[str, Any]]) -> dict[str, int]:
+    stages = [entry["stage"] for entry in history]
+    return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
+
+
+def _whole() -> float:
+    """Seconds since this process was spawned."""
+    return time.time() - float(os.environ.get("BENCHMARK_SPAWNED", "nan"))
+
+
+METHODS = {method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, call, first_fits)}
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    method = METHODS[request.pop("method")]
+    if "data" in request:
+        request["data"] = Path(request["data"])
+    result = method(**request)
+    print()
+    print(json.dumps(result, default=float))
+
+
+if __name__ == "__main__":
+    main()

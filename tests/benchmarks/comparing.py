@@ -1,0 +1,131 @@
+"""Lines of the table for fits of streamkm against one peer each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.measure import (
+    SLOW_SECONDS,
+    MissingPeerError,
+    Row,
+    Settings,
+    cached,
+    middle,
+    missing,
+    paired,
+    ratio_of,
+    run_child,
+)
+
+Runs = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A fit against a peer.
+
+    Attributes
+    ----------
+    row, what : str
+        Of the table.
+    peer : str
+        For people.
+    name : str
+        Function of `peers`.
+    faster : float or None
+        How many times faster streamkm is to be.
+    arguments : dict
+        Of the peer, beside data, k and seed.
+    at_most : float or None
+        Its objective times this bounds ours.
+    heavy : bool
+        Left out in quick runs.
+    """
+
+    row: str
+    what: str
+    peer: str
+    name: str
+    faster: float | None
+    arguments: dict[str, Any]
+    at_most: float | None = None
+    heavy: bool = True
+
+
+def hold(
+    contest: Contest, data: Path, k: int, settings: Settings, ours: Callable[[int], dict[str, Any]]
+) -> tuple[Row, list[dict[str, Any]]]:
+    """Run both by turns, run i of both with seed i; the line and the peer's runs.
+
+    `ours` gives the run of a seed. The ratio is of the seconds from data ready to labels, ours in the first fit of a
+    fresh process.
+    """
+
+    def theirs(run: int) -> dict[str, Any]:
+        key = f"{contest.name} {contest.arguments} {data.name} k={k} seed={run}"
+        return cached(
+            settings, key, lambda: run_child("peer", name=contest.name, data=data, k=k, seed=run, **contest.arguments)
+        )
+
+    try:
+        our_runs, their_runs = paired(ours, theirs, settings)
+    except MissingPeerError as error:
+        return missing(contest.row, contest.what, contest.peer, error), []
+    return line(contest, our_runs, their_runs, settings), their_runs
+
+
+def line(contest: Contest, ours: Runs, theirs: Runs, settings: Settings) -> Row:
+    """The line of two lists of runs."""
+    ratio = ratio_of(ours, theirs)
+    quality, bound = middle(ours, "objective"), middle(theirs, "objective")
+    targets, met = [], []
+    if contest.faster is not None:
+        targets.append(f">= {contest.faster:g} x faster")
+        met.append(ratio >= contest.faster)
+    if contest.at_most is not None:
+        targets.append(f"objective <= {contest.at_most:g} x")
+        met.append(quality <= contest.at_most * bound)
+    note = (
+        f"quoted: data ready to labels, first fit of a process, {middle(ours, 'seconds'):.2f} s to "
+        f"{middle(theirs, 'seconds'):.2f} s; whole processes {middle(ours, 'whole'):.2f} to "
+        f"{middle(theirs, 'whole'):.2f} s ({ratio_of(ours, theirs, 'whole'):.1f} x); objective ratio "
+        f"{quality / bound:.4f}; own inertia {middle(ours, 'inertia'):.6g} to {middle(theirs, 'inertia'):.6g}"
+    )
+    later = middle(ours, "later")
+    if later == later:
+        note += f"; later fits {later:.2f} s ({middle(theirs, 'seconds') / later:.1f} x)"
+    if len(theirs) < len(ours):
+        note += f"; the peer ran {len(theirs)} x only, it takes over {SLOW_SECONDS:.0f} s"
+    return Row(
+        contest.row,
+        contest.what,
+        contest.peer,
+        f"{ratio:.1f} x",
+        f"{quality:.6g}",
+        f"{bound:.6g}",
+        ", ".join(targets),
+        all(met) if met and not settings.quick else None,
+        note,
+        {"ratio": ratio, "ours": list(ours), "theirs": list(theirs)},
+    )
+
+
+class OurRuns:
+    """Fits of streamkm by seed; in quick runs each is made once, for all peers."""
+
+    def __init__(self, settings: Settings, **arguments: Any):
+        self._settings, self._arguments = settings, arguments
+        self._made: dict[int, dict[str, Any]] = {}
+
+    def __call__(self, run: int) -> dict[str, Any]:
+        if run not in self._made or not self._settings.quick:
+            self._made[run] = run_child("fit", seed=run, **self._arguments)
+        return self._made[run]
+
+    @property
+    def last(self) -> list[dict[str, Any]]:
+        """The latest run of each seed."""
+        return list(self._made.values())

@@ -1,0 +1,136 @@
+"""Rows that lie in this process, on workers of another: sent chunk by chunk, never with the calls themselves."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.array as da
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from distributed import Client, LocalCluster
+
+from streamkm import StreamKMeans, compute
+from streamkm.errors import InvalidInputError
+from streamkm.passes import Walk
+from streamkm.sources import open_source
+from tests.sources.matrices import dense_matrix, sparse_matrix
+
+MOST_WALK_BYTES = 100_000
+ROWS = 200_000
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two processes of one thread each."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def walk_bytes(monkeypatch):
+    """Pickled size of every walk that was shared with workers."""
+    sizes = []
+    share = compute.DaskCluster.share
+
+    def measured(self, value):
+        walks = [part for part in value if isinstance(part, Walk)] if isinstance(value, tuple) else []
+        sizes.extend(len(pickle.dumps(walk)) for walk in walks)
+        return share(self, value)
+
+    monkeypatch.setattr(compute.DaskCluster, "share", measured)
+    return sizes
+
+
+def groups(n_rows=ROWS, d=64):
+    """float32, 51 MB by default."""
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(n_rows, d)) + 6 * (np.arange(n_rows) % 5)[:, None]).astype(np.float32)
+
+
+def unknown(array):
+    """Forget the heights of the blocks."""
+    copy = array.copy()
+    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
+    return copy
+
+
+def csr_parts():
+    return [sp.random_array((900, 300), density=0.05, format="csr", rng=np.random.default_rng(i)) for i in range(4)]
+
+
+MADE = {
+    "array": lambda: groups(20_000),
+    "dask": lambda: da.from_array(groups(), chunks=(20_000, 64)),
+    "list": csr_parts,
+    "callable": lambda: lambda: iter(np.array_split(groups(9_000), 7)),
+    "dask in a list": lambda: [da.from_array(groups(900), chunks=(300, 64)), groups(500)],
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_walks_are_small_and_results_the_same(client, walk_bytes, kind):
+    X = MADE[kind]()
+    got, wanted = (
+        StreamKMeans(3, random_state=0, max_iter=5, tol=0, executor=executor).fit(X) for executor in (client, 2)
+    )
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    np.testing.assert_array_equal(got.predict(X), wanted.labels_)
+    assert len(walk_bytes) == 3
+    assert max(walk_bytes) < MOST_WALK_BYTES
+
+
+def spoiled(row=777, n_rows=1000):
+    X = groups(n_rows, 4)
+    X[row, 2] = np.nan
+    return X
+
+
+SPOILED = {
+    "array": (spoiled, "row 777 of array"),
+    "csr": (lambda: sp.csr_array(spoiled()), "row 777 of sparse matrix"),
+    "list": (lambda: [groups(500, 4), spoiled(7)], r"row 7 of array \(number 1 of the list\)"),
+    "callable": (lambda: lambda: iter([groups(500, 4), spoiled(277)]), "row 777 of iterable of chunks"),
+    "dask": (lambda: da.from_array(spoiled(), chunks=(250, 4)), "row 777 of dask array"),
+    "dask, unknown": (lambda: unknown(da.from_array(spoiled(), chunks=(250, 4))), "row 27 of block 3 of dask array"),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+@pytest.mark.parametrize("where", ["threads", "cluster"])
+def test_errors_on_workers_name_the_row(request, kind, where):
+    make, place = SPOILED[kind]
+    executor = request.getfixturevalue("client") if where == "cluster" else 2
+    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass on_invalid"):
+        StreamKMeans(2, executor=executor, chunk_bytes=2_000).fit(make())
+
+
+def test_what_lies_in_this_process(tmp_path):
+    X, S = dense_matrix(), sparse_matrix()
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "x.npz", X=X)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+        assert open_source(file["X"]).in_process
+    with h5py.File(tmp_path / "x.h5", "r") as file:
+        assert not open_source(file["X"]).in_process
+    on_disk, in_memory = tmp_path / "x.zarr", zarr.storage.MemoryStore()
+    for store in (on_disk, in_memory):
+        zarr.create_array(store, name="X", shape=X.shape, dtype=X.dtype, chunks=(10, 7))
+    assert open_source(zarr.open_group(in_memory)).in_process
+    (tmp_path / "x.svm").write_text("1 1:1\n")
+    held = (X, X.tolist(), S, [X, X], [S, S], iter([X]), lambda: iter([X]))
+    stored = (
+        *(str(tmp_path / f"x.{end}") for end in ("npy", "npz", "h5", "zarr", "svm")),
+        [str(tmp_path / "x.npy")] * 2,
+    )
+    assert all(open_source(value).in_process for value in held)
+    assert not any(open_source(path).in_process for path in stored)
+    assert not open_source(np.load(tmp_path / "x.npy", mmap_mode="r")).in_process

@@ -1,0 +1,441 @@
+"""Input that is wrong, end to end: one clear error that names the place and the remedy, and results stay as they are.
+
+Decreasing feature indices are refused, as scikit-learn refuses them: out of order, they are mostly a broken file.
+A storage chunk that a Zarr store does not hold is no error: by the format it holds the fill value; `inspect` says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from click.testing import CliRunner
+from sklearn.datasets import load_svmlight_file
+from sklearn.exceptions import ConvergenceWarning
+
+from streamkm import StreamKMeans
+from streamkm.cli import main
+from streamkm.errors import InvalidInputError, InvalidParameterError, StreamkmError
+from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+
+TOP = Path(__file__).parents[1]
+GOOD = "1 1:1 2:2\n# comment\n"  # 20 bytes, so the next line is line 3 at byte 20
+N_ROWS = 40
+SKIP = 'pass on_invalid="skip" to leave such rows out'
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of bad input, as a path."""
+
+    make: Callable[[], Any]  # writes files into the current directory
+    message: str
+    error: type[Exception] = ValueError
+    path: str = "x.svm"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def text(content: str | bytes, name: str = "x.svm") -> Callable[[], Any]:
+    return lambda: Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def line(content: str | bytes) -> Callable[[], Any]:
+    """A bad line behind `GOOD`."""
+    return text(GOOD.encode() + (content.encode() if isinstance(content, str) else content) + b"\n1 1:1\n")
+
+
+def line_of_200_mb() -> None:
+    piece = b" 1:1" * (1 << 18)
+    with open("x.svm", "wb") as file:
+        file.write(GOOD.encode() + b"1")
+        for _ in range(200):
+            file.write(piece)
+
+
+def truncated_gzip() -> None:
+    packed = gzip.compress(b"".join(b"1 1:%d 2:%d\n" % (i * 7919 % 1000, i) for i in range(5000)))
+    Path("x.svm.gz").write_bytes(packed[: len(packed) // 2])
+
+
+def hdf5(values: Any, **options: Any) -> Callable[[], Any]:
+    def make() -> None:
+        with h5py.File("x.h5", "w") as file:
+            file.create_dataset("X", data=values, **options)
+
+    return make
+
+
+def cut_hdf5() -> None:
+    hdf5(dense_matrix(N_ROWS))()
+    os.truncate("x.h5", os.path.getsize("x.h5") // 2)
+
+
+def damaged_hdf5_chunk() -> None:
+    hdf5(dense_matrix(N_ROWS), chunks=(10, 7), compression="gzip")()
+    with h5py.File("x.h5") as file:
+        place = file["X"].id.get_chunk_info(2)
+    with open("x.h5", "r+b") as file:
+        file.seek(place.byte_offset)
+        file.write(b"\xff" * place.size)
+
+
+def csr_hdf5(**changes: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A CSR group with some of its arrays changed."""
+
+    def make() -> None:
+        X = sparse_matrix(N_ROWS)
+        with h5py.File("x.h5", "w") as file:
+            write_csr(file.create_group("X"), X)
+            for name, change in changes.items():
+                del file["X"][name]
+                file["X"][name] = change(getattr(X, name).copy())
+
+    return make
+
+
+def put(at: int, value: int) -> Callable[[Any], Any]:
+    def change(values: Any) -> Any:
+        values[at] = value
+        return values
+
+    return change
+
+
+def zarr_array(values: Any) -> None:
+    array = zarr.create_array("x.zarr", shape=values.shape, dtype=values.dtype, chunks=(10, 7))
+    array[:] = values
+
+
+def corrupt_zarr() -> None:
+    zarr_array(dense_matrix(N_ROWS))
+    Path("x.zarr/c/2/0").write_bytes(b"\xff" * 64)
+
+
+def npy_files(*widths: int) -> Callable[[], Any]:
+    def make() -> None:
+        for number, width in enumerate(widths):
+            np.save(f"part{number}.npy", dense_matrix(20, width))
+
+    return make
+
+
+BYTE_20 = r"^x.svm, line 3 \(byte "
+CASES = {
+    "missing file": Case(text(GOOD, "y.svm"), r"^x.svm does not exist \(did you mean y.svm\?\)", FileNotFoundError),
+    "directory": Case(lambda: Path("x.svm").mkdir(), r"^x.svm is a directory.*pass a glob such as x.svm/\*", OSError),
+    "empty file": Case(text(""), "^x.svm: empty, 0 bytes; svmlight text with at least one row is needed"),
+    "only comments": Case(text("# a\n\n  # b\n"), "^x.svm has no rows; needed: at least 1"),
+    "index without value": Case(line("1 1:2 3"), BYTE_20 + r"26\): .*the colon and the value are missing, got '3'"),
+    "value without index": Case(line("1 :2"), BYTE_20 + r"22\): .*a non-negative integer for its index, got ':2'"),
+    "index 0 in one-based text": Case(
+        text("1 1:1\n" * 180_000 + "1 0:1\n"),
+        r"^x.svm, line 180,001 \(byte 1,080,002\): .*taken to be one-based.*pass zero_based=True",
+    ),
+    "index 0 where one-based was said": Case(
+        line("1 0:1"), BYTE_20 + r"22\): an index 0, but the input is one-based", options={"zero_based": False}
+    ),
+    "decreasing indices": Case(line("1 3:1 2:1"), BYTE_20 + r"26\): .*must increase within a row; sort them"),
+    "negative index": Case(line("1 -3:2"), BYTE_20 + r"22\): .*must not be negative, got '-3:2'"),
+    "index over 2^63-1": Case(line("1 9223372036854775808:2"), BYTE_20 + r"22\): .*not exceed 9223372036854775807"),
+    "text in a value": Case(line("1 1:abc"), BYTE_20 + r"22\): a value must be a number.*, got '1:abc'"),
+    "200 MB line": Case(line_of_200_mb, BYTE_20 + r"20\): a line is longer than [\d,]+ bytes"),
+    "NUL byte": Case(line("1 1:\0"), BYTE_20 + r"22\): .*holds a NUL byte: is this a binary or UTF-16 file\?"),
+    "UTF-16": Case(
+        text(("\ufeff" + GOOD).encode("utf-16-le")), r"^x.svm, line 1 \(byte 0\): UTF-16 text.*convert it to UTF-8"
+    ),
+    "UTF-16 without a mark": Case(text(GOOD.encode("utf-16-le")), r"^x.svm, line 1 \(byte 0\): .*or UTF-16 file\?"),
+    "truncated gzip": Case(
+        truncated_gzip, r"^x.svm.gz: truncated or corrupt gzip file, behind byte [\d,]+ of its text", OSError,
+        "x.svm.gz",
+    ),
+    "HDF5 without the dataset": Case(
+        hdf5(dense_matrix()), r"^x.h5 has no /Y \(did you mean /X\?\); it holds /X", FileNotFoundError, "x.h5:/Y"
+    ),
+    "HDF5 truncated": Case(cut_hdf5, "^x.h5 cannot be opened as HDF5: .*truncated", OSError, "x.h5"),
+    "HDF5 damaged": Case(damaged_hdf5_chunk, "^x.h5:/X, rows 0-39, cannot be read", OSError, "x.h5"),
+    "dataset of strings": Case(
+        hdf5(np.array([[b"a", b"b"]] * 3)), r"^x.h5:/X holds strings .*must be real numbers", path="x.h5:/X"
+    ),
+    "dataset of 1 dimension": Case(
+        hdf5(np.ones(9)), r"^x.h5:/X has 1 dimensions \(9,\); .*reshape it to \(n, 1\)", path="x.h5:/X"
+    ),
+    "dataset of 3 dimensions": Case(
+        hdf5(np.ones((9, 2, 2))), r"^x.h5:/X has 3 dimensions .*reshape each sample to one row", path="x.h5:/X"
+    ),
+    "no dataset of rows at all": Case(hdf5(np.ones(9)), "^x.h5:/ holds no matrix: .*it holds /X", path="x.h5"),
+    "Zarr with a corrupt chunk": Case(
+        corrupt_zarr, "^x.zarr, rows 0-39, cannot be read or decoded .*a storage chunk of these rows is damaged",
+        OSError, "x.zarr",
+    ),
+    "Zarr that is none": Case(
+        lambda: (Path("x.zarr").mkdir(), Path("x.zarr/zarr.json").write_text("{")), "^x.zarr is no Zarr store", OSError,
+        "x.zarr",
+    ),
+    "indptr too short": Case(
+        csr_hdf5(indptr=lambda p: p[:-1]), "^x.h5:/X/indptr has 40 entries; 40 rows need 41", path="x.h5"
+    ),
+    "indptr falls": Case(csr_hdf5(indptr=put(5, 0)), "^x.h5:/X/indptr falls from .* to 0 at row 4", path="x.h5"),
+    "indptr ends elsewhere": Case(
+        csr_hdf5(indptr=lambda p: p + (np.arange(41) == 40)), "^x.h5:/X/indptr ends with .*/X/data has", path="x.h5"
+    ),
+    "indices and data differ": Case(
+        csr_hdf5(indices=lambda i: i[:-1]), "^x.h5:/X/indices has .* entries and x.h5:/X/data .* must be equal",
+        path="x.h5",
+    ),
+    "index out of range": Case(
+        csr_hdf5(indices=put(0, 31)), "^index 31 in row 1 of x.h5:/X is out of range; 31 features allow 0-30",
+        path="x.h5",
+    ),
+    "negative index in CSR": Case(
+        csr_hdf5(indices=put(0, -1)), "^index -1 in row 1 of x.h5:/X is out of range", path="x.h5"
+    ),
+    "files of different widths": Case(
+        npy_files(7, 8), r"^part 1 \(part1.npy\) has 8 features and part 0 \(part0.npy\) 7", path="part*.npy"
+    ),
+    "binary of no known format": Case(
+        text(b"\x7fELF\0\0", "x.bin"), "^x.bin is binary and of no format", OSError, "x.bin"
+    ),
+    "pickle": Case(
+        lambda: np.save("x.npy", np.array([[{}]]), allow_pickle=True), "^x.npy holds Python objects .*must be real numbers",
+        path="x.npy",
+    ),
+    "more clusters than rows": Case(
+        npy_files(7), "^n_samples=20 should be >= n_clusters=21; use fewer clusters", path="part0.npy",
+        options={"n_clusters": 21},
+    ),
+    "NaN": Case(line("1 1:nan"), rf"^NaN in x.svm, line 3 \(byte 20\); {SKIP}"),
+    "infinity": Case(line("1 1:-inf"), rf"^infinity in x.svm, line 3 \(byte 20\); {SKIP}"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with results of an earlier run in out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    for name in ("labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html"):
+        (tmp_path / "out" / name).write_bytes(f"{name} of an earlier run".encode())
+    yield tmp_path
+    if (tmp_path / "x.svm").is_file():  # it may be large
+        (tmp_path / "x.svm").unlink()
+
+
+def contents(directory: str = "out") -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in sorted(Path(directory).rglob("*"))
+    }
+
+
+def arguments(case: Case) -> list[str]:
+    options = dict(case.options)
+    settings = [f"--set=data.{name}={str(value).lower()}" for name, value in options.items() if name == "zero_based"]
+    return ["fit", case.path, "-k", str(options.get("n_clusters", 2)), "-o", "out", "--overwrite", *settings]
+
+
+def source(case: Case) -> Any:
+    given = {name: value for name, value in case.options.items() if name != "n_clusters"}
+    return {"path": case.path, **given} if given else case.path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fit(folder, name):
+    case = CASES[name]
+    case.make()
+    estimator = StreamKMeans(case.options.get("n_clusters", 2), progress=False)
+    with pytest.raises(StreamkmError, match=case.message) as raised:
+        estimator.fit(source(case))
+    assert isinstance(raised.value, case.error)
+    assert isinstance(raised.value, ValueError) != isinstance(raised.value, OSError)
+    assert "\n" not in str(raised.value)
+    assert not hasattr(estimator, "labels_")
+    before, files = contents(), sorted(os.listdir())
+    result = CliRunner().invoke(main, arguments(case))
+    assert result.exit_code == 2, result.output
+    assert contents() == before
+    assert sorted(os.listdir()) == files
+
+
+PROCESSES = (
+    "missing file", "directory", "only comments", "decreasing indices", "200 MB line", "UTF-16", "truncated gzip",
+    "HDF5 truncated", "dataset of strings", "Zarr with a corrupt chunk", "index out of range", "NaN",
+    "more clusters than rows",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_real_process(folder, name):
+    case = CASES[name]
+    case.make()
+    before, files = contents(), sorted(os.listdir())
+    done = subprocess.run(
+        [sys.executable, "-m", "streamkm", *arguments(case)],
+        env={**os.environ, "PYTHONPATH": str(TOP)}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line[:2].isdigit()]  # log lines start with the time
+    assert len(lines) == 1
+    assert lines[0].startswith("streamkm: error: ")
+    assert contents() == before
+    assert sorted(os.listdir()) == files
+
+
+def test_scikit_learn_refuses_decreasing_indices_too(folder):
+    CASES["decreasing indices"].make()
+    with pytest.raises(ValueError, match="sorted"):
+        load_svmlight_file("x.svm")
+
+
+def test_a_chunk_that_zarr_does_not_hold_is_the_fill_value(folder):
+    X = dense_matrix(N_ROWS)
+    zarr_array(X)
+    Path("x.zarr/c/1/0").unlink()
+    X[10:20] = 0
+    labels = StreamKMeans(2, random_state=0).fit_predict("x.zarr")
+    np.testing.assert_array_equal(labels, StreamKMeans(2, random_state=0).fit_predict(X))
+    told = CliRunner().invoke(main, ["inspect", "x.zarr"]).output
+    assert "not stored    1 of 4 chunks, which hold the fill value 0.0\n" in told
+
+
+# NaN and infinity
+
+
+def hdf5_path(X: Any) -> str:
+    hdf5(X)()
+    return "x.h5"
+
+
+def zarr_path(X: Any) -> str:
+    zarr_array(X)
+    return "x.zarr"
+
+
+def csr_path(X: Any) -> str:
+    with h5py.File("x.h5ad", "w") as file:
+        write_csr(file.create_group("X"), sp.csr_array(X))
+    return "x.h5ad"
+
+
+def svmlight_path(X: Any) -> str:
+    Path("x.svm").write_text("".join("1 " + " ".join(f"{j + 1}:{v}" for j, v in enumerate(row)) + "\n" for row in X))
+    return "x.svm"
+
+
+HOLDERS = {
+    "array": (lambda X: X, "row {row} of array"),
+    "CSR": (sp.csr_array, "row {row} of sparse matrix"),
+    "list": (lambda X: [X[:10], X[10:]], r"row {inner} of array \(number 1 of the list\)"),
+    "iterable": (lambda X: lambda: iter([X[:10], X[10:]]), "row {row} of iterable of chunks"),
+    "Dask": (lambda X: da.from_array(X, chunks=(10, 7)), "row {row} of dask array"),
+    "HDF5": (hdf5_path, "row {row} of x.h5:/X"),
+    "CSR in HDF5": (csr_path, "row {row} of x.h5ad:/X"),
+    "Zarr": (zarr_path, "row {row} of x.zarr"),
+    "svmlight": (svmlight_path, r"x.svm, line {line} \(byte [\d,]+\)"),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+def test_not_finite(folder, kind, value, word):
+    hold, place = HOLDERS[kind]
+    X = dense_matrix(N_ROWS) + np.float32(1)
+    X[[23, 31], [3, 0]] = value
+    held = hold(X)
+    place = place.format(row=23, line=24, inner=13)
+    with pytest.raises(InvalidInputError, match=f"^{word} in {place}; {SKIP}"):
+        StreamKMeans(3, chunk_bytes=300).fit(held)
+    skipping = StreamKMeans(3, chunk_bytes=300, on_invalid="skip", random_state=0).fit(held)
+    assert np.flatnonzero(skipping.labels_ == -1).tolist() == [23, 31]
+    assert skipping.counts_.sum() == N_ROWS - 2
+    np.testing.assert_array_equal(skipping.predict(held), skipping.labels_)
+    with pytest.raises(InvalidInputError, match=f"^{word} in {place}; {SKIP}"):
+        skipping.set_params(on_invalid="raise").predict(held)
+
+
+# shapes and parameters
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_fewer_distinct_rows_than_clusters(folder, kind):
+    X = np.repeat(dense_matrix(2) + np.float32(1), 20, axis=0)
+    with pytest.warns(ConvergenceWarning, match="found 2 clusters, fewer than n_clusters=5"):
+        fitted = StreamKMeans(5).fit(HOLDERS[kind][0](X))
+    assert sorted(fitted.counts_) == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_clusters": 0}, "^n_clusters=0; needed: an integer from 1"),
+        ({"n_clusters": -1}, "^n_clusters=-1; needed: an integer from 1"),
+        ({"n_clusters": 2.5}, "^n_clusters=2.5; needed: an integer from 1"),
+        ({"n_components": 0}, '^n_components=0; needed: an integer from 1 or "auto"'),
+        ({"on_invalid": "drop"}, "^on_invalid='drop'; needed: one of 'raise', 'skip'"),
+    ],
+)
+@pytest.mark.parametrize("X", [dense_matrix(N_ROWS), "never-opened.svm"])
+def test_parameters(X, parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        StreamKMeans(**{"n_clusters": 2, **parameters}).fit(X)
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_more_clusters_than_rows(folder, kind):
+    with pytest.raises(InvalidInputError, match=r"^n_samples=40 should be >= n_clusters=41; use fewer clusters"):
+        StreamKMeans(41).fit(HOLDERS[kind][0](dense_matrix(N_ROWS) + np.float32(1)))
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([np.ones((3, 7)), np.ones((3, 8))], r"^part 1 \(array\) has 8 features and part 0 \(array\) 7"),
+        ([np.ones((3, 7)), sp.csr_array(np.ones((3, 7)))], "^part 1 .* is sparse and part 0 .* dense"),
+        (
+            lambda: iter([np.ones((3, 7)), np.ones((3, 6))]),
+            "^chunk 1 of iterable of chunks has 6 features; 7 are needed",
+        ),
+        (lambda: iter([sp.eye_array(3), sp.eye_array(4)]), "^chunk 1 .* has 4 features; 3 .*pass n_features="),
+    ],
+)
+def test_chunks_of_different_widths(X, message):
+    with pytest.raises(InvalidInputError, match=message):
+        StreamKMeans(2).fit(X)
+
+
+def test_text_of_different_widths_is_as_wide_as_the_widest(folder):
+    Path("a.svm").write_text("1 1:1\n1 2:5\n")
+    Path("b.svm").write_text("1 9:1\n1 1:5\n")
+    assert StreamKMeans(2).fit(["a.svm", "b.svm"]).n_features_in_ == 9
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+def test_another_number_of_features(folder, kind, method):
+    fitted = StreamKMeans(2).fit(dense_matrix(N_ROWS))
+    held = HOLDERS[kind][0](dense_matrix(N_ROWS, 9) + np.float32(1))
+    with pytest.raises(InvalidInputError if kind not in ("array", "CSR") else ValueError, match=r"9 features.*7"):
+        getattr(fitted, method)(held)
+
+
+def test_text_narrower_than_the_model_has_zeros_there(folder):
+    X = dense_matrix(N_ROWS)
+    fitted = StreamKMeans(2, random_state=0).fit(X)
+    Path("x.svm").write_text("1 1:3\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fitted.predict("x.svm") == fitted.predict([[3, 0, 0, 0, 0, 0, 0]])
