@@ -36,6 +36,8 @@ ARITY = 8  # states joined at once
 class _Waiting(Protocol):
     def result(self) -> Any: ...
 
+    def cancel(self) -> Any: ...
+
 
 class Executor(ABC):
     """Runs functions over items.
@@ -120,12 +122,16 @@ class Executor(ABC):
         """Start calls a little ahead, wait for them in order."""
         ahead: deque[_Waiting] = deque()
         window = self.n_workers + max(2, self.n_workers // 2)
-        for item in items:
-            ahead.append(start(item))
-            if len(ahead) >= window:
+        try:
+            for item in items:
+                ahead.append(start(item))
+                if len(ahead) >= window:
+                    yield ahead.popleft().result()
+            while ahead:
                 yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        finally:
+            for waiting in ahead:  # somebody failed or stopped asking: do not work on for nobody
+                waiting.cancel()
 
 
 class LocalThreads(Executor):
@@ -205,6 +211,10 @@ class _Pair:
 
     def result(self) -> tuple[_Waiting, Any]:
         return self._kept, self._info.result()
+
+    def cancel(self) -> None:
+        self._kept.cancel()
+        self._info.cancel()
 
 
 class _Tree:

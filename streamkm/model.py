@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -114,22 +115,36 @@ class Model:
             with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
                 header = json.loads(str(stored["header"]))
                 arrays = {name: stored[name] for name in stored.files if name != "header"}
-                centers = arrays.pop("centers")
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
+                raise
             raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
-        if header.get("format") != FORMAT:
-            raise ModelFileError(f"{os.fspath(path)} has format {header.get('format')}; this release reads {FORMAT}")
-        if centers.dtype != np.float64 or centers.ndim != 2:
-            raise ModelFileError(
-                f"{os.fspath(path)}: centers of {centers.dtype} {centers.shape}; needed: float64 (k, d)"
-            )
-        stored_sketch = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items()}
         try:
-            sketch = sketch_from_dict(header["sketch"], stored_sketch)
-        except TypeError as error:
-            raise ModelFileError(f"{os.fspath(path)}: the sketch is not complete ({error})") from error
-        model = cls(centers, header["n_features"], header["metric"], header["space"], sketch)
-        return model, header["parameters"]
+            return _checked(header, arrays), header["parameters"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
+
+
+def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
+    """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ModelFileError(f"format {header.get('format') if isinstance(header, dict) else header!r}, not {FORMAT}")
+    if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
+        raise ModelFileError("parameters and sketch are to be mappings")
+    if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
+        raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
+    if type(header["n_features"]) is not int or header["n_features"] < 1:
+        raise ModelFileError(f"n_features is {header['n_features']!r}")
+    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name != "centers"}
+    sketch = sketch_from_dict(header["sketch"], stored)
+    centers, width = arrays["centers"], header["n_features"]
+    if header["space"] == "sketch":
+        width = sketch.n_components
+    if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
+        raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
+    if not np.isfinite(centers).all():
+        raise ModelFileError("centers hold NaN or infinity")
+    return Model(centers, header["n_features"], header["metric"], header["space"], sketch)
 
 
 def normalized(X: Matrix) -> Matrix:

@@ -17,7 +17,7 @@ from streamkm.cluster.lloyd import Blocks, Totals, join_totals
 from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
-from streamkm.matrices import Matrix
+from streamkm.matrices import Matrix, working_dtype
 from streamkm.model import Metric, Model, normalized
 from streamkm.progress import Stage
 from streamkm.sketches import Sketch
@@ -25,7 +25,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_pla
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Matrix]
-LARGEST_D2 = 1e300  # squared norms above it leave no room for sums
+LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
+LARGEST_SINGLE_D2 = 1e34  # in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class Walk:
         X, places = self._rows(item)
         n_read = X.shape[0]
         d2norms = row_d2norms(X)
-        valid = d2norms <= LARGEST_D2  # false for NaN too
+        double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
+        valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
         kept = None
         if not valid.all():
             if self.on_invalid == "raise":
@@ -301,18 +303,17 @@ def assign_pass(
     labels = np.empty(int(chunk_rows.sum()), np.int32)
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
 
-    def items() -> Iterator[tuple[Any, NDArray[np.float64]]]:
+    def items() -> Iterator[tuple[Any, int, NDArray[np.float64]]]:
         for index, item in enumerate(walk.items(executor)):
             if index >= len(chunk_rows):
                 raise _changed(walk)
-            yield item, weights[bounds[index] : bounds[index + 1]] if len(weights) else NO_WEIGHTS
+            part = weights[bounds[index] : bounds[index + 1]] if len(weights) else NO_WEIGHTS
+            yield item, int(chunk_rows[index]), part
 
     done = 0
 
     def take(part: NDArray[np.int32]) -> None:
         nonlocal done
-        if len(part) != chunk_rows[done]:
-            raise _changed(walk)
         labels[bounds[done] : bounds[done + 1]] = part
         done += 1
         stage.advance()
@@ -337,11 +338,15 @@ def assign_pass(
 
 
 def _assign_item(
-    state: Totals | None, item: tuple[Any, NDArray[np.float64]], shared: tuple[Walk, Model, CenterTable]
+    state: Totals | None, item: tuple[Any, int, NDArray[np.float64]], shared: tuple[Walk, Model, CenterTable]
 ) -> tuple[Totals, NDArray[np.int32]]:
     walk, model, table = shared
-    rows = walk.read(item[0])
-    weights = item[1] if rows.kept is None or not len(item[1]) else item[1][rows.kept]
+    what, n_expected, weights = item
+    rows = walk.read(what)
+    if rows.n_read != n_expected:
+        raise _changed(walk)
+    if rows.kept is not None and len(weights):
+        weights = weights[rows.kept]
     X = model.place(rows.X)
     labels, _, _ = table.nearest(X)
     totals = Totals.zeros(*table.centers.shape) if state is None else state

@@ -209,7 +209,8 @@ CASES = {
         text(b"\x7fELF\0\0", "x.bin"), "^x.bin is binary and of no format", OSError, "x.bin"
     ),
     "pickle": Case(
-        lambda: np.save("x.npy", np.array([[{}]]), allow_pickle=True), "^x.npy holds Python objects .*must be real numbers",
+        lambda: np.save("x.npy", np.array([[{}]]), allow_pickle=True),
+        "^x.npy holds Python objects .*must be real numbers",
         path="x.npy",
     ),
     "more clusters than rows": Case(
@@ -269,6 +270,7 @@ def test_fit(folder, name):
     assert sorted(os.listdir()) == files
 
 
+QUICK = ("missing file", "decreasing indices", "HDF5 truncated", "NaN")
 PROCESSES = (
     "missing file", "directory", "only comments", "decreasing indices", "200 MB line", "UTF-16", "truncated gzip",
     "HDF5 truncated", "dataset of strings", "Zarr with a corrupt chunk", "index out of range", "NaN",
@@ -276,7 +278,9 @@ PROCESSES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROCESSES]
+)
 def test_a_real_process(folder, name):
     case = CASES[name]
     case.make()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamkm.errors import InvalidInputError, ModelFileError
 from streamkm.model import Model, normalized
-from streamkm.sketches import CountSketch, IdentitySketch
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from tests import naive
 
 PARAMETERS = {"n_clusters": 3, "tol": 1e-4, "init": "k-means++", "progress": False}
@@ -63,6 +63,42 @@ def test_round_trip(tmp_path, space, metric):
     assert (loaded.n_features, loaded.metric, loaded.space, loaded.sketch) == (4, metric, space, model.sketch)
     assert parameters == PARAMETERS
     assert os.listdir(tmp_path) == ["model"]  # that very name, and nothing left beside it
+
+
+def pca_arrays(mean=4, rows=4, columns=2, dtype=np.float64):
+    """What a model file holds of a PCA sketch."""
+    return {"sketch_mean": np.zeros(mean), "sketch_directions": np.eye(rows, columns).astype(dtype)}
+
+
+def test_round_trip_of_a_sketch_with_arrays(tmp_path):
+    X = np.random.default_rng(0).normal(size=(50, 4))
+    sketch = PCASketch.fit(X, 2, random_state=0)
+    Model(np.zeros((3, 2)), 4, "euclidean", "sketch", sketch).save(tmp_path / "m", {})
+    loaded, _ = Model.load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.sketch.apply(X), sketch.apply(X))
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"sketch_mean": np.zeros(4)},
+        pca_arrays(mean=3),
+        pca_arrays(rows=5),
+        pca_arrays(columns=3),
+        pca_arrays(dtype=np.complex128),
+        {**pca_arrays(), "sketch_mean": np.zeros((4, 1))},
+        {**pca_arrays(), "sketch_seed": np.zeros(1)},
+        {**pca_arrays(), "other": np.zeros(1)},
+    ],
+    ids=lambda arrays: " ".join(f"{name}{array.shape}{array.dtype}" for name, array in arrays.items()) or "none",
+)
+def test_sketches_with_wrong_arrays_are_refused(tmp_path, arrays):
+    header = header_of(space="sketch", sketch={"kind": "pca"})
+    write_npz(tmp_path / "good.npz", header, np.zeros((3, 2)), **pca_arrays())
+    assert Model.load(tmp_path / "good.npz")[0].sketch.n_components == 2
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(write_npz(tmp_path / "m.npz", header, np.zeros((3, 2)), **arrays))
 
 
 def test_a_file_made_by_hand_is_read(tmp_path):

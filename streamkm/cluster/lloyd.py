@@ -215,14 +215,19 @@ def _refill(
 
 
 def _farthest(block: Block, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The `n_wanted` rows of a block farthest from their centers, densely, with their squared distances."""
+    """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
     X = merged(block.X)
     labels, _, _ = table.nearest(X)
     d2 = row_d2(X, labels, table.centers)
     if len(block.weights):
         d2[block.weights == 0] = 0
     d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
-    top = np.argsort(-d2, kind="stable")[:n_wanted]
+    # equal rows have equal distances to the center and to any other point: keep the first of each
+    elsewhere = np.random.default_rng(0).normal(0, 1, (1, table.centers.shape[1]))
+    keys = row_d2(X, np.zeros(len(d2), np.int32), elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size))
+    order = np.argsort(-d2, kind="stable")
+    _, firsts = np.unique(np.column_stack([d2, keys])[order], axis=0, return_index=True)
+    top = order[np.sort(firsts)[:n_wanted]]
     return d2[top], densified(X, top, table.centers.shape[1])
 
 

@@ -23,6 +23,7 @@ from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call
+FEWEST_CANDIDATES = 64  # of a chunk
 HIGHEST = np.iinfo(np.int64).max
 
 
@@ -54,10 +55,12 @@ class SampleRule:
         """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
-        picked = np.flatnonzero(hashes < self.limit) if self.limit < HIGHEST else np.arange(len(hashes))
-        if len(picked) > self.size:
-            picked = picked[np.argpartition(hashes[picked], self.size - 1)[: self.size]]
-            picked.sort()
+        n_picked = int(np.count_nonzero(hashes < self.limit)) if self.limit < HIGHEST else len(hashes)
+        # never none: the estimate of the rows may be far too high
+        n_picked = min(max(n_picked, FEWEST_CANDIDATES), self.size, len(hashes))
+        picked = np.arange(len(hashes))
+        if n_picked < len(hashes):
+            picked = np.sort(np.argpartition(hashes, n_picked - 1)[:n_picked])
         return Candidates(X if len(picked) == len(hashes) else X[picked], hashes[picked], rows[picked])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamkm.errors import ModelFileError
+from streamkm.errors import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.identity import IdentitySketch
@@ -21,13 +21,17 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     Raises
     ------
     ModelFileError
-        If the kind is not known.
+        If the kind is not known, or what it needs is missing or wrong.
     """
     values = dict(described)
     kind = values.pop("kind", None)
     if kind not in SKETCHES:
         raise ModelFileError(f"sketch of kind {kind!r}; this release knows {sorted(SKETCHES)}")
-    sketch: Sketch = SKETCHES[kind](**values, **arrays)
+    try:
+        sketch: Sketch = SKETCHES[kind](**values, **arrays)
+        sketch.n_components + 0  # a number, not what looks like one
+    except (TypeError, AttributeError, InvalidParameterError) as error:
+        raise ModelFileError(f"the {kind} sketch cannot be made of {values} and {sorted(arrays)}: {error}") from error
     return sketch
 
 

@@ -49,6 +49,8 @@ class CountSketch:
     def __post_init__(self) -> None:
         if not 1 <= self.n_components <= MAX_COMPONENTS:
             raise InvalidParameterError(f"n_components={self.n_components}; needed: 1 to {MAX_COMPONENTS:,}")
+        if not 0 <= self.seed < 1 << 64:
+            raise InvalidParameterError(f"seed={self.seed}; needed: 0 to 2^64 - 1")
 
     def apply(self, X: Matrix) -> Matrix:
         """Sketch rows.

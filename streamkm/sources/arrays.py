@@ -102,7 +102,7 @@ class SparseSource(ChunkedSource):
         nnz = int(self._X.indptr[-1])
         return {
             "format": self._form,
-            "stored values": f"{nnz:,}, {nnz / self._X.shape[0]:,.1f} a row",
+            "nnz": f"{nnz:,}, {nnz / self._X.shape[0]:,.1f} a row",
             "indices": str(self._X.indices.dtype),
         }
 

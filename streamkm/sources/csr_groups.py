@@ -86,7 +86,7 @@ class CsrSource(ChunkedSource):
         }
         return {
             "format": f"{self._layout} in {self._data.format}",
-            "stored values": f"{self._nnz:,}, {self._nnz / self._shape[0]:,.1f} a row",
+            "nnz": f"{self._nnz:,}, {self._nnz / self._shape[0]:,.1f} a row",
             "indices": f"{self._indices.dtype}, pointers {self._indptr.dtype}",
             **both,
         }

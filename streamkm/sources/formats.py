@@ -6,6 +6,7 @@ May import errors only. Opens nothing but the file's beginning.
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 
 from streamkm.errors import SourceError
@@ -35,7 +36,8 @@ _SUFFIXES = {
 }
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 _HEAD_BYTES = 4096
-_TEXT = bytes(range(32, 127)) + b"\t\n\r"
+# comment lines, then the number that a row of svmlight text starts with
+_ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
 
 
 def file_format(path: str) -> str:
@@ -77,8 +79,7 @@ def file_format(path: str) -> str:
 
 def _is_text(head: bytes) -> bool:
     """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
-    at = head.find(b"\0")
-    return at < 0 or head.startswith((b"\xff\xfe", b"\xfe\xff")) or (at > 0 and not head[:at].translate(None, _TEXT))
+    return b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")) or _ROW.match(head) is not None
 
 
 def _zip_format(path: str) -> str:

@@ -124,7 +124,7 @@ class SvmlightFiles(RowSource):
         why = f", as the head has {'an' if base == 'zero-based' else 'no'} index 0" if self._format().guessed else ""
         return {
             "format": "svmlight text" + (f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""),
-            "stored values": f"about {round(self._densities()[2]):,}",
+            "nnz": f"about {round(self._densities()[2]):,}",
             "indices": base + why,
             "compression": " and ".join(packed),
         }

@@ -32,9 +32,9 @@ def run(settings: Settings) -> list[Row]:
                 "",
                 f"<= {100 * MOST:.0f} %",
                 None if settings.quick else share <= MOST,
-                f"the larger of: {100 * found['idle']:.1f} % of the time no thread is inside kernels, reads or products; "
-                f"threads are outside them for {100 * found['outside']:.1f} % of it, by processor time. Nobody inside, by "
-                f"stage: {stages}. Seconds inside, all threads: {inside}",
+                f"the larger of: {100 * found['idle']:.1f} % of the time no thread is inside kernels, reads or "
+                f"products; threads are outside them for {100 * found['outside']:.1f} % of it, by processor time. "
+                f"Nobody inside, by stage: {stages}. Seconds inside, all threads: {inside}",
                 found,
             )
         )

@@ -34,8 +34,8 @@ def run(settings: Settings) -> list[Row]:
             "scipy X @ S and toarray", f"{ratio:.1f} x, {rate / 1e6:.0f} M nnz/s", sparse["same"], "",
             f">= {FASTER} x, >= {RATE / 1e6:.0f} M nnz/s",
             None if settings.quick else ratio >= FASTER and rate >= RATE,
-            f"ours gives sparse rows, as fits use them; scipy {product:.0f} M nnz/s for the product alone, {whole:.0f} with "
-            f"toarray; ours into dense rows {full:.0f} M nnz/s", sparse),
+            f"ours gives sparse rows, as fits use them; scipy {product:.0f} M nnz/s for the product alone, {whole:.0f} "
+            f"with toarray; ours into dense rows {full:.0f} M nnz/s", sparse),
         Row("d", f"CountSketch of dense float32 {dense['shape']}, m={DENSE_COMPONENTS}, one thread", "numpy.sum",
             f"{times:.2f} x its time", "", "", f"<= {DENSE_TIMES}", None if settings.quick else times <= DENSE_TIMES,
             f"{median(dense['ours']):.3f} s to {median(dense['numpy']):.3f} s", dense),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ def line(contest: Contest, ours: Runs, theirs: Runs, settings: Settings) -> Row:
         f"{quality / bound:.4f}; own inertia {middle(ours, 'inertia'):.6g} to {middle(theirs, 'inertia'):.6g}"
     )
     later = middle(ours, "later")
-    if later == later:
+    if not math.isnan(later):
         note += f"; later fits {later:.2f} s ({middle(theirs, 'seconds') / later:.1f} x)"
     if len(theirs) < len(ours):
         note += f"; the peer ran {len(theirs)} x only, it takes over {SLOW_SECONDS:.0f} s"

@@ -100,9 +100,11 @@ def _walk(data: Path, n_features: int) -> Iterator[Any]:
     from sklearn.datasets import load_svmlight_file
 
     for offset in range(0, data.stat().st_size, TEXT_BYTES):
-        X, _ = load_svmlight_file(str(data), n_features=n_features, offset=offset, length=TEXT_BYTES)
+        X, _ = load_svmlight_file(str(data), n_features=n_features, zero_based=False, offset=offset, length=TEXT_BYTES)
         if X.shape[0]:
-            yield X
+            # the loader gives 64-bit indices, of which partial_fit wants none
+            indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+            yield sp.csr_matrix((X.data, indices, indptr), shape=X.shape)
 
 
 def sample_assign(data: Path, k: int, seed: int) -> Run:

@@ -52,14 +52,14 @@ def objective(data: Path, labels: np.ndarray) -> float:
         first += X.shape[0]
         members = sp.csr_array((np.ones(len(part)), (part, np.arange(len(part)))), shape=(len(counts), len(part)))
         if sp.issparse(X):
-            X = X.astype(np.float64)
-            total += float(X.data @ X.data)
-            gathered = (members @ X).tocoo()
+            rows = X.astype(np.float64)
+            total += float(rows.data @ rows.data)
+            gathered = (members @ rows).tocoo()
             sums[gathered.coords[0], gathered.coords[1]] += gathered.data  # each pair once, after the product
         else:
-            X = X.astype(np.float64)
-            total += float(np.einsum("ij,ij->", X, X))
-            sums[:, : X.shape[1]] += members @ X
+            rows = X.astype(np.float64)
+            total += float(np.einsum("ij,ij->", rows, rows))
+            sums[:, : X.shape[1]] += members @ rows
     if first != len(labels):
         raise ValueError(f"{len(labels):,} labels for {first:,} rows of {data.name}")
     return (total - float(np.einsum("ij,ij,i->", sums, sums, 1 / counts))) / len(labels)

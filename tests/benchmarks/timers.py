@@ -211,8 +211,8 @@ def _union(intervals: list[Interval], within: Interval) -> float:
     """Length of what intervals cover together inside of one."""
     covered, reached = 0.0, within[0]
     for start, stop in sorted(intervals):
-        start, stop = max(start, reached), min(stop, within[1])
-        if stop > start:
-            covered += stop - start
-            reached = stop
+        begin, end = max(start, reached), min(stop, within[1])
+        if end > begin:
+            covered += end - begin
+            reached = end
     return covered
