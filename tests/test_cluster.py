@@ -322,6 +322,21 @@ def test_split_merge_never_worsens(executor, sparse, n_clusters, weighted):
         assert got.inertia <= start.inertia * (1 + 1e-9)
 
 
+def test_split_merge_takes_back_swaps_that_do_not_pay(executor):
+    """One round from a converged start: the gain that it promised may not come true, and then nothing changes."""
+    X = rng().random((400, 2))
+    blocks, changed = in_blocks(executor, X), []
+    for seed in range(30):
+        start = lloyd(blocks, X[rng(seed).permutation(400)[:40]], max_iter=300, tol=0)
+        for _ in range(3):
+            got = split_merge(one_block(X), blocks, start, max_rounds=1, rng=rng(seed))
+            changed.append(got.inertia < start.inertia * (1 - 1e-9))
+            assert got.inertia <= start.inertia * (1 + 1e-9)
+            start = got
+    assert any(changed)
+    assert not all(changed)
+
+
 @pytest.mark.parametrize(("init", "n_init", "n_groups"), [("k-means++", 1, 10), ("random", 30, 3)])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_start_centers_find_far_groups(executor, init, n_init, n_groups, sparse):

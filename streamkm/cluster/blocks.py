@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
+from streamkm.kernels.lanes import LANES
 from streamkm.matrices import Matrix, as_working, matrix_bytes, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
-LANES = 8  # a table's columns are padded to whole vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from streamkm.kernels.lanes import add_entries
+
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
 
@@ -22,9 +24,9 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     Parameters
     ----------
     indptr, indices : int32 or int64
-    data : float32 or float64 (nnz,)
+    data : same dtype as table (nnz,)
     table : float32 or float64 (m, p)
-        ``-2 * centers.T``, padded with zero columns from k to p.
+        ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`.
     bias : same dtype (p,)
         Squared norms of the centers, infinite where padded.
     labels : int32 (n,)
@@ -39,11 +41,7 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     with_seconds = seconds.shape[0] > 0
     for i in range(indptr.shape[0] - 1):
         total[:] = bias
-        for t in range(indptr[i], indptr[i + 1]):
-            value = data[t]
-            row = table[indices[t]]
-            for c in range(n_lanes):
-                total[c] += value * row[c]
+        add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
         best, label = total[0], 0
         for c in range(1, n_lanes):
             if total[c] < best:
@@ -257,18 +255,13 @@ def scores_csr(indptr, indices, data, table, bias, out):
     Parameters
     ----------
     indptr, indices : int32 or int64
-    data : float32 or float64 (nnz,)
+    data : same dtype as table (nnz,)
     table : float32 or float64 (m, p)
     bias : same dtype (p,)
     out : same dtype (n, p)
         Written.
     """
-    n_lanes = table.shape[1]
     for i in range(indptr.shape[0] - 1):
         total = out[i]
         total[:] = bias
-        for t in range(indptr[i], indptr[i + 1]):
-            value = data[t]
-            row = table[indices[t]]
-            for c in range(n_lanes):
-                total[c] += value * row[c]
+        add_entries(total, table, indices, data, indptr[i], indptr[i + 1])

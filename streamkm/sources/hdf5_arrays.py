@@ -2,18 +2,15 @@
 
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
-read and decoded without it, by as many threads as there are. Whatever else a dataset is made of is read by h5py. May
-import h5py, stored and errors. Which dataset to read is none of its business.
+read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. May import h5py,
+hdf5_direct, stored and errors. Which dataset to read is none of its business.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -21,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary, read_fully
+from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile, Stamp
+from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary
 
-_DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
 # the table of where chunks are takes 16 bytes a chunk
 _MOST_CHUNKS = 1 << 22
-_FILTER_NAMES = {_DEFLATE: "gzip", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2"}
+_FILTER_NAMES = {DEFLATE: "gzip", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2"}
 _SHOWN_CHARACTERS = 30
 # in the order in which they were applied
-_DIRECT_FILTERS = ((), (_DEFLATE,), (_SHUFFLE,), (_SHUFFLE, _DEFLATE))
+_DIRECT_FILTERS = ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE))
 
 
 class Hdf5Array(StoredArray):
@@ -108,9 +105,9 @@ class Hdf5Array(StoredArray):
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._asked = self._handle is not None
-        self._reader: _DirectFile | _DirectChunks | None = None
+        self._reader: DirectFile | DirectChunks | None = None
 
-    def _direct(self) -> _DirectFile | _DirectChunks | None:
+    def _direct(self) -> DirectFile | DirectChunks | None:
         with self._lock:
             if not self._asked:
                 # what is damaged here is damaged for the library too, which then words it
@@ -130,110 +127,7 @@ def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) 
         out[...] = dataset[start:stop]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What tells whether a file was changed."""
-
-    size: int
-    time_ns: int
-
-    @classmethod
-    def of(cls, fileno: int) -> _Stamp:
-        stat = os.fstat(fileno)
-        return cls(stat.st_size, stat.st_mtime_ns)
-
-    def check(self, fileno: int, name: str) -> None:
-        if _Stamp.of(fileno) != self:
-            raise SourceError(f"the file of {name} was changed while it was being read; open the source again")
-
-
-@dataclass(frozen=True, slots=True)
-class _DirectFile:
-    """A contiguous dataset."""
-
-    array: FileArray
-
-    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
-        self.array.read_into(start, stop, out)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _DirectChunks:
-    """A dataset in chunks; one-dimensional ones are seen as having one column.
-
-    Attributes
-    ----------
-    chunk : (int, int)
-        Rows and columns of a storage chunk.
-    offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
-        Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
-        library knows. 16 bytes a chunk.
-    """
-
-    path: str
-    name: str
-    stamp: _Stamp
-    chunk: tuple[int, int]
-    dtype: np.dtype[Any]
-    filters: tuple[int, ...]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
-        """Fill `out` and say so; False where a chunk cannot be decoded, for the library to decide and to word why."""
-        rows, columns = self.chunk
-        table = out.reshape(stop - start, -1)
-        with open_binary(self.path) as file:
-            self.stamp.check(file.fileno(), self.name)
-            for i in range(start // rows, -(-stop // rows)):
-                low, high = max(start, i * rows), min(stop, (i + 1) * rows)
-                for j in range(self.offsets.shape[1]):
-                    place = table[low - start : high - start, j * columns : (j + 1) * columns]
-                    values = self._stored_chunk(file, i, j)
-                    if values is None:
-                        return False
-                    place[...] = values[low - i * rows : high - i * rows, : place.shape[1]]
-        return True
-
-    def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
-        size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
-        if not 0 < size <= self.stamp.size:
-            return None
-        values: Any = bytearray(size)
-        if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:
-            return None
-        if _DEFLATE in self.filters:
-            values = self._inflate(values, n_bytes)
-        if values is None or len(values) != n_bytes:
-            return None
-        if _SHUFFLE in self.filters:
-            values = _unshuffle(np.frombuffer(values, np.uint8), self.dtype.itemsize)
-        return np.frombuffer(values, self.dtype).reshape(self.chunk)
-
-    def _inflate(self, stored: bytearray, n_bytes: int) -> bytes | None:
-        """Inflate no more than a chunk holds: few bytes can claim to be terabytes."""
-        try:
-            values = zlib.decompressobj().decompress(stored, n_bytes + 1)
-        except zlib.error:
-            return None
-        if len(values) > n_bytes:
-            raise SourceError(f"a storage chunk of {self.name} inflates to more than the {n_bytes:,} bytes it holds")
-        return values
-
-
-def _unshuffle(values: NDArray[np.uint8], itemsize: int) -> NDArray[np.uint8]:
-    """Put the bytes of each value together again: all first bytes were stored in front of all second ones.
-
-    Plane by plane, NumPy moves three times as many bytes a second as by a transposition.
-    """
-    out = np.empty((len(values) // itemsize, itemsize), np.uint8)
-    for i, plane in enumerate(values.reshape(itemsize, -1)):
-        out[:, i] = plane
-    return out
-
-
-def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _DirectFile | _DirectChunks | None:
+def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> DirectFile | DirectChunks | None:
     """How to read a dataset without the library; None where only the library can."""
     dataset = file[dataset_path]
     plist = dataset.id.get_create_plist()
@@ -243,14 +137,14 @@ def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> _D
         return None
     offset = dataset.id.get_offset()
     if offset is not None:
-        return _DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
+        return DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
     if dataset.chunks is None or filters not in _DIRECT_FILTERS:
         return None
     return _find_chunks(dataset, path, name, filters)
 
 
-def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int, ...]) -> _DirectChunks | None:
+def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int, ...]) -> DirectChunks | None:
     chunk = (*dataset.chunks, 1)[:2]
     if chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
         return None
@@ -272,8 +166,8 @@ def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int
     if skipped:
         return None
     with open_binary(path) as handle:
-        stamp = _Stamp.of(handle.fileno())
-    return _DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
+        stamp = Stamp.of(handle.fileno())
+    return DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
@@ -282,7 +176,7 @@ def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
     for i in range(plist.get_nfilters()):
         code, _, values, text = plist.get_filter(i)
         known = _FILTER_NAMES.get(code) or text.decode(errors="replace")[:_SHOWN_CHARACTERS].strip() or f"filter {code}"
-        names.append(f"{known}, level {values[0]}" if code == _DEFLATE and values else known)
+        names.append(f"{known}, level {values[0]}" if code == DEFLATE and values else known)
     where = "virtual, in other datasets" if dataset.is_virtual else "none, contiguous"
     chunks = chunks_text(dataset.chunks, dataset.shape) if dataset.chunks else where
     return {"chunks": chunks, "compression": " + ".join(names) or "none"}

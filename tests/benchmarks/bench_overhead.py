@@ -16,7 +16,7 @@ def run(settings: Settings) -> list[Row]:
         (data.topics(settings, kind="svmlight", large=True), 50),
     ]
     rows = []
-    for path, k in jobs:
+    for path, k in jobs[:1] if settings.quick else jobs:
         found = run_child("call", function="timers:shares", data=path, k=k, runs=1 if settings.quick else settings.runs)
         share = max(found["idle"], found["outside"])
         stages = ", ".join(f"{name} {100 * times['idle'] / times['seconds']:.0f} % of {times['seconds']:.2f} s"

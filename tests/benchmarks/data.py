@@ -43,7 +43,7 @@ def true_labels(path: Path) -> np.ndarray:
 
 def digits(settings: Settings) -> Path:
     """300,000 deformed images of digits, uint8, as a Zarr array."""
-    n_rows = 20_000 if settings.quick else 300_000
+    n_rows = 10_000 if settings.quick else 300_000
     path = settings.folder / f"digits{n_rows // 1000}k.zarr"
     if not path.exists():
         make_digits.write(str(path), _images(settings), n_rows)
@@ -55,6 +55,11 @@ def _images(settings: Settings) -> Digits:
         return Digits.open(str(settings.mnist))
     if not settings.quick:
         raise FileNotFoundError("digits must be made: pass --mnist with an HDF5 file of images X and digits y")
+    return small_images()
+
+
+def small_images() -> Digits:
+    """Images made from the digits that scikit-learn ships."""
     from sklearn.datasets import load_digits
 
     small = load_digits()

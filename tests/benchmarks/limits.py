@@ -36,7 +36,7 @@ def run(settings: Settings) -> list[Row]:
         ("h", datasets.topics(settings, kind="svmlight", large=True), 50),
     ]
     rows = []
-    for letter, path, k in jobs:
+    for letter, path, k in jobs[1:] if settings.quick else jobs:
         found = run_child("call", function="limits:limits_of", data=path, k=k)
         ours = f"{found['equivalents']:.1f} assignments"
         met = None if settings.quick else found["equivalents"] <= 8

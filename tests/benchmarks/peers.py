@@ -124,7 +124,7 @@ def faiss(data: Path, k: int, seed: int) -> Run:
     import faiss as package
 
     X, started = _ready(data)
-    clusters = package.Kmeans(X.shape[1], k, niter=25, max_points_per_centroid=len(X), seed=seed + 1)
+    clusters = package.Kmeans(X.shape[1], k, niter=25, max_points_per_centroid=len(X), seed=seed)
     clusters.train(X)
     d2, labels = clusters.index.search(X, 1)
     return Run(time.perf_counter() - started, labels[:, 0], float(d2.sum(dtype=np.float64)), 25)

@@ -91,7 +91,7 @@ def test_places_where_heights_are_not_known():
 def test_what_was_persisted_on_a_cluster_is_fetched_from_there():
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster),
     ):
         X = dense_matrix()

@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources import hdf5_arrays, open_source
+from streamkm.sources import hdf5_arrays, hdf5_direct, open_source
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 
@@ -127,13 +127,13 @@ def test_every_storage_chunk_is_read_once_a_pass(tmp_path, monkeypatch):
     X = dense_matrix(200, 9)
     source = open_source(write(tmp_path / "x.h5", X, chunks=(16, 4), compression="gzip"))
     counts = Counter()
-    read = hdf5_arrays._DirectChunks._stored_chunk
+    read = hdf5_direct.DirectChunks._stored_chunk
 
     def count(self, file, i, j):
         counts[i, j] += 1
         return read(self, file, i, j)
 
-    monkeypatch.setattr(hdf5_arrays._DirectChunks, "_stored_chunk", count)
+    monkeypatch.setattr(hdf5_direct.DirectChunks, "_stored_chunk", count)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(source.read, source.chunks(1_500)))
     assert len(counts) == 13 * 3
@@ -145,13 +145,13 @@ def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(tmp_path, monkey
     with h5py.File(tmp_path / "x.h5", "w") as file:
         write_csr(file.create_group("X"), X, chunk=64, compression="gzip")
     counts = Counter()
-    read = hdf5_arrays._DirectChunks._stored_chunk
+    read = hdf5_direct.DirectChunks._stored_chunk
 
     def count(self, file, i, j):
         counts[self.name, i] += 1
         return read(self, file, i, j)
 
-    monkeypatch.setattr(hdf5_arrays._DirectChunks, "_stored_chunk", count)
+    monkeypatch.setattr(hdf5_direct.DirectChunks, "_stored_chunk", count)
     list(open_source(tmp_path / "x.h5").stream(2_000))
     assert len(counts) == 2 * -(-X.nnz // 64) + -(-501 // 64)
     assert set(counts.values()) == {1}

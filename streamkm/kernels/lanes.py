@@ -1,0 +1,120 @@
+"""Sums of scaled rows of a table, held in vector registers.
+
+``total += sum_t data[t] * table[indices[t]]`` is what every step on sparse rows costs. Compiled from plain loops, the
+running sums go through memory once for each stored entry; here they stay in registers, a tile of columns at a time.
+Numba has no name for vectors, so the tile is a plain Python function (what it means, and what runs under
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
+numba and numpy only.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+
+VECTOR_BYTES = 64
+FUSED = ("contract",)  # multiply and add with one rounding where the processor can
+LANES = 16
+"""Columns that a table is padded to a multiple of: whole vectors of float32, twice as many of float64."""
+
+
+def add_tile(total, table, indices, data, start, stop, column, n_vectors):
+    """Add scaled rows of a table to a tile of columns.
+
+    The readable form is ``total[tile] += data[start:stop] @ table[indices[start:stop], tile]``.
+
+    Parameters
+    ----------
+    total : float32 or float64 (p,), C-contiguous
+        Added to, in the columns of the tile.
+    table : same dtype (m, p), C-contiguous
+    indices : int32 or int64 (nnz,), C-contiguous
+    data : same dtype as table (nnz,), C-contiguous
+    start, stop : int64
+        Entries to add.
+    column : int64
+        First column of the tile.
+    n_vectors : int, a literal
+        Width of the tile in vectors of 64 bytes.
+    """
+    tile = slice(column, column + n_vectors * VECTOR_BYTES // table.itemsize)
+    total[tile] += data[start:stop] @ table[indices[start:stop], tile]
+
+
+@intrinsic(prefer_literal=True)
+def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vectors):
+    def codegen(context, builder, signature, args):
+        kinds = signature.args
+        total_, table_, indices_, data_ = (
+            make_array(kind)(context, builder, value) for kind, value in zip(kinds[:4], args[:4], strict=True)
+        )
+        start64, stop64, column64 = (
+            context.cast(builder, value, kind, nb.int64) for value, kind in zip(args[4:7], kinds[4:7], strict=True)
+        )
+        scalar = context.get_data_type(kinds[1].dtype)
+        width = VECTOR_BYTES // (kinds[1].dtype.bitwidth // 8)
+        vector = ir.VectorType(scalar, width)
+        align = kinds[1].dtype.bitwidth // 8
+        n_columns = builder.extract_value(table_.shape, 1)
+
+        def place(base, offset):
+            return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+
+        offsets = [
+            builder.add(column64, ir.Constant(ir.IntType(64), q * width)) for q in range(n_vectors.literal_value)
+        ]
+        sums = [cgutils.alloca_once_value(builder, builder.load(place(total_.data, o), align=align)) for o in offsets]
+        with cgutils.for_range_slice(builder, start64, stop64, ir.Constant(ir.IntType(64), 1), inc=True) as (t, _):
+            value = builder.load(builder.gep(data_.data, [t]))
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+            zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+            scale = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            index = context.cast(builder, builder.load(builder.gep(indices_.data, [t])), kinds[2].dtype, nb.int64)
+            row = builder.gep(table_.data, [builder.mul(index, n_columns)])
+            for stored, offset in zip(sums, offsets, strict=True):
+                entries = builder.load(place(row, offset), align=align)
+                product = builder.fmul(scale, entries, flags=FUSED)
+                builder.store(builder.fadd(product, builder.load(stored), flags=FUSED), stored)
+        for stored, offset in zip(sums, offsets, strict=True):
+            builder.store(builder.load(stored), place(total_.data, offset), align=align)
+        return context.get_dummy_value()
+
+    return nb.void(total, table, indices, data, start, stop, column, n_vectors), codegen
+
+
+@overload(add_tile, prefer_literal=True, inline="always")
+def _compiled_add_tile(total, table, indices, data, start, stop, column, n_vectors):
+    def compiled(total, table, indices, data, start, stop, column, n_vectors):
+        _add_tile(total, table, indices, data, start, stop, column, n_vectors)
+
+    return compiled
+
+
+@nb.njit(nogil=True, cache=True)
+def add_entries(total, table, indices, data, start, stop):
+    """Add scaled rows of a table: ``total += data[start:stop] @ table[indices[start:stop]]``.
+
+    Parameters
+    ----------
+    total : float32 or float64 (p,)
+        Added to.
+    table : same dtype (m, p), C-contiguous; p a multiple of `LANES`
+    indices : int32 or int64 (nnz,)
+    data : same dtype as table (nnz,)
+    start, stop : int64
+    """
+    width = VECTOR_BYTES // table.itemsize
+    n_columns = table.shape[1]
+    column = 0
+    while column + 4 * width <= n_columns:
+        add_tile(total, table, indices, data, start, stop, column, 4)
+        column += 4 * width
+    while column + 2 * width <= n_columns:
+        add_tile(total, table, indices, data, start, stop, column, 2)
+        column += 2 * width
+    while column + width <= n_columns:
+        add_tile(total, table, indices, data, start, stop, column, 1)
+        column += width

@@ -1,0 +1,124 @@
+"""Stored values of HDF5 files, read and decoded without the HDF5 library, by as many threads as there are.
+
+Responsible for contiguous values and for storage chunks that are plain, deflated or shuffled, at places that the
+library told. May import stored and errors; not h5py.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import SourceError
+from streamkm.sources.stored import FileArray, open_binary, read_fully
+
+DEFLATE, SHUFFLE = 1, 2
+"""Filter identifiers of the HDF5 file format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells whether a file was changed."""
+
+    size: int
+    time_ns: int
+
+    @classmethod
+    def of(cls, fileno: int) -> Stamp:
+        stat = os.fstat(fileno)
+        return cls(stat.st_size, stat.st_mtime_ns)
+
+    def check(self, fileno: int, name: str) -> None:
+        if Stamp.of(fileno) != self:
+            raise SourceError(f"the file of {name} was changed while it was being read; open the source again")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectFile:
+    """A contiguous dataset."""
+
+    array: FileArray
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
+        self.array.read_into(start, stop, out)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class DirectChunks:
+    """A dataset in chunks; one-dimensional ones are seen as having one column.
+
+    Attributes
+    ----------
+    chunk : (int, int)
+        Rows and columns of a storage chunk.
+    offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
+        Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
+        library knows. 16 bytes a chunk.
+    """
+
+    path: str
+    name: str
+    stamp: Stamp
+    chunk: tuple[int, int]
+    dtype: np.dtype[Any]
+    filters: tuple[int, ...]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
+        """Fill `out` and say so; False where a chunk cannot be decoded, for the library to decide and to word why."""
+        rows, columns = self.chunk
+        table = out.reshape(stop - start, -1)
+        with open_binary(self.path) as file:
+            self.stamp.check(file.fileno(), self.name)
+            for i in range(start // rows, -(-stop // rows)):
+                low, high = max(start, i * rows), min(stop, (i + 1) * rows)
+                for j in range(self.offsets.shape[1]):
+                    place = table[low - start : high - start, j * columns : (j + 1) * columns]
+                    values = self._stored_chunk(file, i, j)
+                    if values is None:
+                        return False
+                    place[...] = values[low - i * rows : high - i * rows, : place.shape[1]]
+        return True
+
+    def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
+        size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
+        if not 0 < size <= self.stamp.size:
+            return None
+        values: Any = bytearray(size)
+        if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:
+            return None
+        if DEFLATE in self.filters:
+            values = self._inflate(values, n_bytes)
+        if values is None or len(values) != n_bytes:
+            return None
+        if SHUFFLE in self.filters:
+            values = _unshuffle(np.frombuffer(values, np.uint8), self.dtype.itemsize)
+        return np.frombuffer(values, self.dtype).reshape(self.chunk)
+
+    def _inflate(self, stored: bytearray, n_bytes: int) -> bytes | None:
+        """Inflate no more than a chunk holds: few bytes can claim to be terabytes."""
+        try:
+            values = zlib.decompressobj().decompress(stored, n_bytes + 1)
+        except zlib.error:
+            return None
+        if len(values) > n_bytes:
+            raise SourceError(f"a storage chunk of {self.name} inflates to more than the {n_bytes:,} bytes it holds")
+        return values
+
+
+def _unshuffle(values: NDArray[np.uint8], itemsize: int) -> NDArray[np.uint8]:
+    """Put the bytes of each value together again: all first bytes were stored in front of all second ones.
+
+    Plane by plane, NumPy moves three times as many bytes a second as by a transposition.
+    """
+    out = np.empty((len(values) // itemsize, itemsize), np.uint8)
+    for i, plane in enumerate(values.reshape(itemsize, -1)):
+        out[:, i] = plane
+    return out
