@@ -21,7 +21,7 @@ def main() -> None:
     here = StreamKMeans(6, random_state=0).fit(X)
     print(f"threads: objective {here.inertia_:,.1f}")
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         there = StreamKMeans(6, random_state=0).fit(X)  # the active client is used
         print(f"cluster: objective {there.inertia_:,.1f}")
 

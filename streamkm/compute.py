@@ -176,7 +176,8 @@ class DaskCluster(Executor):
     def items(self, source: RowSource, target_bytes: int) -> Iterable[Any]:
         """As of any executor; rows that this process holds are sent, blocks of Dask arrays come as (chunk, future)."""
         if source.in_process:
-            return source.stream(target_bytes)
+            # sent as data: inside the task graph they would pass the scheduler
+            return (self._client.scatter(rows, hash=False) for rows in source.stream(target_bytes))
         if isinstance(source, ChunkedSource) and hasattr(source, "delayed"):
             return ((chunk, self._client.compute(source.delayed(chunk))) for chunk in source.chunks(target_bytes))
         return super().items(source, target_bytes)
@@ -253,8 +254,8 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     Parameters
     ----------
     executor : "auto", int, or distributed.Client
-        "auto": the active Dask client if there is one, else threads of this process, as many as Dask would use
-        (its ``num_workers`` setting, else the processors this process may use). An int: so many threads.
+        "auto": the active Dask client if there is one, else threads of this process: as many as Dask's setting
+        ``num_workers`` says, if there is one, or as this process may use processors. An int: so many threads.
 
     Raises
     ------
@@ -303,10 +304,14 @@ def _active_client() -> Any:
 
 
 def _thread_count() -> int:
-    import dask
-    from dask.system import CPU_COUNT
+    """Dask's setting where somebody imported Dask, else the processors that this process may use."""
+    import sys
 
-    return int(dask.config.get("num_workers", None) or CPU_COUNT)
+    import joblib
+
+    dask = sys.modules.get("dask")
+    setting = None if dask is None else dask.config.get("num_workers", None)
+    return int(setting or joblib.cpu_count())
 
 
 def _runs(items: Iterable[Any], length: int) -> Iterator[list[Any]]:

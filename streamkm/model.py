@@ -52,7 +52,12 @@ class Model:
     sketch: Sketch
 
     def place(self, X: Matrix) -> Matrix:
-        """Bring rows of the original features into the space of the centers; `X` is not changed.
+        """Bring rows into the space of the centers; `X` is not changed.
+
+        Parameters
+        ----------
+        X : ndarray or csr_array (n, d)
+            As a walk gives them: of unit length already under the cosine metric.
 
         Raises
         ------
@@ -62,7 +67,6 @@ class Model:
         too_wide = X.shape[1] > self.n_features
         if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the model was fitted on {self.n_features:,}")
-        X = normalized(X) if self.metric == "cosine" else X
         return merged(self.sketch.apply(X)) if self.space == "sketch" else X
 
     def table(self, dtype: Any, *, sparse: bool) -> CenterTable:

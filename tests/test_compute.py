@@ -23,7 +23,7 @@ NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
 def client():
     """Two processes of one thread each."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -490,7 +490,7 @@ def test_a_model_with_parameters_that_are_not_known_is_refused(tmp_path):
 def client():
     """Two processes of one thread each."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -43,7 +43,7 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     first = rng.choice(block.n_rows, p=weights / weights.sum())
     centers = densified(block.X, np.array([first]), n_components)
     closest = _d2_to(block, centers)[:, 0]
-    negligible = 1e-6 * np.finfo(np.float32).eps * max(float(weights @ block.d2norms), np.finfo(float).tiny)
+    negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(float(weights @ block.d2norms), np.finfo(float).tiny)
     while len(centers) < n_clusters:
         mass = np.cumsum(weights * closest)
         if mass[-1] <= negligible:
