@@ -42,6 +42,8 @@ class Plan:
     stored_bytes : int or None
         Read in one pass.
     passes : int
+    counts_first : bool
+        Whether one of them comes first and only counts rows, so that weights find theirs.
     chunk_bytes : int
         Decoded bytes of a chunk, about.
     n_chunks : int or None
@@ -62,6 +64,7 @@ class Plan:
     n_features: int | None
     stored_bytes: int | None
     passes: int
+    counts_first: bool
     chunk_bytes: int
     n_chunks: int | None
     sketch: str
@@ -109,6 +112,7 @@ def plan_fit(
     refine: int,
     assign_space: Space | Literal["auto"],
     chunk_bytes: int | str,
+    weighted: bool = False,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
 
@@ -139,12 +143,15 @@ def plan_fit(
         memory["labels"] = 4 * n_rows
     width = components if space == "sketch" else source.n_features or components
     memory["centers"] = CENTER_COPIES * 8 * n_clusters * width
+    # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
+    counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     plan = Plan(
         source.name,
         n_rows,
         source.n_features,
         source.n_bytes,
-        2 + refine,
+        2 + refine + counts_first,
+        counts_first,
         size,
         len(source.chunks(size)) if isinstance(source, ChunkedSource) else None,
         kind,

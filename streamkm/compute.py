@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,9 +55,17 @@ class Executor(ABC):
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
         """Start one call."""
 
-    def items(self, source: RowSource, target_bytes: int) -> Iterable[Any]:
-        """Items of a source for calls that read: chunks to be read anywhere, or rows where the source only streams."""
-        return source.chunks(target_bytes) if isinstance(source, ChunkedSource) else source.stream(target_bytes)
+    def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
+        """Items of a source for calls that read, each with its number of rows where that is known without reading.
+
+        Chunks to be read anywhere, or rows where the source only streams.
+        """
+        if isinstance(source, ChunkedSource):
+            for chunk in source.chunks(target_bytes):
+                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
+        else:
+            for rows in source.stream(target_bytes):
+                yield rows, len(rows.places)
 
     def for_calls(self, source: RowSource) -> RowSource:
         """What calls need of a source: the source, or a stand-in where its rows come as items."""
@@ -167,26 +176,41 @@ class DaskCluster(Executor):
         self._client = client
         self.n_workers = max(1, sum(client.nthreads().values()))
         self._ids = itertools.count()
+        self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
         key = f"{stage}-{id(self):x}-{next(self._ids)}"
-        waiting: _Waiting = self._client.submit(function, *args, key=key, pure=False)
+        waiting: _Waiting = self._kept(self._client.submit(function, *args, key=key, pure=False))
         return waiting
 
-    def items(self, source: RowSource, target_bytes: int) -> Iterable[Any]:
+    def _kept(self, future: Any) -> Any:
+        self._futures.add(future)
+        return future
+
+    def cancel(self) -> None:
+        """Give up all that was started or held, also what an error's traceback still refers to."""
+        self._client.cancel(list(self._futures), force=True)
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """As of any executor; rows that this process holds are sent, blocks of Dask arrays come as (chunk, future)."""
         if source.in_process:
-            # sent as data: inside the task graph they would pass the scheduler
-            return (self._client.scatter(rows, hash=False) for rows in source.stream(target_bytes))
-        if isinstance(source, ChunkedSource) and hasattr(source, "delayed"):
-            return ((chunk, self._client.compute(source.delayed(chunk))) for chunk in source.chunks(target_bytes))
-        return super().items(source, target_bytes)
+            for rows in source.stream(target_bytes):
+                # sent as data: inside the task graph they would pass the scheduler
+                (future,) = self._client.scatter([rows], hash=False)
+                yield self._kept(future), len(rows.places)
+        elif isinstance(source, ChunkedSource) and hasattr(source, "delayed"):
+            for chunk in source.chunks(target_bytes):
+                n_rows = None if source.n_rows is None else chunk.stop - chunk.start
+                yield (chunk, self._kept(self._client.compute(source.delayed(chunk)))), n_rows
+        else:
+            yield from super().items(source, target_bytes)
 
     def for_calls(self, source: RowSource) -> RowSource:
         return source.stand_in() if source.in_process or hasattr(source, "delayed") else source
 
     def share(self, value: Any) -> Any:
-        return self._client.scatter(value, broadcast=True, hash=False)
+        (future,) = self._client.scatter([value], broadcast=True, hash=False)  # a tuple alone would be taken apart
+        return self._kept(future)
 
     def hold(
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
@@ -265,7 +289,12 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     client = _active_client() if executor == "auto" else executor
     with threadpool_limits(1, user_api="blas"):
         if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
-            yield DaskCluster(client)
+            cluster = DaskCluster(client)
+            try:
+                yield cluster
+            except BaseException:
+                cluster.cancel()
+                raise
             return
         n_threads = _thread_count() if executor == "auto" else executor
         if not isinstance(n_threads, int) or isinstance(n_threads, bool) or n_threads < 1:

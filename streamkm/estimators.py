@@ -187,7 +187,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         y : ignored
             Present for scikit-learn's conventions.
         sample_weight : array-like (n,), optional
-            Weights of the rows, not negative.
+            Weights of the rows, not negative. Text and Dask arrays of unknown chunk sizes are read once more then: rows
+            must be counted to find their weights.
 
         Returns
         -------
@@ -209,8 +210,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         """
         self._check_parameters()
         source = self._open(X, reset=True)
-        plan = self._plan(source)
         weights = _check_weights(sample_weight)
+        plan = self._plan(source, weighted=len(weights) > 0)
         progress = Progress(self.progress)
         walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
         fitted = run_fit(walk, plan, self._settings(), weights, self.executor, progress)
@@ -371,7 +372,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
         return open_source(X)
 
-    def _plan(self, source: RowSource) -> Plan:
+    def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
         return plan_fit(
             source,
             n_clusters=self.n_clusters,
@@ -380,6 +381,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             refine=self.refine,
             assign_space=self.assign_space,
             chunk_bytes=self.chunk_bytes,
+            weighted=weighted,
         )
 
     def _settings(self) -> Settings:
@@ -414,6 +416,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             raise InvalidParameterError(
                 f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
             )
+        elif not np.isfinite(np.asarray(self.init, np.float64)).all():
+            raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
 
 
 def _check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:

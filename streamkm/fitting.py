@@ -22,13 +22,13 @@ from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows,
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.passes import Sketched, Walk, assign_pass, sketch_pass
+from streamkm.passes import Sketched, Walk, assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 logger = logging.getLogger(__name__)
 
-SKETCH_STEPS = 10  # of Lloyd on all blocks where the original space has the last word
+SKETCH_STEPS = 1  # of Lloyd on all blocks where the sampled original rows have the last word
 SKETCH_TOL = 1e-3
 PCA_ROWS = 10_000  # of the sample, that directions are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
@@ -103,11 +103,15 @@ def run_fit(
     """
     streams = _named_streams(settings.seeds)
     sketch = make_sketch(plan, streams["sketch"])
-    rule = SampleRule.of(plan.sample_rows, _word(streams["sample"]), walk.source.estimated_rows)
+    rule = SampleRule.of(plan.sample_rows, _word(streams["sample"]), walk.source.estimated_rows, weights)
     history: list[dict[str, Any]] = []
     with open_executor(executor) as workers, local_executor(workers) as here:
+        chunk_rows = None
+        if plan.counts_first:
+            with progress.stage("count", plan.n_chunks) as stage:
+                chunk_rows = count_pass(workers, walk, stage)
         with progress.stage("sketch", plan.n_chunks) as stage:
-            sketched = sketch_pass(workers, walk, sketch, rule, weights, stage)
+            sketched = sketch_pass(workers, walk, sketch, rule, weights, chunk_rows, stage)
         check_clusters(settings.n_clusters, sketched.n_valid)
         with progress.stage("seed"):
             sketch, blocks, sampled = _to_cluster(here, sketched, sketch, plan, settings, streams["sketch"])

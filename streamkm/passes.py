@@ -5,7 +5,7 @@ Each function here reads every row once. May import sample, budget and below; kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -49,12 +49,30 @@ class Walk:
     metric: Metric
     on_invalid: OnInvalid
 
-    def items(self, executor: Executor) -> Iterable[Item]:
-        """What the executor's calls are to read."""
-        return executor.items(self.source, self.target_bytes)
+    def items(
+        self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
+    ) -> Iterator[tuple[Item, int | None, NDArray[np.float64]]]:
+        """What the executor's calls are to read: items with their numbers of rows and their rows' weights.
+
+        Parameters
+        ----------
+        weights : float64 (n,) or (0,)
+        chunk_rows : int64 (chunks,) or None
+            Rows of each item, from a pass before; needed where there are weights and the source cannot tell.
+        """
+        first_row = 0
+        for index, (item, known) in enumerate(executor.items(self.source, self.target_bytes)):
+            if chunk_rows is not None and index >= len(chunk_rows):
+                raise _changed(self)
+            n_rows = known if chunk_rows is None else int(chunk_rows[index])
+            stop = first_row + (n_rows or 0)
+            if len(weights) and stop > len(weights):
+                raise InvalidInputError(f"sample_weight has {len(weights):,} values; {self.source.name} has more rows")
+            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS
+            first_row = stop
 
     def for_calls(self, executor: Executor) -> Walk:
-        """The walk as the executor's calls need it, without rows that come to them as items."""
+        """The walk that calls need: it carries no rows to a cluster."""
         return replace(self, source=executor.for_calls(self.source))
 
     def read(self, item: Item) -> Valid:
@@ -153,6 +171,7 @@ def sketch_pass(
     sketch: Sketch | None,
     rule: SampleRule,
     weights: NDArray[np.float64],
+    chunk_rows: NDArray[np.int64] | None,
     stage: Stage,
 ) -> Sketched:
     """Read all rows once: sketch them into blocks and keep a sample of them.
@@ -163,6 +182,8 @@ def sketch_pass(
         None: only sample.
     weights : float64 (n,) or (0,)
         Sample weights.
+    chunk_rows : int64 (chunks,) or None
+        Rows of each chunk, needed where there are weights and the source cannot tell: see `count_pass`.
     stage : Stage
         Told of progress, in chunks.
 
@@ -171,51 +192,68 @@ def sketch_pass(
     InvalidInputError
         If a row is invalid, there are no rows, or `weights` has another length than the rows.
     """
-    handles, infos = [], []
+    handles: list[Any] = []
+    infos: list[_Info] = []
     collector = SampleCollector(rule.size)
-    first_row = n_features = 0
+    first_row = 0
+    if walk.source.n_rows is not None:
+        check_weights(walk, weights, walk.source.n_rows)
     shared = executor.share((walk.for_calls(executor), sketch, rule))
-    for handle, (info, candidates) in executor.hold("sketch", _sketch_item, walk.items(executor), shared):
+    items = walk.items(executor, weights, chunk_rows)
+    for handle, (info, candidates) in executor.hold("sketch", _sketch_item, items, shared):
         if info.n_valid:
-            if sketch is not None:
-                handles.append(handle)
+            handles.append(handle)
+        if len(candidates.rows):
             collector.add(candidates, first_row)
         infos.append(info)
         first_row += info.n_read
-        n_features = max(n_features, info.width)
         stage.advance()
-    n_valid = sum(info.n_valid for info in infos)
-    if not n_valid:
+    filled = [info for info in infos if info.n_valid]
+    if not filled:
         raise InvalidInputError(f"{walk.source.name} has no {'valid ' if first_row else ''}rows; needed: at least 1")
-    if len(weights) not in (0, first_row):
-        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {first_row:,} rows")
-    n_features = walk.source.n_features or max(1, n_features)
+    check_weights(walk, weights, first_row)
+    n_features = walk.source.n_features or max(1, *(info.width for info in infos))
     stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
-    chunk_rows = np.array([info.n_read for info in infos], np.int64)
-    sample = collector.sample(n_features, n_valid, weights)
+    sample = collector.sample(n_features, sum(info.n_counted for info in infos), weights)
     blocks = None
     if sketch is not None:
-        if len(weights):
-            handles, infos = _attach_weights(executor, handles, infos, weights)
         blocks = Blocks(
             executor,
             tuple(handles),
-            n_valid,
+            sum(info.n_valid for info in filled),
             sketch.n_components,
-            np.result_type(*{info.dtype for info in infos if info.n_valid}),
-            float(sum(info.total_weight for info in infos)),
-            float(sum(info.total_d2norm for info in infos)),
+            np.result_type(*{info.dtype for info in filled}),
+            float(sum(info.total_weight for info in filled)),
+            float(sum(info.total_d2norm for info in filled)),
         )
-    return Sketched(blocks, sample, chunk_rows, n_features, n_valid)
+    n_read = np.array([info.n_read for info in infos], np.int64)
+    return Sketched(blocks, sample, n_read, n_features, sum(info.n_valid for info in filled))
+
+
+def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64]:
+    """Read all rows once only to count those of each chunk (chunks,): weights of rows of text need it."""
+    shared = executor.share(walk.for_calls(executor))
+    counts = []
+    for n_rows in executor.map("count", _count_item, walk.items(executor, NO_WEIGHTS, None), shared):
+        counts.append(n_rows)
+        stage.advance()
+    stage.rows, stage.read_bytes = sum(counts), walk.source.n_bytes or 0
+    return np.array(counts, np.int64)
+
+
+def check_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> None:
+    """Refuse weights of another length than the rows."""
+    if len(weights) not in (0, n_rows):
+        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
 
 
 @dataclass(frozen=True, slots=True)
 class _Info:
-    """The small part of a sketched chunk."""
+    """The small part of a sketched chunk: rows read, valid ones, those of positive weight, features, and totals."""
 
     n_read: int
     n_valid: int
-    kept: NDArray[np.int64] | None
+    n_counted: int
     width: int
     dtype: np.dtype[Any]
     total_weight: float
@@ -223,49 +261,33 @@ class _Info:
 
 
 def _sketch_item(
-    item: Item, shared: tuple[Walk, Sketch | None, SampleRule]
+    item: tuple[Item, int | None, NDArray[np.float64]], shared: tuple[Walk, Sketch | None, SampleRule]
 ) -> tuple[Block | None, tuple[_Info, Candidates]]:
     walk, sketch, rule = shared
-    rows = walk.read(item)
+    rows, weights = _read_weighted(walk, item)
     n_valid, width = rows.X.shape
-    if sketch is None:
-        block = None
-        info = _Info(rows.n_read, n_valid, rows.kept, width, rows.X.dtype, float(n_valid), float(rows.d2norms.sum()))
-    else:
-        sketched = as_block_matrix(sketch.apply(rows.X))
-        block = Block(sketched, sketched_d2norms(sketched), NO_WEIGHTS)
-        total_d2norm = block.total_d2norm()
-        info = _Info(rows.n_read, n_valid, rows.kept, width, sketched.dtype, float(n_valid), total_d2norm)
+    n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
-    return block, (info, rule.candidates(rows.X, rows.places, numbers))
+    candidates = rule.candidates(rows.X, rows.places, numbers, weights)
+    if sketch is None:
+        return None, (_Info(rows.n_read, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0), candidates)
+    sketched = as_block_matrix(sketch.apply(rows.X))
+    block = Block(sketched, sketched_d2norms(sketched), weights)
+    totals = (block.total_weight(), block.total_d2norm())
+    return block, (_Info(rows.n_read, n_valid, n_counted, width, sketched.dtype, *totals), candidates)
 
 
-def _attach_weights(
-    executor: Executor, handles: list[Any], infos: list[_Info], weights: NDArray[np.float64]
-) -> tuple[list[Any], list[_Info]]:
-    """The same blocks with their rows' weights."""
-
-    def pairs() -> Iterator[tuple[Any, NDArray[np.float64]]]:
-        first_row, blocks = 0, iter(handles)
-        for info in infos:
-            part = weights[first_row : first_row + info.n_read]
-            first_row += info.n_read
-            if info.n_valid:
-                yield next(blocks), part if info.kept is None else part[info.kept]
-
-    held = list(executor.hold("weights", _weigh, pairs()))
-    filled = [info for info in infos if info.n_valid]
-    weighed = [
-        _Info(info.n_read, info.n_valid, info.kept, info.width, info.dtype, total, total_d2norm)
-        for info, (_, (total, total_d2norm)) in zip(filled, held, strict=True)
-    ]
-    return [handle for handle, _ in held], weighed
+def _count_item(item: tuple[Item, int | None, NDArray[np.float64]], walk: Walk) -> int:
+    return walk.read(item[0]).n_read
 
 
-def _weigh(pair: tuple[Block, NDArray[np.float64]]) -> tuple[Block, tuple[float, float]]:
-    block, weights = pair
-    weighed = Block(block.X, block.d2norms, weights)
-    return weighed, (weighed.total_weight(), weighed.total_d2norm())
+def _read_weighted(walk: Walk, item: tuple[Item, int | None, NDArray[np.float64]]) -> tuple[Valid, NDArray[np.float64]]:
+    """The valid rows of an item, and their weights."""
+    what, n_expected, weights = item
+    rows = walk.read(what)
+    if n_expected is not None and rows.n_read != n_expected:
+        raise _changed(walk)
+    return rows, weights if rows.kept is None or not len(weights) else weights[rows.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +326,6 @@ def assign_pass(
     labels = np.empty(int(chunk_rows.sum()), np.int32)
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
 
-    def items() -> Iterator[tuple[Any, int, NDArray[np.float64]]]:
-        for index, item in enumerate(walk.items(executor)):
-            if index >= len(chunk_rows):
-                raise _changed(walk)
-            part = weights[bounds[index] : bounds[index + 1]] if len(weights) else NO_WEIGHTS
-            yield item, int(chunk_rows[index]), part
-
     done = 0
 
     def take(part: NDArray[np.int32]) -> None:
@@ -326,7 +341,7 @@ def assign_pass(
         stage.name,
         _assign_item,
         join_totals,
-        items(),
+        walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
         shared,
         large_state=8 * model.centers.size > walk.target_bytes,
@@ -349,15 +364,12 @@ def _by_norms(walk: Walk, model: Model) -> bool:
 
 
 def _assign_item(
-    state: Totals | None, item: tuple[Any, int, NDArray[np.float64]], shared: tuple[Walk, Model, CenterTable]
+    state: Totals | None,
+    item: tuple[Item, int | None, NDArray[np.float64]],
+    shared: tuple[Walk, Model, CenterTable],
 ) -> tuple[Totals, NDArray[np.int32]]:
     walk, model, table = shared
-    what, n_expected, weights = item
-    rows = walk.read(what)
-    if rows.n_read != n_expected:
-        raise _changed(walk)
-    if rows.kept is not None and len(weights):
-        weights = weights[rows.kept]
+    rows, weights = _read_weighted(walk, item)
     X = model.place(rows.X)
     labels, _, _ = table.nearest(X)
     totals = Totals.zeros(*table.centers.shape) if state is None else state
@@ -380,7 +392,8 @@ def map_rows(
     shared = executor.share(
         (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
     )
-    for part in executor.map(stage.name, _map_item, walk.items(executor), shared, function, n_columns):
+    items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
+    for part in executor.map(stage.name, _map_item, items, shared, function, n_columns):
         stage.advance()
         stage.rows += len(part)
         yield part

@@ -186,12 +186,13 @@ def test_lloyd_does_not_depend_on_threads():
 
 def test_lloyd_on_sketched_rows_whose_entries_meet(executor):
     X = sp.random_array((300, 500), density=0.02, format="csr", rng=rng(), dtype=np.float32)
-    sketched = CountSketch(64, 0).apply(X)
+    sketched = CountSketch(300, 0).apply(X)
     assert sp.issparse(sketched)
+    assert sketched.nnz > (sketched.toarray() != 0).sum()
     merged = sketched.toarray()
     blocks = [Block(sketched, row_d2norms(merged), NO_WEIGHTS)]
     start = merged[:5].astype(np.float64)
-    got = lloyd(Blocks.of_local(executor, blocks, 64), start, max_iter=5, tol=0)
+    got = lloyd(Blocks.of_local(executor, blocks, 300), start, max_iter=5, tol=0)
     centers, history = naive.lloyd(merged, start, max_iter=5)
     np.testing.assert_allclose(got.centers, centers, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.history, history, rtol=1e-6)
@@ -362,38 +363,81 @@ def test_start_centers_do_not_depend_on_threads():
 @pytest.mark.parametrize("cuts", [(0, 1000), (0, 1, 2, 500, 1000), tuple(range(0, 1001, 10))])
 def test_the_sample_does_not_depend_on_chunks(cuts):
     X = np.arange(2000.0).reshape(1000, 2)
-    rule = SampleRule.of(60, 7, 1000)
+    rule = SampleRule.of(60, 7, 1000, NO_WEIGHTS)
     collector = SampleCollector(rule.size)
     for start, stop in pairwise(cuts):
         places = np.arange(start, stop)
-        collector.add(rule.candidates(X[start:stop], places, np.arange(stop - start)), start)
-    sample = collector.sample(2, 1000, np.arange(1000.0))
+        collector.add(rule.candidates(X[start:stop], places, np.arange(stop - start), NO_WEIGHTS), start)
+    sample = collector.sample(2, 1000, NO_WEIGHTS)
     whole = SampleCollector(60)
-    whole.add(rule.candidates(X, np.arange(1000), np.arange(1000)), 0)
-    wanted = whole.sample(2, 1000, np.arange(1000.0))
+    whole.add(rule.candidates(X, np.arange(1000), np.arange(1000), NO_WEIGHTS), 0)
+    wanted = whole.sample(2, 1000, NO_WEIGHTS)
     assert len(sample.rows) == 60
     assert len(np.unique(sample.rows)) == 60
     assert not sample.complete
     np.testing.assert_array_equal(sample.rows, wanted.rows)
     np.testing.assert_array_equal(sample.X, X[sample.rows])
-    np.testing.assert_array_equal(sample.weights, sample.rows)
+    assert len(sample.weights) == 0
+
+
+def weighted_sample(seed, weights, size, n_chunks=3):
+    n_rows = len(weights)
+    rule, collector = SampleRule.of(size, seed, n_rows, weights), SampleCollector(size)
+    cuts = np.linspace(0, n_rows, n_chunks + 1).astype(int)
+    for start, stop in pairwise(cuts):
+        part = weights[start:stop]
+        rows = np.arange(stop - start)
+        collector.add(rule.candidates(np.zeros((stop - start, 1)), rows + start, rows, part), start)
+    return collector.sample(1, np.count_nonzero(weights), weights)
+
+
+def test_rows_are_sampled_by_their_weights():
+    """Rows of weight 0 never come, one that outweighs the others always does, and sums over the sample are unbiased."""
+    weights = np.concatenate([np.zeros(50), np.linspace(0.5, 2, 2000), [3000.0]])
+    value = np.sin(np.arange(len(weights)))
+    estimates, totals = [], []
+    for seed in range(200):
+        sample = weighted_sample(seed, weights, 200)
+        assert len(sample.rows) == 200
+        assert weights[sample.rows].all()
+        assert len(weights) - 1 in sample.rows
+        totals.append(sample.weights.sum())
+        estimates.append(sample.weights @ value[sample.rows])
+    for found, wanted in ((totals, weights.sum()), (estimates, weights @ value)):
+        error = np.std(found) / np.sqrt(len(found))
+        assert abs(np.mean(found) - wanted) < 4 * error + 0.01 * weights.sum(), (np.mean(found), wanted, error)
+
+
+def test_the_weighted_sample_does_not_depend_on_chunks():
+    weights = np.linspace(0, 5, 3000)
+    one, many = (weighted_sample(3, weights, 100, n_chunks) for n_chunks in (1, 40))
+    np.testing.assert_array_equal(one.rows, many.rows)
+    np.testing.assert_array_equal(one.weights, many.weights)
+
+
+def test_few_weighted_rows_all_come_with_their_own_weights():
+    weights = np.zeros(1000)
+    weights[[3, 500, 999]] = [1, 2, 3]
+    sample = weighted_sample(0, weights, 100)
+    assert sample.complete
+    assert sorted(zip(sample.rows, sample.weights, strict=True)) == [(3, 1), (500, 2), (999, 3)]
 
 
 def test_every_row_is_sampled_equally_often():
     counts = np.zeros(200)
     for seed in range(1500):
-        rule = SampleRule.of(20, seed, None)
+        rule = SampleRule.of(20, seed, None, NO_WEIGHTS)
         collector = SampleCollector(20)
-        collector.add(rule.candidates(np.zeros((200, 1)), np.arange(200), np.arange(200)), 0)
+        collector.add(rule.candidates(np.zeros((200, 1)), np.arange(200), np.arange(200), NO_WEIGHTS), 0)
         counts[collector.sample(1, 200, NO_WEIGHTS).rows] += 1
     # binomial(1500, 0.1): standard deviation 11.6
     assert np.abs(counts - 150).max() < 5 * 11.6
 
 
 def test_a_sample_of_everything_is_complete():
-    rule, X = SampleRule.of(100, 0, 50), np.arange(50.0)[:, None]
+    rule, X = SampleRule.of(100, 0, 50, NO_WEIGHTS), np.arange(50.0)[:, None]
     collector = SampleCollector(100)
-    collector.add(rule.candidates(X, np.arange(50), np.arange(50)), 0)
+    collector.add(rule.candidates(X, np.arange(50), np.arange(50), NO_WEIGHTS), 0)
     sample = collector.sample(1, 50, NO_WEIGHTS)
     assert sample.complete
     assert sorted(sample.rows) == list(range(50))

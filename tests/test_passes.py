@@ -126,12 +126,17 @@ def test_every_row_is_read_twice_and_once_more_for_each_refinement(sparse, refin
     assert [stage.read_bytes for stage in walks] == [1000] * (2 + refine)
 
 
-def test_weights_and_invalid_rows_take_no_further_pass():
+@pytest.mark.parametrize("told", [True, False])
+def test_weights_take_a_further_pass_only_where_rows_must_be_counted(told):
     X, _ = groups()
     X[[3, 100]] = np.nan
     source = CountingSource(X)
-    kmeans(on_invalid="skip").fit(source, sample_weight=np.ones(len(X)))
-    assert set(source.read_rows.values()) == {2}
+    if told:
+        source.n_rows = len(X)
+    fitted = kmeans(on_invalid="skip").fit(source, sample_weight=np.linspace(1, 2, len(X)))
+    assert set(source.read_rows.values()) == {2 if told else 3}
+    assert fitted.n_passes_ == (2 if told else 3)
+    np.testing.assert_allclose(fitted.counts_.sum(), np.delete(np.linspace(1, 2, len(X)), [3, 100]).sum())
 
 
 @pytest.mark.parametrize("method", ["predict", "transform", "score"])

@@ -24,12 +24,15 @@ from streamkm.sketches import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call
 FEWEST_CANDIDATES = 64  # of a chunk
-HIGHEST = np.iinfo(np.int64).max
+SPARE = 1.5  # candidates expected for each place in the sample
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRule:
-    """Which rows may come into the sample.
+    """Which rows come into the sample: those of the lowest keys.
+
+    With u the hash of a row's place in (0, 1), its key is u, or ``-log(1 - u) / w`` where it has a weight w: rows are
+    then drawn with probability proportional to weight, and those of weight 0 never.
 
     Attributes
     ----------
@@ -37,31 +40,57 @@ class SampleRule:
         Rows at most.
     seed : int
         Of the hash of places.
-    limit : int
-        Only places that hash below it: keeps the candidates of a chunk few where the number of rows is known.
+    limit : float
+        Only keys below it are candidates: that keeps them few where the number of rows is known.
+
+    References
+    ----------
+    Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Inf. Process. Lett. 97 (2006), section 3.
     """
 
     size: int
     seed: int
-    limit: int
+    limit: float
 
     @classmethod
-    def of(cls, size: int, seed: int, estimated_rows: int | None) -> SampleRule:
-        """Set the limit so that 1.5 times `size` of the estimated rows are candidates (all, where nothing is known)."""
-        share = 1.0 if estimated_rows is None else min(1.0, 1.5 * size / max(1, estimated_rows))
-        return cls(size, seed, HIGHEST if share == 1.0 else int(HIGHEST * share))
+    def of(cls, size: int, seed: int, estimated_rows: int | None, weights: NDArray[np.float64]) -> SampleRule:
+        """Set the limit so that 1.5 times `size` rows can be expected below it; infinite where nothing is known."""
+        wanted = SPARE * size
+        if len(weights):
+            return cls(size, seed, _limit_of(weights[weights > 0], wanted))
+        return cls(size, seed, np.inf if estimated_rows is None else wanted / max(1, estimated_rows))
 
-    def candidates(self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64]) -> Candidates:
+    def candidates(
+        self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> Candidates:
         """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
-        n_picked = int(np.count_nonzero(hashes < self.limit)) if self.limit < HIGHEST else len(hashes)
+        keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
+        eligible = len(keys)
+        if len(weights):
+            with np.errstate(divide="ignore"):
+                keys = -np.log1p(-keys) / weights
+            eligible = int(np.count_nonzero(weights))
         # never none: the estimate of the rows may be far too high
-        n_picked = min(max(n_picked, FEWEST_CANDIDATES), self.size, len(hashes))
-        picked = np.arange(len(hashes))
-        if n_picked < len(hashes):
-            picked = np.sort(np.argpartition(hashes, n_picked - 1)[:n_picked])
-        return Candidates(X if len(picked) == len(hashes) else X[picked], hashes[picked], rows[picked])
+        n_picked = min(max(int(np.count_nonzero(keys < self.limit)), FEWEST_CANDIDATES), self.size, eligible)
+        if n_picked == len(keys):
+            return Candidates(X, keys, rows)
+        picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
+        return Candidates(X[picked], keys[picked], rows[picked])
+
+
+def _limit_of(weights: NDArray[np.float64], wanted: float) -> float:
+    """The t with ``sum(1 - exp(-w t)) = wanted``; infinite where there are no more rows than that."""
+    if len(weights) <= wanted:
+        return np.inf
+    t = wanted / weights.sum()
+    for _ in range(20):  # Newton's method on a concave increasing function, from below: no overshoot
+        short = wanted + np.expm1(-weights * t).sum()
+        if short <= 1e-3 * wanted:
+            break
+        t += short / (weights @ np.exp(-weights * t))
+    return float(t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +101,20 @@ class Candidates:
     ----------
     X : ndarray or csr_array (c, d)
         In the source's dtype.
-    hashes, rows : int64 (c,)
-        Priorities (lowest first) and row numbers.
+    keys : float64 (c,)
+        Priorities, lowest first.
+    rows : int64 (c,)
+        Row numbers.
     """
 
     X: Matrix
-    hashes: NDArray[np.int64]
+    keys: NDArray[np.float64]
     rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A uniform sample of original rows, in the order of their hashes.
+    """A sample of original rows, in the order of their keys: every prefix is a sample too.
 
     Attributes
     ----------
@@ -92,8 +123,9 @@ class Sample:
     rows : int64 (s,)
         Row numbers in the source.
     weights : float64 (s,) or (0,)
+        What each row stands for, up to a common factor: its weight over its probability to be here.
     complete : bool
-        Whether these are all (valid) rows of the source.
+        Whether these are all rows that count: valid, and of positive weight.
     """
 
     X: Matrix
@@ -136,24 +168,35 @@ class SampleCollector:
 
     def add(self, candidates: Candidates, first_row: int) -> None:
         """Take the candidates of a chunk whose first row has the number `first_row`."""
-        self._kept.append(Candidates(candidates.X, candidates.hashes, candidates.rows + first_row))
+        self._kept.append(Candidates(candidates.X, candidates.keys, candidates.rows + first_row))
         self._n_kept += len(candidates.rows)
         if self._n_kept > 2 * self._size:
             self._kept = [self._lowest(None)]
             self._n_kept = len(self._kept[0].rows)
 
     def sample(self, n_features: int, n_rows: int, weights: NDArray[np.float64]) -> Sample:
-        """The sample of `n_rows` rows in all, `n_features` wide; `weights` of all rows of the source, or empty."""
+        """The sample, `n_features` wide.
+
+        Parameters
+        ----------
+        n_rows : int
+            Valid rows of positive weight in all.
+        weights : float64 (n,) or (0,)
+            Of all rows of the source.
+        """
         lowest = self._lowest(n_features)
+        complete = len(lowest.rows) == n_rows
         picked = weights[lowest.rows] if len(weights) else NO_WEIGHTS
-        return Sample(lowest.X, lowest.rows, picked, complete=len(lowest.rows) == n_rows)
+        if len(weights) and not complete:
+            picked = picked / -np.expm1(-picked * lowest.keys[-1])  # over the probability of a key up to the last one
+        return Sample(lowest.X, lowest.rows, picked, complete)
 
     def _lowest(self, n_features: int | None) -> Candidates:
-        hashes = np.concatenate([candidates.hashes for candidates in self._kept])
+        keys = np.concatenate([candidates.keys for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
-        order = np.lexsort((rows, hashes))[: self._size]
+        order = np.lexsort((rows, keys))[: self._size]
         X = _taken([candidates.X for candidates in self._kept], order, n_features)
-        return Candidates(X, hashes[order], rows[order])
+        return Candidates(X, keys[order], rows[order])
 
 
 def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:

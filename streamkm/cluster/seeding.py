@@ -59,9 +59,13 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw rows as initial centers, without replacement, with probability proportional to their weights."""
+    """Draw rows as initial centers, without replacement, with probability proportional to their weights.
+
+    Fewer than asked for where fewer rows have a positive weight.
+    """
     p = block.weights / block.weights.sum() if len(block.weights) else None
-    rows = rng.choice(block.n_rows, n_clusters, replace=False, p=p)
+    n_drawn = min(n_clusters, block.n_rows if p is None else int(np.count_nonzero(p)))
+    rows = rng.choice(block.n_rows, n_drawn, replace=False, p=p)
     return densified(block.X, rows, block.X.shape[1])
 
 

@@ -19,7 +19,9 @@ from streamkm.kernels.hashing import hash_features
 from streamkm.matrices import Matrix, as_working, working_dtype
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
-DENSE_SHARE = 4  # a sparse row whose entries fill more than 1 / DENSE_SHARE of the components is sketched densely
+DENSE_COMPONENTS = (
+    256  # sparse rows are sketched densely up to this m: by m alone, so that a row is always sketched alike
+)
 BATCH_ENTRIES = 1 << 17  # of dense rows that are converted at once, so that they stay in the cache
 
 
@@ -64,14 +66,13 @@ class CountSketch:
         Returns
         -------
         ndarray (n, m), float32 or float64
-            For dense rows (float64 where float32 cannot hold the input), and for CSR rows whose entries fill more
-            than a quarter of the components on average.
+            For dense rows (float64 where float32 cannot hold the input), and for CSR rows if m is small.
         csr_array (n, m), float32
             For other CSR rows. Entries that meet in a component stay side by side.
         """
         if isinstance(X, np.ndarray):
             return self._apply_dense(X)
-        if X.nnz * DENSE_SHARE > X.shape[0] * self.n_components:
+        if self.n_components <= DENSE_COMPONENTS:
             return self._apply_csr_to_dense(X)
         indices, data = np.empty(X.nnz, np.int32), np.empty(X.nnz, np.float32)
         kernels.sketch_csr(np.uint64(self.seed), np.uint64(self.n_components), X.indices, X.data, indices, data)

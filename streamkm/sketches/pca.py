@@ -42,6 +42,12 @@ class PCASketch:
     kind: ClassVar[str] = "pca"
     passes_to_fit: ClassVar[int] = 0
 
+    def __post_init__(self) -> None:
+        fits = self.mean.ndim == 1 and self.directions.ndim == 2 and len(self.mean) == len(self.directions)
+        if not fits or self.mean.dtype != np.float64 or self.directions.dtype not in (np.float32, np.float64):
+            described = f"{self.mean.dtype} {self.mean.shape} and {self.directions.dtype} {self.directions.shape}"
+            raise InvalidParameterError(f"mean and directions are {described}; needed: float64 (d,) and floats (d, m)")
+
     @classmethod
     def fit(cls, X: NDArray[Any], n_components: int, *, random_state: int) -> PCASketch:
         """Find the directions of sampled rows.
