@@ -53,7 +53,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
         the principal directions of the row sample ("pca": Lloyd then runs on the sample alone).
     n_components : int or "auto", default="auto"
-        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing), 256 for dense ones, 64 or
+        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones, 64 or
         128 for "pca".
     init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":

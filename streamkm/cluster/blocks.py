@@ -94,11 +94,11 @@ class CenterTable:
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
         shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
-        centered = centers - shift
         table = np.zeros((n_components, padded), dtype)
-        table[:, :n_clusters] = (-2 * centered).T
+        exact = np.empty(n_clusters)
+        kernels.lay_out(np.ascontiguousarray(centers), shift, table, exact)
         bias = np.full(padded, np.inf, dtype)
-        bias[:n_clusters] = np.einsum("ij,ij->i", centered, centered) + 2 * centered @ shift
+        bias[:n_clusters] = exact
         return cls(centers, table, bias)
 
     @property

@@ -47,19 +47,20 @@ class Totals:
     def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
         """Cluster means (k, m); rows of `fallback` for clusters without weight."""
         filled = self.counts > 0
-        means = self.sums / np.where(filled, self.counts, 1.0)[:, None]
+        means: NDArray[np.float64] = self.sums / np.where(filled, self.counts, 1.0)[:, None]
         means[~filled] = fallback[~filled]
         return means
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
     """Add up, in order; no addend is changed."""
-    sums, counts, d2 = parts[0].sums.copy(), parts[0].counts.copy(), parts[0].d2
-    for part in parts[1:]:
+    if len(parts) == 1:
+        return parts[0]
+    sums = parts[0].sums + parts[1].sums
+    for part in parts[2:]:
         sums += part.sums
-        counts += part.counts
-        d2 += part.d2
-    return Totals(sums, counts, d2)
+    counts = sum((part.counts for part in parts[1:]), start=parts[0].counts)
+    return Totals(sums, counts, sum(part.d2 for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ May import sample, lloyd and below.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows
-from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, densified, lloyd
+from streamkm.cluster.blocks import Block, CenterTable, add_rows
+from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, densified, join_totals, lloyd
 from streamkm.cluster.sample import Sample
 from streamkm.cluster.starting import PIECES
 from streamkm.compute import Executor
@@ -41,9 +42,10 @@ def original_centers(
     """
     block = sample.block(executor, sketch)
     table = CenterTable.build(centers, block.X.dtype)
-    labels, _, _ = table.nearest(block.X)
-    totals = Totals.zeros(len(centers), sample.X.shape[1])
-    add_rows(sample.X, sample.weights, labels, totals.sums, totals.counts)
+    n_pieces = _n_pieces(sample, centers)
+    cuts = np.linspace(0, block.n_rows, n_pieces + 1).astype(int)
+    pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
+    totals = executor.fold("polish", _sum_piece, join_totals, pieces, n_pieces, sample, block, table)
     fallback = np.zeros_like(totals.sums)
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
@@ -70,9 +72,22 @@ def polish(
     ----------
     centers : float64 (k, d)
     """
-    # sums of k centers for each piece must not outweigh the piece
-    n_pieces = min(PIECES, max(FEWEST_PIECES, matrix_bytes(sample.X) // (8 * centers.size)))
-    blocks = Blocks.of_local(executor, sample.original_blocks(n_pieces), sample.X.shape[1])
+    blocks = Blocks.of_local(executor, sample.original_blocks(_n_pieces(sample, centers)), sample.X.shape[1])
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step)
+
+
+def _n_pieces(sample: Sample, centers: NDArray[np.float64]) -> int:
+    """Pieces for threads, but few enough that the sums of k original centers do not outweigh each."""
+    width = 8 * len(centers) * sample.X.shape[1]
+    return int(min(PIECES, max(FEWEST_PIECES, matrix_bytes(sample.X) // width)))
+
+
+def _sum_piece(
+    state: Totals | None, piece: slice, sample: Sample, block: Block, table: CenterTable
+) -> tuple[Totals, None]:
+    totals = Totals.zeros(table.n_clusters, sample.X.shape[1]) if state is None else state
+    labels, _, _ = table.nearest(block.X[piece])
+    add_rows(sample.X[piece], sample.weights[piece], labels, totals.sums, totals.counts)
+    return totals, None

@@ -265,3 +265,32 @@ def scores_csr(indptr, indices, data, table, bias, out):
         total = out[i]
         total[:] = bias
         add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def lay_out(centers, shift, table, bias):
+    """Fill a table of centers and its bias in one pass over the centers.
+
+    The readable form is ``table[:, :k] = -2 * (centers - shift).T`` and
+    ``bias[:k] = sum((centers - shift)^2 + 2 * (centers - shift) * shift, axis=1)``. O(k * m).
+
+    Parameters
+    ----------
+    centers : float64 (k, m)
+    shift : float64 (m,)
+    table : float32 or float64 (m, p)
+        Written in its first k columns.
+    bias : float64 (k,)
+        Written.
+    """
+    n_clusters, n_components = centers.shape
+    bias[:] = 0.0
+    for first in range(0, n_components, 8):  # a cache line of every center, so that neither side is read twice
+        last = min(first + 8, n_components)
+        for c in range(n_clusters):
+            total = 0.0
+            for j in range(first, last):
+                offset = centers[c, j] - shift[j]
+                table[j, c] = -2.0 * offset
+                total += offset * (offset + 2.0 * shift[j])
+            bias[c] += total
