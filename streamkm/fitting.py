@@ -28,8 +28,6 @@ from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 logger = logging.getLogger(__name__)
 
-SKETCH_STEPS = 1  # of Lloyd on all blocks where the sampled original rows have the last word
-SKETCH_TOL = 1e-3
 PCA_ROWS = 10_000  # of the sample, that directions are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
@@ -221,13 +219,11 @@ def _iterate(
     complete: bool,
     record: Callable[[float], None],
 ) -> LloydResult:
-    """Lloyd on the blocks; only roughly, or not at all where the sample holds all rows, if polishing follows."""
+    """Lloyd on the blocks; one step, or none where the sample holds all rows, if polishing follows and iterates."""
     if polished and complete:
         return LloydResult(start, float("nan"), 0, False, ())
-    max_iter, tol = settings.max_iter, settings.tol
-    if polished and not isinstance(sketch, PCASketch):
-        max_iter, tol = min(max_iter, SKETCH_STEPS), max(tol, SKETCH_TOL)
-    return lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=record)
+    one_step = polished and not isinstance(sketch, PCASketch)
+    return lloyd(blocks, start, max_iter=1 if one_step else settings.max_iter, tol=settings.tol, on_step=record)
 
 
 def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[float], None]) -> Callable[[float], None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from tests.benchmarks.make_topics import Topics
@@ -32,6 +34,16 @@ class Labelled(NamedTuple):
 
     X: np.ndarray | sp.csr_array
     y: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A Dask cluster of two processes of one thread each."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="session")

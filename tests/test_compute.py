@@ -9,7 +9,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 from streamkm import compute
 from streamkm.compute import DaskCluster, LocalThreads, local_executor, open_executor
@@ -17,16 +16,6 @@ from streamkm.errors import InvalidParameterError
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Two processes of one thread each."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(params=EXECUTORS)

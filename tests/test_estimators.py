@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -484,16 +483,6 @@ def test_a_model_with_parameters_that_are_not_known_is_refused(tmp_path):
 
 
 # ---- the same answer everywhere
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Two processes of one thread each."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,25 @@ from streamkm.kernels.lanes import add_entries
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
 
+@nb.njit(nogil=True, cache=True, inline="always")
+def lowest(scores):
+    """Position of the lowest score; the first of equal ones.
+
+    Parameters
+    ----------
+    scores : float32 or float64 (p,)
+
+    Returns
+    -------
+    int64
+    """
+    best, position = scores[0], 0
+    for c in range(1, scores.shape[0]):
+        if scores[c] < best:
+            best, position = scores[c], c
+    return position
+
+
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
 def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     """Find the nearest center of every CSR row.
@@ -36,25 +55,17 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     seconds : same dtype as table (n,) or (0,)
         Written unless empty: the score of the second nearest center.
     """
-    n_lanes = table.shape[1]
-    total = np.empty(n_lanes, table.dtype)
+    total = np.empty(table.shape[1], table.dtype)
     with_seconds = seconds.shape[0] > 0
     for i in range(indptr.shape[0] - 1):
         total[:] = bias
         add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
-        best, label = total[0], 0
-        for c in range(1, n_lanes):
-            if total[c] < best:
-                best, label = total[c], c
+        label = lowest(total)
         labels[i] = label
-        scores[i] = best
+        scores[i] = total[label]
         if with_seconds:
             total[label] = np.inf
-            second = total[0]
-            for c in range(1, n_lanes):
-                if total[c] < second:
-                    second = total[c]
-            seconds[i] = second
+            seconds[i] = total[lowest(total)]
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
@@ -81,19 +92,12 @@ def nearest_dense(products, bias, labels, scores, seconds):
         total = products[i]
         for c in range(n_lanes):
             total[c] += bias[c]
-        best, label = total[0], 0
-        for c in range(1, n_lanes):
-            if total[c] < best:
-                best, label = total[c], c
+        label = lowest(total)
         labels[i] = label
-        scores[i] = best
+        scores[i] = total[label]
         if with_seconds:
             total[label] = np.inf
-            second = total[0]
-            for c in range(1, n_lanes):
-                if total[c] < second:
-                    second = total[c]
-            seconds[i] = second
+            seconds[i] = total[lowest(total)]
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)

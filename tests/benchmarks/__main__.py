@@ -69,6 +69,7 @@ def main(argv: list[str] | None = None) -> list[Row]:
     parser.add_argument("--quick", action="store_true", help="small data, one run, no verdicts")
     parser.add_argument("--runs", type=int, default=3, help="runs of each thing; the median counts")
     parser.add_argument("--peer-runs", type=int, default=1, help="runs of peers that take over a minute")
+    parser.add_argument("--peer-limit", type=float, default=600, help="seconds after which a peer is given up")
     parser.add_argument(
         "--best-of", type=int, default=0, help="run so many starts of scikit-learn for the bound of row e"
     )
@@ -82,7 +83,9 @@ def main(argv: list[str] | None = None) -> list[Row]:
         if args.quick:
             folder /= "quick"
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(folder, args.quick, args.runs, args.peer_runs, args.reuse, args.mnist, args.best_of)
+        settings = Settings(
+            folder, args.quick, args.runs, args.peer_runs, args.reuse, args.mnist, args.best_of, args.peer_limit
+        )
         rows = run(args.names, settings)
     print()
     print(table(rows))

@@ -67,9 +67,8 @@ def hold(
 
     def theirs(run: int) -> dict[str, Any]:
         key = f"{contest.name} {contest.arguments} {data.name} k={k} seed={run}"
-        return cached(
-            settings, key, lambda: run_child("peer", name=contest.name, data=data, k=k, seed=run, **contest.arguments)
-        )
+        arguments = {"name": contest.name, "data": data, "k": k, "seed": run, **contest.arguments}
+        return cached(settings, key, lambda: run_child("peer", limit_s=settings.peer_limit_s, **arguments))
 
     try:
         our_runs, their_runs = paired(ours, theirs, settings)

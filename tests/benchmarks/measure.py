@@ -49,6 +49,8 @@ class Settings:
         HDF5 file with images ``X`` and digits ``y``, for data that must be made.
     best_of : int
         Starts of scikit-learn whose best bounds the quality of row e; 0: the figure measured before is quoted.
+    peer_limit_s : float
+        Seconds after which a peer is given up.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class Settings:
     reuse: bool = False
     mnist: Path | None = None
     best_of: int = 0
+    peer_limit_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +98,12 @@ class Row:
 
 
 class MissingPeerError(RuntimeError):
-    """The peer's package is not installed."""
+    """The peer has no result: its package is not installed, it failed, or it took too long."""
 
 
-def run_child(method: str, environment: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
+def run_child(
+    method: str, environment: dict[str, str] | None = None, limit_s: float | None = None, **arguments: Any
+) -> dict[str, Any]:
     """Run one method of `child` in a fresh interpreter; what it returned, with ``whole`` and ``process`` seconds.
 
     ``process`` ends when the process has; ``whole`` when the work was done, before its quality was looked at.
@@ -107,8 +112,15 @@ def run_child(method: str, environment: dict[str, str] | None = None, **argument
     started = time.time()
     variables = {**os.environ, **(environment or {}), "BENCHMARK_SPAWNED": repr(started)}
     command = [sys.executable, "-m", "tests.benchmarks.child", request]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingPeerError(f"no result within {limit_s:.0f} s") from None
     took = time.time() - started
+    if done.returncode and method == "peer":
+        raise MissingPeerError(f"it failed: {(done.stderr.splitlines() or ['no message'])[-1]}")
     if done.returncode:
         raise RuntimeError(f"{method} failed:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -202,7 +214,7 @@ def to_json(rows: Sequence[Row]) -> str:
 
 
 def missing(row: str, what: str, peer: str, error: MissingPeerError) -> Row:
-    """The line of a peer that is not installed."""
+    """The line of a peer without a result."""
     return Row(row, what, peer, note=f"not measured: {error}")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from distributed import Client, LocalCluster
 
 from streamkm import StreamKMeans, compute
 from streamkm.errors import InvalidInputError
@@ -20,16 +19,6 @@ from tests.sources.matrices import dense_matrix, sparse_matrix
 
 MOST_WALK_BYTES = 100_000
 ROWS = 200_000
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Two processes of one thread each."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture
