@@ -276,7 +276,7 @@ def lay_out(centers, shift, table, bias):
     """Fill a table of centers and its bias in one pass over the centers.
 
     The readable form is ``table[:, :k] = -2 * (centers - shift).T`` and
-    ``bias[:k] = sum((centers - shift)^2 + 2 * (centers - shift) * shift, axis=1)``. O(k * m).
+    ``bias[:k] = sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ shift``. O(k * m).
 
     Parameters
     ----------
@@ -289,12 +289,14 @@ def lay_out(centers, shift, table, bias):
     """
     n_clusters, n_components = centers.shape
     bias[:] = 0.0
+    crossed = np.zeros(n_clusters)
     for first in range(0, n_components, 8):  # a cache line of every center, so that neither side is read twice
         last = min(first + 8, n_components)
         for c in range(n_clusters):
-            total = 0.0
             for j in range(first, last):
                 offset = centers[c, j] - shift[j]
                 table[j, c] = -2.0 * offset
-                total += offset * (offset + 2.0 * shift[j])
-            bias[c] += total
+                bias[c] += offset * offset
+                crossed[c] += offset * shift[j]
+    for c in range(n_clusters):
+        bias[c] += 2.0 * crossed[c]
