@@ -30,7 +30,7 @@ from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
-FEW_CLUSTERS = 20  # for which several starts cost little and find more than the search does
+FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 CHOICES = {
     "sketch": ("auto", "countsketch", "pca", "identity"),
     "metric": ("euclidean", "cosine"),
@@ -59,7 +59,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
         sampled rows. An array: these centers, without any search.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 20 clusters and for "random", else 1,
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1,
         because the search finds what one start of many clusters misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.

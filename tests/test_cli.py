@@ -364,6 +364,7 @@ def test_help_imports_nothing_heavy():
 
 
 INTERRUPTED = """
+import signal
 import time
 from streamkm.cli import main
 from streamkm.estimators import StreamKMeans
@@ -372,6 +373,7 @@ def fit(self, X):
     print("fitting", flush=True)
     time.sleep(60)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without it
 StreamKMeans.fit = fit
 main(["fit", "x.npy", "-k", "3", "-o", "out"])
 """
