@@ -25,10 +25,11 @@ from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Settings, run_fit
 from streamkm.model import Metric, Model, Space
-from streamkm.passes import OnInvalid, Walk, distances, map_rows, nearest_d2, nearest_labels
+from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.walk import OnInvalid, Walk
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 CHOICES = {

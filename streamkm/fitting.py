@@ -22,9 +22,10 @@ from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows,
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.passes import Sketched, Walk, assign_pass, count_pass, sketch_pass
+from streamkm.passes import Sketched, assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)
 

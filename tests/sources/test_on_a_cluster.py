@@ -13,8 +13,8 @@ import zarr
 
 from streamkm import StreamKMeans, compute
 from streamkm.errors import InvalidInputError
-from streamkm.passes import Walk
 from streamkm.sources import open_source
+from streamkm.walk import Walk
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 MOST_WALK_BYTES = 100_000

@@ -1,0 +1,152 @@
+"""How a source is walked: what executors' calls read, and which rows of it are fit for use.
+
+Finds NaN and infinity on the way, and scales rows under the cosine metric. May import model and below; what is done
+with the rows is passes' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, row_d2norms
+from streamkm.compute import Executor
+from streamkm.errors import InvalidInputError
+from streamkm.matrices import Matrix, working_dtype
+from streamkm.model import Metric, normalized
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
+
+OnInvalid = Literal["raise", "skip"]
+Item = Chunk | Rows | tuple[Chunk, Matrix]
+LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
+LARGEST_SINGLE_D2 = 1e34  # in single precision
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a source is walked: the same in every pass of a run.
+
+    Attributes
+    ----------
+    source : RowSource
+    target_bytes : int
+        Decoded bytes of a chunk, about.
+    metric : "euclidean" or "cosine"
+        "cosine": rows are scaled to unit length as they come.
+    on_invalid : "raise" or "skip"
+        What becomes of rows with NaN or infinity.
+    """
+
+    source: RowSource
+    target_bytes: int
+    metric: Metric
+    on_invalid: OnInvalid
+
+    def items(
+        self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
+    ) -> Iterator[tuple[Item, int | None, NDArray[np.float64]]]:
+        """What the executor's calls are to read: items with their numbers of rows and their rows' weights.
+
+        Parameters
+        ----------
+        weights : float64 (n,) or (0,)
+        chunk_rows : int64 (chunks,) or None
+            Rows of each item, from a pass before; needed where there are weights and the source cannot tell.
+        """
+        first_row = 0
+        for index, (item, known) in enumerate(executor.items(self.source, self.target_bytes)):
+            if chunk_rows is not None and index >= len(chunk_rows):
+                raise changed_source(self)
+            n_rows = known if chunk_rows is None else int(chunk_rows[index])
+            stop = first_row + (n_rows or 0)
+            if len(weights) and stop > len(weights):
+                raise InvalidInputError(f"sample_weight has {len(weights):,} values; {self.source.name} has more rows")
+            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS
+            first_row = stop
+
+    def for_calls(self, executor: Executor) -> Walk:
+        """The walk that calls need: it carries no rows to a cluster."""
+        return replace(self, source=executor.for_calls(self.source))
+
+    def read(self, item: Item) -> Valid:
+        """Read an item and take out what is invalid.
+
+        Raises
+        ------
+        InvalidInputError
+            For NaN or infinity, unless they are to be skipped; names the row.
+        """
+        X, places = self._rows(item)
+        n_read = X.shape[0]
+        d2norms = row_d2norms(X)
+        double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
+        valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
+        kept = None
+        if not valid.all():
+            if self.on_invalid == "raise":
+                raise InvalidInputError(_describe_invalid(self.source, X, places, int(np.argmin(valid))))
+            kept = np.flatnonzero(valid)
+            X, places, d2norms = X[kept], places[kept], d2norms[kept]
+        if self.metric == "cosine":
+            X = normalized(X)
+            d2norms = row_d2norms(X)
+        return Valid(X, places, n_read, kept, d2norms)
+
+    def _rows(self, item: Item) -> tuple[Matrix, NDArray[np.int64]]:
+        if isinstance(item, tuple):  # a block of a Dask array, computed on the cluster
+            chunk, X = item
+            return X, row_places(chunk.start, chunk.start + X.shape[0])
+        if isinstance(item, Chunk):
+            if not isinstance(self.source, ChunkedSource):
+                raise TypeError(f"{self.source.name} streams rows; it has no chunks to read")
+            item = self.source.read(item)
+        return item.X, item.places
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Rows of one chunk, fit for use.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (v, d)
+    places : int64 (v,)
+    n_read : int
+        Rows of the chunk, invalid ones included.
+    kept : int64 (v,), or None
+        Which rows of the chunk these are; None: all.
+    d2norms : float64 (v,)
+        Squared norms of the rows.
+    """
+
+    X: Matrix
+    places: NDArray[np.int64]
+    n_read: int
+    kept: NDArray[np.int64] | None
+    d2norms: NDArray[np.float64]
+
+    def spread(self, values: NDArray[Any], fill: Any) -> NDArray[Any]:
+        """Values of the valid rows at their places among all rows of the chunk."""
+        if self.kept is None:
+            return values
+        out = np.full(self.n_read, fill, values.dtype)
+        out[self.kept] = values
+        return out
+
+
+def changed_source(walk: Walk) -> InvalidInputError:
+    """The error for a source that gives other rows in one pass than in another."""
+    return InvalidInputError(
+        f"{walk.source.name} gave other rows than in the pass before; it must not change during a fit"
+    )
+
+
+def _describe_invalid(source: RowSource, X: Matrix, places: NDArray[np.int64], row: int) -> str:
+    values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
+    what = "NaN" if np.isnan(values).any() else "infinity" if np.isinf(values).any() else "a value too large to square"
+    remedy = 'pass on_invalid="skip" to leave such rows out (they get the label -1)'
+    return f"{what} in {source.describe(int(places[row]))}; {remedy}"
