@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels.lanes import LANES
-from streamkm.matrices import Matrix, as_working, matrix_bytes, working_dtype
+from streamkm.matrices import Matrix, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
@@ -43,11 +43,6 @@ class Block:
     def n_rows(self) -> int:
         """Rows."""
         return int(self.X.shape[0])
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes in memory."""
-        return int(matrix_bytes(self.X) + self.d2norms.nbytes + self.weights.nbytes)
 
     def total_weight(self) -> float:
         """Sum of the weights."""
@@ -103,7 +98,7 @@ class CenterTable:
 
     @property
     def n_clusters(self) -> int:
-        """K."""
+        """Clusters, k."""
         return self.centers.shape[0]
 
     def nearest(self, X: Matrix, *, seconds: bool = False) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:

@@ -21,9 +21,7 @@ from streamkm.compute import Executor
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
-SEARCH_ROWS_PER_CLUSTER = (
-    200  # fewer, and halves of clusters are noise; more, and rounds get slow without getting better
-)
+SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3

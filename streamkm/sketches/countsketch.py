@@ -80,10 +80,6 @@ class CountSketch:
         indptr = X.indptr.astype(np.int32, copy=False) if X.nnz <= np.iinfo(np.int32).max else X.indptr
         return sp.csr_array((data, indices, indptr), shape=(X.shape[0], self.n_components))
 
-    def apply_dense_output(self, X: Matrix) -> NDArray[Any]:
-        """Sketch rows into a dense float array, whatever their sparsity: for a few rows, such as centers."""
-        return self._apply_dense(X) if isinstance(X, np.ndarray) else self._apply_csr_to_dense(X)
-
     def hash(self, start: int, stop: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Buckets and signs of features start..stop-1."""
         buckets, signs = np.empty(stop - start, np.int32), np.empty(stop - start, np.float32)
