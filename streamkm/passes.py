@@ -20,7 +20,7 @@ from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.progress import Stage
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchFit
 from streamkm.walk import Item, Valid, Walk, changed_source
 
 
@@ -124,6 +124,24 @@ def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64
     return np.array(counts, np.int64)
 
 
+def fit_pass(
+    executor: Executor,
+    walk: Walk,
+    fit: SketchFit,
+    weights: NDArray[np.float64],
+    chunk_rows: NDArray[np.int64],
+    stage: Stage,
+) -> Sketch | SketchFit:
+    """Read all rows once for one round of finding a sketch; give the sketch or the next round."""
+    shared = executor.share((walk.for_calls(executor), fit))
+    items = walk.items(executor, weights, chunk_rows)
+    state = executor.fold(
+        stage.name, _fit_item, fit.join, items, len(chunk_rows), shared, large_state=True, on_output=stage.advance
+    )
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
+    return fit.finish(state)
+
+
 def check_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> None:
     """Refuse weights of another length than the rows."""
     if len(weights) not in (0, n_rows):
@@ -158,6 +176,14 @@ def _sketch_item(
     block = Block(sketched, sketched_d2norms(sketched), weights)
     totals = (block.total_weight(), block.total_d2norm())
     return block, (_Info(rows.n_read, n_valid, n_counted, width, sketched.dtype, *totals), candidates)
+
+
+def _fit_item(
+    state: Any, item: tuple[Item, int | None, NDArray[np.float64]], shared: tuple[Walk, SketchFit]
+) -> tuple[Any, int]:
+    walk, fit = shared
+    rows, weights = _read_weighted(walk, item)
+    return fit.step(state, rows.X, weights), 1
 
 
 def _count_item(item: tuple[Item, int | None, NDArray[np.float64]], walk: Walk) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidParameterError, ModelFileError
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.pca import PCASketch
@@ -35,4 +35,4 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
-__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "sketch_from_dict"]
+__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "SketchFit", "sketch_from_dict"]

@@ -6,8 +6,10 @@ on row i of the input alone, so chunks can be sketched in any order, on any mach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.matrices import Matrix
@@ -51,3 +53,28 @@ class Sketch(Protocol):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays that it needs besides, by the names of the constructor's arguments."""
+
+
+class SketchFit(Protocol):
+    """One round of finding a sketch that depends on the data: sums over all rows, gathered in one pass.
+
+    A small picklable value. Rounds follow each other until `finish` gives a sketch.
+    """
+
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
+        """Add rows to the sums, in float64.
+
+        Parameters
+        ----------
+        state : sums, or None to start
+            May be changed in place.
+        X : ndarray (v, d) or csr_array (v, d)
+            Chunks of sparse text may differ in d.
+        weights : float64 (v,) or (0,)
+        """
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """Add up the sums of several runs of rows, in order."""
+
+    def finish(self, state: Any) -> Sketch | SketchFit:
+        """Make the sketch of the sums, or the next round."""
