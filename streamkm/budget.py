@@ -51,6 +51,8 @@ class Plan:
         "identity", "countsketch" or "pca".
     n_components : int
     why_sketch : str
+    clusters_on : str
+        "sample": k-means runs on the row sample; "blocks": on all sketched rows, which are kept.
     sample_rows : int
     assign_space : str or None
         "original" or "sketch"; None: decided when the number of features is known.
@@ -70,6 +72,7 @@ class Plan:
     sketch: str
     n_components: int
     why_sketch: str
+    clusters_on: Literal["sample", "blocks"]
     sample_rows: int
     assign_space: Space | None
     memory: dict[str, int]
@@ -86,6 +89,7 @@ class Plan:
             ("chunks", f"{'unknown number' if self.n_chunks is None else self.n_chunks} of {_human(self.chunk_bytes)}"),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", f"up to {self.sample_rows:,} rows"),
+            ("clustering", "on all sketched rows" if self.clusters_on == "blocks" else "on the row sample"),
             ("assignment", f"in the {self.assign_space or 'original'} space"),
             ("passes", str(self.passes)),
             (
@@ -135,9 +139,13 @@ def plan_fit(
     space = None if assign_space == "auto" else assign_space
     if space is None and source.n_features is not None:
         space = choose_space(source.n_features, n_clusters, available)
+    # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
+    clusters_on: Literal["sample", "blocks"] = "sample"
+    if kind == "identity" or (assign_space == "sketch" and kind != "pca"):
+        clusters_on = "blocks"
     memory = {"chunks": 4 * size}
     if n_rows is not None:
-        held_rows = min(n_rows, sample_rows) if kind == "pca" else n_rows
+        held_rows = n_rows if clusters_on == "blocks" else min(n_rows, sample_rows)
         memory["blocks"] = held_rows * (8 + block_row_bytes(source, row_bytes, components))
         memory["row sample"] = 2 * min(n_rows, sample_rows) * row_bytes
         memory["labels"] = 4 * n_rows
@@ -157,6 +165,7 @@ def plan_fit(
         kind,
         components,
         why,
+        clusters_on,
         sample_rows,
         space,
         memory,

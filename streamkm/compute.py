@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -47,9 +47,12 @@ class Executor(ABC):
     ----------
     n_workers : int
         Functions that run at the same time.
+    joins_here : bool
+        Whether states are joined by the caller's thread, and not by a call that has its price.
     """
 
     n_workers: int
+    joins_here: ClassVar[bool]
 
     @abstractmethod
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> _Waiting:
@@ -106,7 +109,8 @@ class Executor(ABC):
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
 
         Items are cut into runs of consecutive items, each carried by one call; `combine` joins the states of eight runs
-        at a time, in order. Outputs go to `on_output` in order.
+        at a time, in order. It must add from the left: joining (a, b, c) is joining (a, b) and then c. Outputs go to
+        `on_output` in order.
 
         Parameters
         ----------
@@ -115,7 +119,7 @@ class Executor(ABC):
         large_state : bool
             Whether a state takes more memory than an item; runs are longer then.
         """
-        tree = _Tree(lambda states: self._join(stage, combine, states))
+        tree = _Tree(lambda states: self._join(stage, combine, states), eager=self.joins_here)
         runs = _runs(items, run_length(n_items, FEW_RUNS if large_state else RUNS))
         for handle, outputs in self.hold(stage, _fold_run, runs, step, *shared):
             tree.add(handle)
@@ -150,6 +154,8 @@ class LocalThreads(Executor):
     threads). That builds the whole graph first, too, and cannot hold back items whose results nobody has taken yet.
     """
 
+    joins_here = True
+
     def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
         self._pool = pool
         self.n_workers = n_workers
@@ -171,6 +177,8 @@ class LocalThreads(Executor):
 
 class DaskCluster(Executor):
     """Workers of a `distributed.Client`; what is held stays on them as futures."""
+
+    joins_here = False
 
     def __init__(self, client: Any):
         self._client = client
@@ -243,20 +251,35 @@ class _Pair:
 
 
 class _Tree:
-    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone."""
+    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
 
-    def __init__(self, join: Callable[[list[Any]], Any]):
+    Parameters
+    ----------
+    join : callable
+        Of a list of states.
+    eager : bool
+        Whether to join neighbours one by one, as soon as there are two, instead of eight at once: the same sums in the
+        same order, while others still work.
+    """
+
+    def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):
         self._join = join
-        self._levels: list[list[Any]] = [[]]
+        self._eager = eager
+        self._levels: list[list[Any]] = []
+        self._counts: list[int] = []
 
     def add(self, state: Any, level: int = 0) -> None:
         if level == len(self._levels):
             self._levels.append([])
+            self._counts.append(0)
         waiting = self._levels[level]
         waiting.append(state)
-        if len(waiting) == ARITY:
-            self._levels[level] = []
-            self.add(self._join(waiting), level + 1)
+        self._counts[level] += 1
+        if self._eager and len(waiting) > 1:
+            waiting[:] = [self._join(waiting)]
+        if self._counts[level] == ARITY:
+            self._levels[level], self._counts[level] = [], 0
+            self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
 
     def total(self) -> Any:
         carried: list[Any] = []

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from streamkm.budget import Plan, available_memory, choose_space
 from streamkm.cluster.blocks import Block
-from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
+from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
+from streamkm.cluster.local_blocks import LocalBlocks, label_sums
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import SampleRule
-from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows, start_centers
+from streamkm.cluster.sample import Sample, SampleRule
+from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
@@ -110,20 +111,27 @@ def run_fit(
             with progress.stage("count", plan.n_chunks) as stage:
                 chunk_rows = count_pass(workers, walk, stage)
         with progress.stage("sketch", plan.n_chunks) as stage:
-            sketched = sketch_pass(workers, walk, sketch, rule, weights, chunk_rows, stage)
+            kept = sketch if plan.clusters_on == "blocks" else None
+            sketched = sketch_pass(workers, walk, kept, rule, weights, chunk_rows, stage)
         check_clusters(settings.n_clusters, sketched.n_valid)
         with progress.stage("seed"):
-            sketch, blocks, sampled = _to_cluster(here, sketched, sketch, plan, settings, streams["sketch"])
-            start = _start(here, sampled, sketch, sketched.n_features, settings, streams)
+            sketch = sketch or fit_sketch(plan, sketched.sample, streams["sketch"])
+            sampled = sketched.sample.block(here, sketch)
+            blocks = sketched.blocks or LocalBlocks.of(here, sampled)
+            n_searched = search_rows(settings.n_clusters)
+            start = _start(here, prefix(sampled, n_searched), sketch, sketched.n_features, settings, streams)
         space = plan.assign_space or choose_space(sketched.n_features, settings.n_clusters, available_memory())
         polished = space == "original" and not isinstance(sketch, IdentitySketch)
         with progress.stage("lloyd", settings.max_iter, "steps") as stage:
             record = _recorder(history, "lloyd", stage.advance)
-            result = _iterate(blocks, start, settings, sketch, polished, sketched.sample.complete, record)
+            if polished and not isinstance(sketch, PCASketch):
+                result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
+            else:
+                result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=record)
         model = Model(result.centers, sketched.n_features, walk.metric, space, sketch)
         if polished:
             with progress.stage("polish", None, "steps") as stage:
-                centers = original_centers(here, sketched.sample, sketch, result.centers)
+                centers = original_centers(here, sketched.sample, sampled, result.centers)
                 if isinstance(sketch, PCASketch) and not sketched.sample.complete:
                     result = replace(result, centers=centers)  # already iterated on these rows
                 else:
@@ -139,9 +147,11 @@ def run_fit(
             with progress.stage(f"refine-{index}", len(sketched.chunk_rows)) as stage:
                 assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
                 history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
-        view = sketched.sample.block(here, sketch, VIEW_ROWS).X
-    distortion = _distortion(sketched, sketch, model, assigned.totals)
-    view_labels = assigned.labels[sketched.sample.rows[:VIEW_ROWS]]
+        sample_labels = assigned.labels[sketched.sample.rows]
+        distortion = _distortion(
+            here, sketched.sample.first(n_searched), prefix(sampled, n_searched), model, assigned.totals, sample_labels
+        )
+    view, view_labels = sampled.X[:VIEW_ROWS], sample_labels[:VIEW_ROWS]
     return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), sketched, view, view_labels)
 
 
@@ -169,23 +179,10 @@ def _word(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1, np.uint64)[0])
 
 
-def _to_cluster(
-    here: Executor,
-    sketched: Sketched,
-    sketch: Sketch | None,
-    plan: Plan,
-    settings: Settings,
-    seed: np.random.SeedSequence,
-) -> tuple[Sketch, Blocks, Block]:
-    """The sketch, the blocks that Lloyd runs on, and the sketched rows that starts are found on."""
-    sample = sketched.sample
-    if sketch is not None and sketched.blocks is not None:
-        return sketch, sketched.blocks, sample.block(here, sketch, search_rows(settings.n_clusters))
+def fit_sketch(plan: Plan, sample: Sample, seed: np.random.SeedSequence) -> Sketch:
+    """The sketch that is found on the row sample."""
     m = min(plan.n_components, *sample.X[:PCA_ROWS].shape)
-    fitted = PCASketch.fit(sample.X[:PCA_ROWS], m, random_state=_word(seed) & 0xFFFFFFFF)
-    block = sample.block(here, fitted)
-    blocks = Blocks.of_local(here, cut(block, PIECES), m)
-    return fitted, blocks, prefix(block, search_rows(settings.n_clusters))
+    return PCASketch.fit(sample.X[:PCA_ROWS], m, random_state=_word(seed) & 0xFFFFFFFF)
 
 
 def _start(
@@ -211,22 +208,6 @@ def _start(
     )
 
 
-def _iterate(
-    blocks: Blocks,
-    start: NDArray[np.float64],
-    settings: Settings,
-    sketch: Sketch,
-    polished: bool,
-    complete: bool,
-    record: Callable[[float], None],
-) -> LloydResult:
-    """Lloyd on the blocks; one step, or none where the sample holds all rows, if polishing follows and iterates."""
-    if polished and complete:
-        return LloydResult(start, float("nan"), 0, False, ())
-    one_step = polished and not isinstance(sketch, PCASketch)
-    return lloyd(blocks, start, max_iter=1 if one_step else settings.max_iter, tol=settings.tol, on_step=record)
-
-
 def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[float], None]) -> Callable[[float], None]:
     """A function that notes the inertia of each step."""
 
@@ -238,26 +219,42 @@ def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[floa
     return record
 
 
-def _distortion(sketched: Sketched, sketch: Sketch, model: Model, totals: Totals) -> float | None:
-    """Objective of the final clusters in the sketch over that in the original space.
+def _distortion(
+    here: Executor,
+    sample: Sample,
+    sampled: Block,
+    model: Model,
+    totals: Totals,
+    labels: NDArray[np.int32],
+) -> float | None:
+    """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
 
-    The sketch is linear, so the sketched sums of the clusters are the sketch of their sums.
+    What all clusterings lose alike when rows are projected is no distortion: for principal directions the objective is
+    exact, and what lies between the means of all rows is compared.
     """
     if model.space == "sketch":
         return None
-    filled = totals.counts > 0
-    counts, centers = totals.counts[filled], model.centers[filled]
-    means = totals.sums[filled] / counts[:, None]
-    original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
-    if original <= 0:
-        return 1.0
-    if isinstance(sketch, PCASketch):
-        # what all clusterings lose alike is no distortion: compare what lies between the means
+    if isinstance(model.sketch, PCASketch):
+        directions = model.sketch.directions
+        filled = totals.counts > 0
+        counts, centers = totals.counts[filled], model.centers[filled]
+        means = totals.sums[filled] / counts[:, None]
+        original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+        if original <= 0:
+            return 1.0
         between = means - counts @ means / counts.sum()
-        lost = between - (between @ sketch.directions) @ sketch.directions.T
+        lost = between - (between @ directions) @ directions.T
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
-    sums = np.asarray(sketch.apply(totals.sums[filled]), np.float64)
-    within = (sketched.blocks.total_d2norm if sketched.blocks else 0.0) - float(
-        np.einsum("ij,ij,i->", sums, sums, 1 / counts)
-    )
-    return within / original
+    n_clusters = len(model.centers)
+    within = [
+        _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
+        for block in (sample.original_block(), sampled)
+    ]
+    return within[1] / within[0] if within[0] > 0 else 1.0
+
+
+def _within(totals: Totals, total_d2norm: float) -> float:
+    """Sum of squared distances of rows to the means of their clusters."""
+    filled = totals.counts > 0
+    sums = totals.sums[filled]
+    return total_d2norm - float(np.einsum("ij,ij,i->", sums, sums, 1 / totals.counts[filled]))

@@ -12,10 +12,11 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.lloyd import Blocks, join_totals, lloyd
+from streamkm.cluster.local_blocks import LocalBlocks, cut, label_sums
 from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
-from streamkm.cluster.starting import Streams, cut, start_centers
+from streamkm.cluster.starting import Streams, start_centers
 from streamkm.compute import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive
@@ -41,8 +42,21 @@ def one_block(X, weights=None):
     return Block(X, row_d2norms(X), NO_WEIGHTS if weights is None else np.asarray(weights, np.float64))
 
 
+def held(executor, blocks, n_components):
+    """Blocks as a pass leaves them."""
+    return Blocks(
+        executor,
+        tuple(blocks),
+        sum(block.n_rows for block in blocks),
+        n_components,
+        blocks[0].X.dtype,
+        sum(block.total_weight() for block in blocks),
+        sum(block.total_d2norm() for block in blocks),
+    )
+
+
 def in_blocks(executor, X, n_blocks=3, weights=None):
-    return Blocks.of_local(executor, cut(one_block(X, weights), n_blocks), X.shape[1])
+    return held(executor, cut(one_block(X, weights), n_blocks), X.shape[1])
 
 
 def blobs(n=600, k=6, d=5, dtype=np.float64, seed=0, **options):
@@ -192,7 +206,7 @@ def test_lloyd_on_sketched_rows_whose_entries_meet(executor):
     merged = sketched.toarray()
     blocks = [Block(sketched, row_d2norms(merged), NO_WEIGHTS)]
     start = merged[:5].astype(np.float64)
-    got = lloyd(Blocks.of_local(executor, blocks, 300), start, max_iter=5, tol=0)
+    got = lloyd(held(executor, blocks, 300), start, max_iter=5, tol=0)
     centers, history = naive.lloyd(merged, start, max_iter=5)
     np.testing.assert_allclose(got.centers, centers, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.history, history, rtol=1e-6)
@@ -441,3 +455,48 @@ def test_a_sample_of_everything_is_complete():
     sample = collector.sample(1, 50, NO_WEIGHTS)
     assert sample.complete
     assert sorted(sample.rows) == list(range(50))
+
+
+# ---- one block, worked on by threads
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_sums_by_label_are_those_of_a_loop(executor, sparse, weighted, dtype):
+    X = rng().integers(0, 200, (500, 7)).astype(dtype)
+    labels = rng(1).integers(-1, 4, 500).astype(np.int32)
+    labels[labels == 2] = 0  # a cluster without rows
+    weights = rng(2).random(500) if weighted else NO_WEIGHTS
+    got = label_sums(executor, stored(X.astype(np.float32) if sparse else X, sparse), weights, labels, 4)
+    sums, counts = np.zeros((4, 7)), np.zeros(4)
+    for i, label in enumerate(labels):
+        if label >= 0:
+            weight = weights[i] if weighted else 1.0
+            sums[label] += weight * X[i].astype(float)
+            counts[label] += weight
+    np.testing.assert_allclose(got.sums, sums, rtol=1e-12)
+    np.testing.assert_allclose(got.counts, counts, rtol=1e-12)
+    assert got.counts[2] == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_block_takes_the_steps_of_many(executor, sparse):
+    X, _ = blobs(2000, k=8, dtype=np.float32)
+    X = stored(X, sparse)
+    start = rng(3).normal(0, 5, (8, 5))
+    one = lloyd(LocalBlocks.of(executor, one_block(X)), start, max_iter=20, tol=0)
+    many = lloyd(in_blocks(executor, X, 7), start, max_iter=20, tol=0)
+    assert one.n_iter == many.n_iter
+    np.testing.assert_allclose(one.centers, many.centers, rtol=1e-12)
+    np.testing.assert_allclose(one.history, many.history, rtol=1e-10)
+
+
+def test_sums_of_one_block_do_not_depend_on_threads():
+    X, _ = blobs(3000, k=8, dtype=np.float32)
+    labels = rng().integers(0, 300, 3000).astype(np.int32)
+    found = []
+    for n_threads in (1, 2, 5):
+        with open_executor(n_threads) as opened:
+            found.append(label_sums(opened, X, NO_WEIGHTS, labels, 300).sums)
+    assert all(np.array_equal(found[0], other) for other in found[1:])

@@ -218,6 +218,15 @@ def add_rows(
         n_batch = batch_rows(X.shape[1], 1)
         for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
             stop = start + n_batch
-            kernels.add_dense(batch, weights[start:stop], labels[start:stop], sums, counts)
+            order, starts = rows_by_label(labels[start:stop], len(counts))
+            kernels.add_dense(batch, weights[start:stop], order, starts, 0, sums, counts)
     else:
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, labels, sums, counts)
+        order, starts = rows_by_label(labels, len(counts))
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, sums, counts)
+
+
+def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
+    order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)
+    kernels.order_by_label(labels, order, starts)
+    return order, starts

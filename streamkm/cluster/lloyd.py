@@ -86,19 +86,6 @@ class Blocks:
     total_weight: float
     total_d2norm: float
 
-    @classmethod
-    def of_local(cls, executor: Executor, blocks: Sequence[Block], n_components: int) -> Blocks:
-        """Blocks that are in this process."""
-        return cls(
-            executor,
-            tuple(blocks),
-            sum(block.n_rows for block in blocks),
-            n_components,
-            blocks[0].X.dtype,
-            sum(block.total_weight() for block in blocks),
-            sum(block.total_d2norm() for block in blocks),
-        )
-
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""
         return CenterTable.build(centers, self.dtype)

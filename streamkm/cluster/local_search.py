@@ -8,17 +8,20 @@ pay, and keeps them if a few Lloyd steps confirm it. May import lloyd, blocks an
 from __future__ import annotations
 
 import logging
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.blocks import Block, CenterTable, rows_by_label
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.compute import Executor
 from streamkm.kernels import splitting
 
 logger = logging.getLogger(__name__)
 
+Splits: TypeAlias = dict[bytes, tuple[float, NDArray[np.float64]]]
+"""Gains and halves of clusters by their rows."""
 SPLIT_STEPS = 6  # of 2-means; the halves are tidied up by Lloyd steps on everything afterwards
 SPLIT_TRIALS = 2
 LLOYD_STEPS = 3  # after a round of swaps, before it is judged
@@ -62,10 +65,11 @@ def split_merge(
     best = lloyd(pieces, start.centers, max_iter=1, tol=0)
     n_swaps = max(1, len(best.centers) // 8)
     tried: set[tuple[int, int]] = set()
+    known: Splits = {}
     for round_ in range(max_rounds):
         if len(best.centers) < 3:
             break
-        swaps, halves = _swaps(whole, pieces, best.centers, n_swaps, rng, tried)
+        swaps, halves = _swaps(whole, pieces, best.centers, n_swaps, rng, tried, known)
         if not swaps:
             break
         changed = best.centers.copy()
@@ -95,10 +99,11 @@ def _swaps(
     n_swaps: int,
     rng: np.random.Generator,
     tried: set[tuple[int, int]],
+    known: Splits,
 ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
     """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
     labels, d2, costs = _removal_costs(pieces, centers)
-    gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng)
+    gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
     swaps: list[tuple[int, int]] = []
     busy: set[int] = set()
     removals = iter(np.argsort(costs, kind="stable").tolist())
@@ -141,13 +146,22 @@ def _split_gains(
     d2: NDArray[np.float64],
     n_clusters: int,
     rng: np.random.Generator,
+    known: Splits,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m)."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(n_clusters + 1))
+    """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m).
+
+    A cluster that has the rows it had in the round before is not split again: `known` is looked up, then brought up to
+    date.
+    """
+    order, starts = rows_by_label(labels, n_clusters)
     draws = rng.random((n_clusters, SPLIT_TRIALS, 2))
-    tasks = [(order[starts[c] : starts[c + 1]], draws[c]) for c in range(n_clusters)]
-    found = list(executor.map("search", _split, tasks, whole, d2))
+    members = [order[starts[c] : starts[c + 1]] for c in range(n_clusters)]
+    keys = [rows.tobytes() for rows in members]
+    tasks = [(rows, draw) for rows, draw, key in zip(members, draws, keys, strict=True) if key not in known]
+    fresh = executor.map("search", _split, tasks, whole, d2)
+    found = [known[key] if key in known else next(fresh) for key in keys]
+    known.clear()
+    known.update(zip(keys, found, strict=True))
     return np.array([gain for gain, _ in found]), np.stack([halves for _, halves in found])
 
 

@@ -6,32 +6,30 @@ May import sample, lloyd and below.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable, add_rows
-from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, densified, join_totals, lloyd
+from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.lloyd import LloydResult, densified, lloyd
+from streamkm.cluster.local_blocks import LocalBlocks, label_sums
 from streamkm.cluster.sample import Sample
-from streamkm.cluster.starting import PIECES
 from streamkm.compute import Executor
-from streamkm.matrices import matrix_bytes
-from streamkm.sketches import Sketch
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data
 POLISH_TOL = 1e-3
-FEWEST_PIECES = 4
 
 
 def original_centers(
-    executor: Executor, sample: Sample, sketch: Sketch, centers: NDArray[np.float64]
+    executor: Executor, sample: Sample, block: Block, centers: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Means of the sampled original rows under the sketch's labels.
 
     Parameters
     ----------
     sample : Sample of s rows (s, d)
+    block : Block
+        The same rows, sketched (s, m).
     centers : float64 (k, m)
         In the sketch's space.
 
@@ -40,12 +38,8 @@ def original_centers(
     float64 (k, d)
         A center that no sampled row is nearest to becomes the row nearest to it.
     """
-    block = sample.block(executor, sketch)
-    table = CenterTable.build(centers, block.X.dtype)
-    n_pieces = _n_pieces(sample, centers)
-    cuts = np.linspace(0, block.n_rows, n_pieces + 1).astype(int)
-    pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    totals = executor.fold("polish", _sum_piece, join_totals, pieces, n_pieces, sample, block, table)
+    labels = LocalBlocks.of(executor, block).labels(centers, "polish")
+    totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
     fallback = np.zeros_like(totals.sums)
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
@@ -72,22 +66,7 @@ def polish(
     ----------
     centers : float64 (k, d)
     """
-    blocks = Blocks.of_local(executor, sample.original_blocks(_n_pieces(sample, centers)), sample.X.shape[1])
+    blocks = LocalBlocks.of(executor, sample.original_block())
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step)
-
-
-def _n_pieces(sample: Sample, centers: NDArray[np.float64]) -> int:
-    """Pieces for threads, but few enough that the sums of k original centers do not outweigh each."""
-    width = 8 * len(centers) * sample.X.shape[1]
-    return int(min(PIECES, max(FEWEST_PIECES, matrix_bytes(sample.X) // width)))
-
-
-def _sum_piece(
-    state: Totals | None, piece: slice, sample: Sample, block: Block, table: CenterTable
-) -> tuple[Totals, None]:
-    totals = Totals.zeros(table.n_clusters, sample.X.shape[1]) if state is None else state
-    labels, _, _ = table.nearest(block.X[piece])
-    add_rows(sample.X[piece], sample.weights[piece], labels, totals.sums, totals.counts)
-    return totals, None

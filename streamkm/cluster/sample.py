@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places
+from streamkm.kernels.rows import place_rows
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch
 
@@ -77,7 +78,7 @@ class SampleRule:
         if n_picked == len(keys):
             return Candidates(X, keys, rows)
         picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
-        return Candidates(X[picked], keys[picked], rows[picked])
+        return Candidates(_taken([X], picked, X.shape[1]), keys[picked], rows[picked])
 
 
 def _limit_of(weights: NDArray[np.float64], wanted: float) -> float:
@@ -141,15 +142,15 @@ class Sample:
         X = stacked([part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
 
-    def original_blocks(self, n_pieces: int) -> list[Block]:
-        """The rows as floats in their original features, cut into pieces."""
-        cuts = np.linspace(0, len(self.rows), n_pieces + 1).astype(int)
-        blocks = []
-        for start, stop in pairwise(cuts):
-            if stop > start:
-                X = as_block_matrix(self.X[start:stop])
-                blocks.append(Block(X, row_d2norms(X), self.weights[start:stop]))
-        return blocks
+    def first(self, n_rows: int) -> Sample:
+        """A smaller sample."""
+        complete = self.complete and n_rows >= len(self.rows)
+        return Sample(self.X[:n_rows], self.rows[:n_rows], self.weights[:n_rows], complete)
+
+    def original_block(self) -> Block:
+        """The rows as floats in their original features."""
+        X = as_block_matrix(self.X)
+        return Block(X, row_d2norms(X), self.weights)
 
 
 class SampleCollector:
@@ -216,17 +217,28 @@ def stacked(parts: Sequence[Matrix]) -> Matrix:
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
     """Rows `order` of the stacked parts, without stacking what is not taken."""
     starts = np.cumsum([0, *(part.shape[0] for part in parts)])
-    homes = np.searchsorted(starts, order, side="right") - 1
+    by_row = np.argsort(order, kind="stable")
+    cuts = np.searchsorted(order[by_row], starts)
+    homes: list[tuple[Any, NDArray[np.intp], int]] = []
+    for i, part in enumerate(parts):
+        homes.append((part, by_row[cuts[i] : cuts[i + 1]], int(starts[i])))
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
-        for home, part in enumerate(parts):
-            at = np.flatnonzero(homes == home)
-            out[at] = part[order[at] - starts[home]]
+        for part, places, first in homes:
+            out[places] = part[order[places] - first]
         return out
-    picked = [part[np.sort(order[homes == home]) - starts[home]] for home, part in enumerate(parts)]
-    ranks = np.empty(len(order), np.intp)
-    ranks[np.argsort(order, kind="stable")] = np.arange(len(order))
-    return stacked_csr(picked, n_features)[ranks]
+    lengths = np.empty(len(order), np.int64)
+    for part, places, first in homes:
+        lengths[places] = np.diff(part.indptr)[order[places] - first]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices = np.empty(indptr[-1], np.result_type(*{part.indices.dtype for part, _, _ in homes}))
+    data = np.empty(indptr[-1], np.result_type(*{part.data.dtype for part, _, _ in homes}))
+    for part, places, first in homes:
+        place_rows(part.indptr, part.indices, part.data, order[places] - first, places, indptr, indices, data)
+    width = n_features or max(part.shape[1] for part in parts)
+    if indptr[-1] <= np.iinfo(indices.dtype).max:  # scipy wants one index type for both arrays
+        return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=(len(order), width))
+    return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(len(order), width))
 
 
 def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr_array:

@@ -7,14 +7,14 @@ many full starts. May import the other modules of cluster and below.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, row_d2norms
-from streamkm.cluster.lloyd import Blocks, lloyd
+from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.compute import Executor
@@ -26,7 +26,6 @@ SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
-PIECES = 16  # that the sampled rows are cut into, for threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def start_centers(
     centers : float64 (at most k, m)
     """
     block, shift = _centered(sampled)
-    pieces = Blocks.of_local(executor, cut(block, PIECES), block.X.shape[1])
+    pieces = LocalBlocks.of(executor, block)
     n_seeds = max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
     seeds = prefix(block, n_seeds)
     best, best_inertia = None, np.inf
@@ -83,15 +82,6 @@ def search_rows(n_clusters: int) -> int:
     """How many sampled rows `start_centers` should be given."""
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
     return max(wanted, n_clusters)
-
-
-def cut(block: Block, n_pieces: int) -> list[Block]:
-    """Cut a block's rows into at most `n_pieces` consecutive pieces."""
-    cuts = np.unique(np.linspace(0, block.n_rows, n_pieces + 1).astype(int))
-    return [
-        Block(block.X[start:stop], block.d2norms[start:stop], block.weights[start:stop])
-        for start, stop in pairwise(cuts)
-    ]
 
 
 def prefix(block: Block, n_rows: int) -> Block:

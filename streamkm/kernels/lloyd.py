@@ -100,9 +100,36 @@ def nearest_dense(products, bias, labels, scores, seconds):
             seconds[i] = total[lowest(total)]
 
 
+@nb.njit(nogil=True, cache=True)
+def order_by_label(labels, order, starts):
+    """Sort rows by label, stably; rows labelled -1 are left out. O(n + k).
+
+    Parameters
+    ----------
+    labels : int32 (n,)
+    order : int64 (n,)
+        Written: rows of label 0, then of label 1, and so on; each in ascending order.
+    starts : int64 (k + 1,)
+        Written: rows of label c are ``order[starts[c]:starts[c + 1]]``.
+    """
+    starts[:] = 0
+    for i in range(labels.shape[0]):
+        starts[labels[i] + 1] += 1
+    starts[0] = 0  # where rows labelled -1 were counted
+    for c in range(1, starts.shape[0]):
+        starts[c] += starts[c - 1]
+    ends = starts.copy()
+    for i in range(labels.shape[0]):
+        if labels[i] >= 0:
+            order[ends[labels[i]]] = i
+            ends[labels[i]] += 1
+
+
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def add_csr(indptr, indices, data, weights, labels, sums, counts):
-    """Add CSR rows to the sums of their clusters; rows labelled -1 are left out. O(nnz).
+def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
+    """Add CSR rows to the sums of their clusters, one cluster after the other. O(nnz).
+
+    The sums of one cluster stay in the cache while its rows are added, in ascending order.
 
     Parameters
     ----------
@@ -110,33 +137,38 @@ def add_csr(indptr, indices, data, weights, labels, sums, counts):
     data : float32 or float64 (nnz,)
     weights : float64 (n,) or (0,)
         Empty: every row weighs 1.
-    labels : int32 (n,)
+    order, starts : int64
+        As `order_by_label` gives them; `starts` may be a piece of them.
+    first : int
+        Label that `starts` begins with.
     sums : float64 (k, m)
         Added to.
     counts : float64 (k,)
         Added to: total weight per cluster.
     """
     weighted = weights.shape[0] > 0
-    for i in range(indptr.shape[0] - 1):
-        label = labels[i]
-        if label < 0:
-            continue
-        weight = weights[i] if weighted else 1.0
-        counts[label] += weight
-        row = sums[label]
-        for t in range(indptr[i], indptr[i + 1]):
-            row[indices[t]] += weight * data[t]
+    for c in range(starts.shape[0] - 1):
+        row = sums[first + c]
+        count = 0.0
+        for q in range(starts[c], starts[c + 1]):
+            i = order[q]
+            weight = weights[i] if weighted else 1.0
+            count += weight
+            for t in range(indptr[i], indptr[i + 1]):
+                row[indices[t]] += weight * data[t]
+        counts[first + c] += count
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def add_dense(X, weights, labels, sums, counts):
-    """Add dense rows to the sums of their clusters; rows labelled -1 are left out. O(n * m).
+def add_dense(X, weights, order, starts, first, sums, counts):
+    """Add dense rows to the sums of their clusters, one cluster after the other. O(n * m).
 
     Parameters
     ----------
     X : float32 or float64 (n, m)
     weights : float64 (n,) or (0,)
-    labels : int32 (n,)
+    order, starts, first
+        As for `add_csr`.
     sums : float64 (k, m)
         Added to.
     counts : float64 (k,)
@@ -144,16 +176,16 @@ def add_dense(X, weights, labels, sums, counts):
     """
     weighted = weights.shape[0] > 0
     n_features = X.shape[1]
-    for i in range(labels.shape[0]):
-        label = labels[i]
-        if label < 0:
-            continue
-        weight = weights[i] if weighted else 1.0
-        counts[label] += weight
-        row = sums[label]
-        x = X[i]
-        for j in range(n_features):
-            row[j] += weight * x[j]
+    for c in range(starts.shape[0] - 1):
+        row = sums[first + c]
+        count = 0.0
+        for q in range(starts[c], starts[c + 1]):
+            weight = weights[order[q]] if weighted else 1.0
+            count += weight
+            x = X[order[q]]
+            for j in range(n_features):
+                row[j] += weight * x[j]
+        counts[first + c] += count
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)

@@ -1,0 +1,120 @@
+"""One block in this process, worked on by its threads: for the row sample, whose sums may outweigh its rows.
+
+Rows are labelled piece by piece; sums are then gathered cluster by cluster, so that threads share one array of them and
+nothing has to be joined. A cluster's sum runs over its rows in order, whatever the threads. May import lloyd and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import Block, CenterTable, batch_rows, rows_by_label
+from streamkm.cluster.lloyd import Blocks, Totals
+from streamkm.compute import Executor
+from streamkm.kernels import lloyd as kernels
+from streamkm.matrices import Matrix, as_working, working_dtype
+
+PIECES = 16  # that the rows, and the clusters, are cut into for threads
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBlocks(Blocks):
+    """Blocks that are pieces of one.
+
+    Attributes
+    ----------
+    whole : Block
+    """
+
+    whole: Block
+
+    @classmethod
+    def of(cls, executor: Executor, block: Block) -> LocalBlocks:
+        """Cut a block."""
+        return cls(
+            executor,
+            tuple(cut(block, PIECES)),
+            block.n_rows,
+            block.X.shape[1],
+            block.X.dtype,
+            block.total_weight(),
+            block.total_d2norm(),
+            block,
+        )
+
+    def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
+        """Assign every row to its nearest center; gather sums and counts."""
+        labels = self.labels(centers, stage)
+        return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
+
+    def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
+        """Nearest centers of all rows (n,)."""
+        parts = self.executor.map(stage, _nearest, self.handles, self.table(centers))
+        return np.concatenate(list(parts))
+
+
+def label_sums(
+    executor: Executor,
+    X: Matrix,
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    n_clusters: int,
+    stage: str = "lloyd",
+) -> Totals:
+    """Sums and counts of the rows of each label, by threads of this process.
+
+    Parameters
+    ----------
+    X : ndarray (n, m) of any real dtype, or csr_array (n, m)
+    weights : float64 (n,) or (0,)
+    labels : int32 (n,)
+    """
+    order, starts = rows_by_label(labels, n_clusters)
+    totals = Totals.zeros(n_clusters, X.shape[1])
+    shares = np.searchsorted(starts, np.linspace(0, starts[-1], PIECES + 1)[1:-1])
+    cuts = np.unique([0, *shares, n_clusters])
+    for _ in executor.map(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals):
+        pass
+    return totals
+
+
+def cut(block: Block, n_pieces: int) -> list[Block]:
+    """Cut a block's rows into at most `n_pieces` consecutive pieces."""
+    cuts = np.unique(np.linspace(0, block.n_rows, n_pieces + 1).astype(int))
+    return [
+        Block(block.X[start:stop], block.d2norms[start:stop], block.weights[start:stop])
+        for start, stop in pairwise(cuts)
+    ]
+
+
+def _nearest(piece: Block, table: CenterTable) -> NDArray[np.int32]:
+    return table.nearest(piece.X)[0]
+
+
+def _add(
+    clusters: tuple[int, int],
+    X: Matrix,
+    weights: NDArray[np.float64],
+    order: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    totals: Totals,
+) -> None:
+    first, last = clusters
+    sums, counts = totals.sums, totals.counts
+    if not isinstance(X, np.ndarray):
+        part = starts[first : last + 1]
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, part, first, sums, counts)
+    elif X.dtype == working_dtype(X.dtype):
+        kernels.add_dense(X, weights, order, starts[first : last + 1], first, sums, counts)
+    else:  # converted as it is needed
+        n_batch = batch_rows(X.shape[1], 1)
+        for c in range(first, last):
+            for start in range(starts[c], starts[c + 1], n_batch):
+                rows = order[start : min(start + n_batch, starts[c + 1])]
+                part, numbers = np.array([0, len(rows)]), np.arange(len(rows))
+                picked = weights[rows] if len(weights) else weights
+                kernels.add_dense(as_working(X[rows]), picked, numbers, part, c, sums, counts)
