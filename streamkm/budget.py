@@ -1,32 +1,31 @@
-"""What a run will do, decided before the first read: sketch, sizes, passes, bytes.
+"""What a run will do, decided before the first read: sketch, sizes, regime, passes, bytes.
 
-Pure functions of the source's description and the parameters. May import sources and below; reads no rows.
+Pure functions of the source's description, the parameters and the memory that may be taken. May import sources and
+below; reads no rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.choosing import choose_sketch
+from streamkm.errors import InvalidInputError, MemoryLimitError
+from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.model import Space
+from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, READ_FACTOR, Needs, Regime
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
 SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 16 * MIB
 CHUNKS_WANTED = 16  # of a small source, so that several workers share it
-DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
-SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
-DENSE_COMPONENTS = 256
-PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more clusters than that
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
+SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 UNKNOWN_ROW_BYTES = 1024
-CENTERS_SHARE = 4  # centers in the original space may take a CENTERS_SHARE-th of the available memory
-CENTER_COPIES = 6  # centers, table, sums of two runs in flight, their total, means
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,20 @@ class Plan:
         "identity", "countsketch" or "pca".
     n_components : int
     why_sketch : str
-    clusters_on : str
-        "sample": k-means runs on the row sample; "blocks": on all sketched rows, which are kept.
+    regime : str
+        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept.
+    why_regime : str
     sample_rows : int
     assign_space : str or None
         "original" or "sketch"; None: decided when the number of features is known.
     memory : dict of str to int
-        Projected bytes of each part at its peak, for the parts that grow with the data.
-    available_bytes : int
+        Projected resident bytes of the process in each stage.
+    limit_bytes : int
+        What they may not exceed.
+    base_bytes : int
+        What the process and its libraries hold.
+    needs : Needs
+        What the projection is made of.
     """
 
     source: str
@@ -72,34 +77,51 @@ class Plan:
     sketch: str
     n_components: int
     why_sketch: str
-    clusters_on: Literal["sample", "blocks"]
+    regime: Regime
+    why_regime: str
     sample_rows: int
     assign_space: Space | None
     memory: dict[str, int]
-    available_bytes: int
+    limit_bytes: int
+    base_bytes: int
+    needs: Needs
+
+    def space_for(self, n_features: int) -> Space:
+        """Where rows are assigned, once the number of features is known."""
+        if self.assign_space is not None:
+            return self.assign_space
+        return _choose_space(replace(self.needs, n_features=n_features), self.regime, self.base_bytes, self.limit_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Projected resident bytes at the peak."""
+        return max(self.memory.values())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
         total = None if self.stored_bytes is None else self.stored_bytes * self.passes
-        memory = ", ".join(f"{name} {_human(size)}" for name, size in self.memory.items())
+        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         return [
             ("data", self.source),
             ("rows", "known after the first pass" if self.n_rows is None else f"about {self.n_rows:,}"),
             ("features", "known after the first pass" if self.n_features is None else f"{self.n_features:,}"),
-            ("chunks", f"{'unknown number' if self.n_chunks is None else self.n_chunks} of {_human(self.chunk_bytes)}"),
+            (
+                "chunks",
+                f"{'unknown number' if self.n_chunks is None else self.n_chunks} of {human_bytes(self.chunk_bytes)}",
+            ),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", f"up to {self.sample_rows:,} rows"),
-            ("clustering", "on all sketched rows" if self.clusters_on == "blocks" else "on the row sample"),
+            ("clustering", self.why_regime),
             ("assignment", f"in the {self.assign_space or 'original'} space"),
             ("passes", str(self.passes)),
             (
                 "bytes read",
-                "unknown" if total is None else f"{_human(total)} ({self.passes} x {_human(total // self.passes)})",
+                "unknown"
+                if total is None
+                else f"{human_bytes(total)} ({self.passes} x {human_bytes(total // self.passes)})",
             ),
-            (
-                "memory",
-                f"{memory}; {_human(sum(self.memory.values()))} in all of {_human(self.available_bytes)} available",
-            ),
+            ("bytes written", "none"),
+            ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,9 +138,18 @@ def plan_fit(
     refine: int,
     assign_space: Space | Literal["auto"],
     chunk_bytes: int | str,
+    memory_limit: Any,
+    n_threads: int,
     weighted: bool = False,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
+
+    Parameters
+    ----------
+    memory_limit : "auto", int, float or str
+        See `limits.memory_limit_bytes`.
+    n_threads : int
+        Threads of this process that will read.
 
     Raises
     ------
@@ -127,30 +158,37 @@ def plan_fit(
     InvalidParameterError
         If a parameter does not fit the data.
     MemoryLimitError
-        If the projected memory exceeds what is available.
+        If the projected memory exceeds the limit.
     """
+    limit = memory_limit_bytes(memory_limit)
+    base = max(LIBRARY_BYTES, resident_bytes() + LOADING_BYTES)
+    room = limit - base
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     decoded = None if n_rows is None else n_rows * row_bytes
-    size = chunk_size(decoded) if chunk_bytes == "auto" else int(chunk_bytes)
+    size = int(chunk_bytes) if chunk_bytes != "auto" else chunk_size(decoded, room // (SHARE * READ_FACTOR * n_threads))
     kind, components, why = choose_sketch(source, sketch, n_components, n_clusters)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_rows = max(n_clusters, min(sample_rows, SAMPLE_BYTES // max(1, row_bytes)))
-    available = available_memory()
-    space = None if assign_space == "auto" else assign_space
-    if space is None and source.n_features is not None:
-        space = choose_space(source.n_features, n_clusters, available)
-    # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
-    clusters_on: Literal["sample", "blocks"] = "sample"
-    if kind == "identity" or (assign_space == "sketch" and kind != "pca"):
-        clusters_on = "blocks"
-    memory = {"chunks": 4 * size}
-    if n_rows is not None:
-        held_rows = n_rows if clusters_on == "blocks" else min(n_rows, sample_rows)
-        memory["blocks"] = held_rows * (8 + block_row_bytes(source, row_bytes, components))
-        memory["row sample"] = 2 * min(n_rows, sample_rows) * row_bytes
-        memory["labels"] = 4 * n_rows
-    width = components if space == "sketch" else source.n_features or components
-    memory["centers"] = CENTER_COPIES * 8 * n_clusters * width
+    sample_bytes = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES)))
+    sample_rows = max(n_clusters, min(sample_rows, sample_bytes // max(1, row_bytes)))
+    chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
+    itemsize = 4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8
+    needs = Needs(
+        n_rows or sample_rows,
+        sample_rows,
+        n_clusters,
+        source.n_features or components,
+        components,
+        n_threads,
+        row_bytes,
+        block_row_bytes(source, row_bytes, components),
+        _float_row_bytes(source, row_bytes),
+        max((chunk.n_bytes for chunk in chunks), default=size),
+        itemsize,
+        kind == "pca",
+    )
+    regime, why_regime = _choose_regime(kind, assign_space)
+    space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
+    memory = needs.stages(regime, space, base)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     plan = Plan(
@@ -161,34 +199,73 @@ def plan_fit(
         2 + refine + counts_first,
         counts_first,
         size,
-        len(source.chunks(size)) if isinstance(source, ChunkedSource) else None,
+        len(chunks) if isinstance(source, ChunkedSource) else None,
         kind,
         components,
         why,
-        clusters_on,
+        regime,
+        why_regime,
         sample_rows,
-        space,
+        space if source.n_features is not None or assign_space != "auto" else None,
         memory,
-        available,
+        limit,
+        base,
+        needs,
     )
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-    if sum(memory.values()) > available:
-        raise MemoryLimitError(
-            f"the fit needs about {_human(sum(memory.values()))} ({plan.lines()[-1][1]}); "
-            "use fewer n_components, or cluster a part of the rows"
-        )
+    if plan.peak_bytes > limit:
+        raise MemoryLimitError(_refusal(plan, needs))
     return plan
 
 
-def chunk_size(decoded_bytes: int | None) -> int:
-    """Decoded bytes of a chunk for a source of so many decoded bytes: the same whatever the machine."""
+def _choose_regime(kind: str, assign_space: Space | Literal["auto"]) -> tuple[Regime, str]:
+    """What k-means runs on, and why."""
+    if kind == "identity":
+        return "blocks", "on all rows, which are kept as they are"
+    if assign_space == "sketch" and kind != "pca":
+        return "blocks", "on all sketched rows, because labels are the sketch's"
+    # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
+    return (
+        "sample",
+        "on the row sample: polished there, and assigned in the original space, all rows would change little",
+    )
+
+
+def _choose_space(needs: Needs, regime: Regime, base: int, limit: int) -> Space:
+    """Where rows are assigned: in the original space wherever the centers fit."""
+    return "original" if max(needs.stages(regime, "original", base).values()) <= limit else "sketch"
+
+
+def _refusal(plan: Plan, needs: Needs) -> str:
+    """Say what does not fit, and what to do."""
+    stage = max(plan.memory, key=lambda name: plan.memory[name])
+    said = (
+        f"the fit of {plan.source} needs about {human_bytes(plan.peak_bytes)} (stage {stage!r}), "
+        f"above the limit of {human_bytes(plan.limit_bytes)}"
+    )
+    if plan.base_bytes >= plan.limit_bytes:
+        return f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries: raise memory_limit"
+    if needs.largest_chunk > 2 * plan.chunk_bytes:
+        return (
+            f"{said}: it is stored in chunks of {human_bytes(needs.largest_chunk)}, which can only be read whole; "
+            "store it in smaller ones, use fewer threads (executor=1), or raise memory_limit"
+        )
+    return f"{said}; raise memory_limit, or use fewer n_components, fewer n_clusters, or a smaller chunk_bytes"
+
+
+def chunk_size(decoded_bytes: int | None, largest: int = LARGEST_CHUNK_BYTES) -> int:
+    """Decoded bytes of a chunk for a source of so many decoded bytes.
+
+    The same whatever the machine, unless a memory limit leaves no room for so `largest` ones.
+    """
+    most = max(SMALLEST_CHUNK_BYTES, min(LARGEST_CHUNK_BYTES, largest))
     if decoded_bytes is None:
-        return LARGEST_CHUNK_BYTES // 2
-    return int(min(LARGEST_CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, decoded_bytes // CHUNKS_WANTED)))
+        return min(most, LARGEST_CHUNK_BYTES // 2)
+    return int(min(most, max(SMALLEST_CHUNK_BYTES, decoded_bytes // CHUNKS_WANTED)))
 
 
 def decoded_row_bytes(source: RowSource) -> int:
@@ -209,70 +286,9 @@ def block_row_bytes(source: RowSource, row_bytes: int, n_components: int) -> int
     return itemsize * n_components
 
 
-def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clusters: int) -> tuple[str, int, str]:
-    """Kind, m, and the reason in words."""
-    d, why = source.n_features, "as asked for"
-    if sketch == "auto":
-        sketch, why = _auto_sketch(source, n_components)
-    if sketch == "identity":
-        if d is None:
-            raise InvalidParameterError(
-                f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
-                "pass n_features with the data, or use another sketch"
-            )
-        if why == "as asked for" and n_components not in ("auto", d):
-            raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
-        return sketch, d, why
-    if sketch == "pca" and source.is_sparse:
-        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
-    if n_components != "auto":
-        return sketch, int(n_components), why
-    if sketch == "pca":
-        return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
-    return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
-
-
-def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
-    """Kind and reason where the choice is ours."""
-    d = source.n_features
-    usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
-    enough = usual if n_components == "auto" else int(n_components)
-    if d is not None and d <= enough:
-        return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
+def _float_row_bytes(source: RowSource, row_bytes: int) -> int:
+    """Bytes of a row as floats of its original features, about; 0 where it need not be converted."""
     if source.is_sparse:
-        return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
-    return "pca", "wide dense rows are clustered by the principal directions of the row sample"
-
-
-def choose_space(n_features: int, n_clusters: int, available_bytes: int) -> Space:
-    """Where rows are assigned: in the original space wherever the centers fit."""
-    centers_bytes = CENTER_COPIES * 8 * n_clusters * n_features
-    return "original" if centers_bytes * CENTERS_SHARE <= available_bytes else "sketch"
-
-
-def available_memory() -> int:
-    """Bytes that this process can still take: the machine's, or what a container leaves."""
-    import psutil
-
-    available = int(psutil.virtual_memory().available)
-    for limit_file, usage_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            with open(limit_file) as limit, open(usage_file) as usage:
-                text = limit.read().strip()
-                if text != "max":
-                    available = min(available, int(text) - int(usage.read()))
-        except OSError:
-            continue  # no such control group: the machine's memory counts
-    return max(0, available)
-
-
-def _human(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+        return 0 if source.dtype == np.float32 else 4 * row_bytes // (4 + source.dtype.itemsize)
+    working = 4 if np.can_cast(source.dtype, np.float32) else 8
+    return 0 if source.dtype in (np.float32, np.float64) else row_bytes // source.dtype.itemsize * working

@@ -341,6 +341,13 @@ def local_executor(executor: Executor) -> Iterator[Executor]:
         yield here
 
 
+def local_threads(executor: Any = "auto") -> int:
+    """Threads of this process that `open_executor` would start for work on rows; 1 for a Dask cluster."""
+    if executor == "auto":
+        return 1 if _active_client() is not None else _thread_count()
+    return max(1, executor) if isinstance(executor, int) else 1
+
+
 def _active_client() -> Any:
     """The Dask client of this process, without importing distributed where nobody did."""
     import sys

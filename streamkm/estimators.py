@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes, plan_fit
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.compute import open_executor
+from streamkm.compute import local_threads, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Settings, run_fit
 from streamkm.model import Metric, Model, Space
@@ -73,6 +73,10 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     assign_space : {"auto", "original", "sketch"}, default="auto"
         Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
         quarter of the memory.
+    memory_limit : "auto", int, float or str, default="auto"
+        Resident memory that this process may take at most: bytes, text like "1 GiB", a share of the machine's or the
+        container's memory like 0.5 or "50%"; "auto": what it holds when the fit begins and 80 % of what is available.
+        Sizes are chosen to keep it; what cannot be done within it is refused before the first read. See `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
@@ -156,6 +160,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         metric: Metric = "euclidean",
         refine: int = 0,
         assign_space: Space | Literal["auto"] = "auto",
+        memory_limit: int | float | str = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
@@ -172,6 +177,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         self.metric = metric
         self.refine = refine
         self.assign_space = assign_space
+        self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
@@ -382,6 +388,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             refine=self.refine,
             assign_space=self.assign_space,
             chunk_bytes=self.chunk_bytes,
+            memory_limit=self.memory_limit,
+            n_threads=local_threads(self.executor),
             weighted=weighted,
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.budget import Plan, available_memory, choose_space
+from streamkm.budget import Plan
 from streamkm.cluster.blocks import Block
 from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums
@@ -23,14 +23,14 @@ from streamkm.cluster.starting import Streams, prefix, search_rows, start_center
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.passes import Sketched, assign_pass, count_pass, sketch_pass
+from streamkm.passes import assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
+from streamkm.projection import pca_rows
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)
 
-PCA_ROWS = 10_000  # of the sample, that directions are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
@@ -73,7 +73,6 @@ class Fit:
         Of the stage that ended the iterations.
     history : tuple of dict
         ``{"stage", "iteration", "inertia"}``; each stage has rows and a space of its own.
-    sketched : Sketched
     view : ndarray or csr_array (at most 5000, m)
         Sketched rows of the sample, and
     view_labels : int32
@@ -86,7 +85,6 @@ class Fit:
     distortion: float | None
     lloyd: LloydResult
     history: tuple[dict[str, Any], ...]
-    sketched: Sketched
     view: Any
     view_labels: NDArray[np.int32]
 
@@ -111,7 +109,7 @@ def run_fit(
             with progress.stage("count", plan.n_chunks) as stage:
                 chunk_rows = count_pass(workers, walk, stage)
         with progress.stage("sketch", plan.n_chunks) as stage:
-            kept = sketch if plan.clusters_on == "blocks" else None
+            kept = sketch if plan.regime == "blocks" else None
             sketched = sketch_pass(workers, walk, kept, rule, weights, chunk_rows, stage)
         check_clusters(settings.n_clusters, sketched.n_valid)
         with progress.stage("seed"):
@@ -120,7 +118,7 @@ def run_fit(
             blocks = sketched.blocks or LocalBlocks.of(here, sampled)
             n_searched = search_rows(settings.n_clusters)
             start = _start(here, prefix(sampled, n_searched), sketch, sketched.n_features, settings, streams)
-        space = plan.assign_space or choose_space(sketched.n_features, settings.n_clusters, available_memory())
+        space = plan.space_for(sketched.n_features)
         polished = space == "original" and not isinstance(sketch, IdentitySketch)
         with progress.stage("lloyd", settings.max_iter, "steps") as stage:
             record = _recorder(history, "lloyd", stage.advance)
@@ -140,6 +138,9 @@ def run_fit(
                         here, sketched.sample, centers, max_iter=settings.max_iter, tol=settings.tol, on_step=record
                     )
                 model = replace(model, centers=result.centers)
+        look = _Look.of(sketched.sample, sampled, n_searched)
+        sketched = replace(sketched, blocks=None, sample=look.sample)  # the passes to come need the memory
+        del sampled, blocks
         with progress.stage("assign", len(sketched.chunk_rows)) as stage:
             assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
         for index in range(1, settings.refine + 1):
@@ -147,12 +148,24 @@ def run_fit(
             with progress.stage(f"refine-{index}", len(sketched.chunk_rows)) as stage:
                 assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
                 history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
-        sample_labels = assigned.labels[sketched.sample.rows]
-        distortion = _distortion(
-            here, sketched.sample.first(n_searched), prefix(sampled, n_searched), model, assigned.totals, sample_labels
-        )
-    view, view_labels = sampled.X[:VIEW_ROWS], sample_labels[:VIEW_ROWS]
-    return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), sketched, view, view_labels)
+        labels = assigned.labels[look.sample.rows]
+        distortion = _distortion(here, look, model, assigned.totals, labels)
+    view = look.sketched.X[:VIEW_ROWS]
+    return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), view, labels[:VIEW_ROWS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The first sampled rows, original and sketched: kept to be looked at when the labels are known."""
+
+    sample: Sample
+    sketched: Block
+
+    @classmethod
+    def of(cls, sample: Sample, sketched: Block, n_rows: int) -> _Look:
+        """Copies: views would keep the whole sample."""
+        few, block = sample.first(n_rows), prefix(sketched, n_rows)
+        return cls(replace(few, X=few.X.copy()), Block(block.X.copy(), block.d2norms.copy(), block.weights.copy()))
 
 
 def make_sketch(plan: Plan, seed: np.random.SeedSequence) -> Sketch | None:
@@ -181,8 +194,8 @@ def _word(seed: np.random.SeedSequence) -> int:
 
 def fit_sketch(plan: Plan, sample: Sample, seed: np.random.SeedSequence) -> Sketch:
     """The sketch that is found on the row sample."""
-    m = min(plan.n_components, *sample.X[:PCA_ROWS].shape)
-    return PCASketch.fit(sample.X[:PCA_ROWS], m, random_state=_word(seed) & 0xFFFFFFFF)
+    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)]
+    return PCASketch.fit(rows, min(plan.n_components, *rows.shape), random_state=_word(seed) & 0xFFFFFFFF)
 
 
 def _start(
@@ -219,14 +232,7 @@ def _recorder(history: list[dict[str, Any]], stage: str, advance: Callable[[floa
     return record
 
 
-def _distortion(
-    here: Executor,
-    sample: Sample,
-    sampled: Block,
-    model: Model,
-    totals: Totals,
-    labels: NDArray[np.int32],
-) -> float | None:
+def _distortion(here: Executor, look: _Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
     """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
 
     What all clusterings lose alike when rows are projected is no distortion: for principal directions the objective is
@@ -248,7 +254,7 @@ def _distortion(
     n_clusters = len(model.centers)
     within = [
         _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
-        for block in (sample.original_block(), sampled)
+        for block in (look.sample.original_block(), look.sketched)
     ]
     return within[1] / within[0] if within[0] > 0 else 1.0
 

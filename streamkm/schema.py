@@ -30,6 +30,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "max_iter": int,
     "tol": float,
     "refine": int,
+    "memory_limit": int | float | str,
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],
     "progress": bool | Literal["auto"],

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKMeans, budget
+from streamkm import StreamKMeans, budget, limits
 from streamkm.budget import plan_fit
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.limits import memory_limit_bytes
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 
@@ -42,14 +43,9 @@ class UnreadSource(ChunkedSource):
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch):
-    """A machine with 8 GiB, whatever this one has."""
-
-    def set_available(n_bytes):
-        monkeypatch.setattr(budget, "available_memory", lambda: n_bytes)
-
-    set_available(8 * GIB)
-    return set_available
+def fresh_process(monkeypatch):
+    """A process that holds the libraries alone, whatever this one has."""
+    monkeypatch.setattr(budget, "resident_bytes", lambda: 0)
 
 
 def plan(source, **changed):
@@ -60,6 +56,8 @@ def plan(source, **changed):
         "refine": 0,
         "assign_space": "auto",
         "chunk_bytes": "auto",
+        "memory_limit": 8 * GIB,
+        "n_threads": 2,
     }
     return plan_fit(source, **{**parameters, **changed})
 
@@ -113,12 +111,11 @@ def test_passes(refine):
 
 
 @pytest.mark.parametrize("n_rows", [10, 10_000, 1_000_000])
-def test_chunks_depend_on_the_data_alone(n_rows, memory):
+def test_chunks_depend_on_the_data_alone(n_rows):
     source = UnreadSource(n_rows, 100)
     got = plan(source)
     assert got.n_chunks == len(source.chunks(got.chunk_bytes))
-    memory(1 << 50)
-    assert plan(source, n_clusters=3).chunk_bytes == got.chunk_bytes
+    assert plan(source, n_clusters=3, memory_limit=1 << 50, n_threads=8).chunk_bytes == got.chunk_bytes
     assert got.chunk_bytes <= 64 << 20
     assert plan(source, chunk_bytes=12_345).chunk_bytes == 12_345
 
@@ -128,42 +125,77 @@ def test_work_is_shared_even_where_the_data_are_few():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_refuses_what_does_not_fit_before_reading(sparse, memory):
+@pytest.mark.parametrize("space", ["original", "sketch"])
+def test_refuses_what_does_not_fit_before_reading(sparse, space):
     source = UnreadSource(1_000_000, 10_000, sparse=sparse)
-    needed = sum(plan_bytes(source, memory).values())
-    memory(needed - 1)
-    with pytest.raises(MemoryLimitError, match=r"needs about .*[GM]iB.*fewer n_components") as caught:
-        plan(source, assign_space="sketch")
+    fixed = {"assign_space": space, "chunk_bytes": 1 << 20, "n_clusters": 5000}
+    needed = plan(source, memory_limit=1 << 60, **fixed).peak_bytes
+    assert plan(source, memory_limit=needed, **fixed).limit_bytes == needed
+    with pytest.raises(
+        MemoryLimitError, match=r"unread needs about .*[GM]iB.*stage.*limit of.*raise memory_limit"
+    ) as caught:
+        plan(source, memory_limit=needed // 2, **fixed)
     assert isinstance(caught.value, MemoryError)
-    memory(needed)
-    assert plan(source, assign_space="sketch").available_bytes == needed
 
 
-def plan_bytes(source, memory):
-    memory(1 << 60)
-    return plan(source, assign_space="sketch").memory
+def test_a_limit_below_the_libraries_says_so():
+    with pytest.raises(MemoryLimitError, match=r"300\.0 MiB of it are this process and its libraries"):
+        plan(UnreadSource(1000, 20), memory_limit="100 MB")
+
+
+def test_one_storage_chunk_above_the_limit_is_refused_by_name():
+    class OneChunk(UnreadSource):
+        name = "x.h5:/X"
+
+        def chunks(self, target_bytes):
+            return (Chunk(0, 0, 0, self.n_rows, self.n_rows * self.n_features * 8),)
+
+    with pytest.raises(
+        MemoryLimitError, match=r"x\.h5:/X .*stored in chunks of 7\.5 GiB, which can only be read whole"
+    ):
+        plan(OneChunk(1_000_000, 1000, dtype=np.float64), memory_limit="1 GiB")
+
+
+def test_sizes_shrink_with_the_limit_before_anything_is_refused():
+    for source in (UnreadSource(10_000_000, 784, dtype=np.uint8), UnreadSource(10_000_000, 50_000, sparse=True)):
+        wide, narrow = plan(source), plan(source, memory_limit="512 MiB")
+        assert narrow.peak_bytes <= narrow.limit_bytes == 512 << 20
+        assert narrow.chunk_bytes < wide.chunk_bytes
+        assert narrow.sample_rows < wide.sample_rows
+
+
+def test_memory_does_not_grow_with_the_rows_where_a_sample_is_clustered():
+    few, many = (plan(UnreadSource(n, 1000, dtype=np.uint8)) for n in (1_000_000, 10_000_000))
+    assert many.regime == few.regime == "sample"
+    assert many.peak_bytes - few.peak_bytes <= 12 * 9_000_000  # labels, and 8 bytes in flight
 
 
 def test_projection_covers_what_must_be_held():
     n, d, k = 1_000_000, 400, 100
     got = plan(UnreadSource(n, d), n_clusters=k)
-    assert got.memory["blocks"] >= n * d * 4
-    assert got.memory["labels"] >= n * 4
-    assert got.memory["centers"] >= 2 * k * d * 8
-    assert got.memory["chunks"] >= got.chunk_bytes
+    assert got.regime == "blocks"
+    assert got.memory["cluster"] >= n * d * 4 + 2 * k * d * 8
+    assert got.memory["assign"] >= n * 4 + 2 * k * d * 8 + got.chunk_bytes
+    assert got.memory["sketch"] >= got.memory["cluster"] * 0.5
     wide = plan(UnreadSource(n, d, dtype=np.float64), n_clusters=k)
-    assert wide.memory["blocks"] >= n * d * 8
+    assert wide.memory["cluster"] >= n * d * 8
 
 
-def test_centers_that_do_not_fit_are_kept_in_the_sketch(memory):
+def test_centers_that_do_not_fit_are_kept_in_the_sketch():
     source = UnreadSource(1000, 1_000_000, sparse=True)
     assert plan(source, n_clusters=10).assign_space == "original"
     got = plan(source, n_clusters=1000)
     assert got.assign_space == "sketch"
-    assert got.memory["centers"] < GIB
+    assert got.peak_bytes < GIB
     assert plan(source, n_clusters=10, assign_space="sketch").assign_space == "sketch"
-    memory(1 << 50)
-    assert plan(source, n_clusters=1000).assign_space == "original"
+    assert plan(source, n_clusters=1000, memory_limit=1 << 50).assign_space == "original"
+
+
+def test_space_is_settled_when_the_features_are_known(tmp_path):
+    (tmp_path / "x.svm").write_text("1 1:1 5:2\n0 2:3\n")
+    got = plan(open_source(tmp_path / "x.svm"), n_clusters=2)
+    assert got.space_for(5) == "original"
+    assert got.space_for(1 << 30) == "sketch"
 
 
 def test_sample_holds_many_rows_of_a_cluster_but_not_all_memory():
@@ -194,7 +226,7 @@ def test_lines_and_values_for_people_and_machines():
     assert text["passes"] == "3"
     assert "20" in text["features"]
     assert "identity" in text["sketch"]
-    assert "available" in text["memory"]
+    assert "at the peak, of 8.0 GiB" in text["memory"]
     assert json.loads(json.dumps(got.to_dict()))["n_components"] == 20
 
 
@@ -203,12 +235,54 @@ def test_estimator_plans_what_it_does():
     estimator = StreamKMeans(3, refine=1, random_state=0)
     planned = estimator.plan(X)
     estimator.fit(X)
-    assert planned == estimator.plan_
+    assert {**planned.to_dict(), "limit_bytes": 0} == {**estimator.plan_.to_dict(), "limit_bytes": 0}
     assert planned.n_components == estimator.n_components_ == estimator.sketch_.n_components
     assert planned.passes == estimator.n_passes_
 
 
-def test_estimator_refuses_before_reading(memory):
-    memory(1000)
+def test_estimator_refuses_before_reading():
     with pytest.raises(MemoryLimitError):
-        StreamKMeans(3).fit(UnreadSource(1000, 20))
+        StreamKMeans(3, memory_limit="1 MB").fit(UnreadSource(1000, 20))
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [
+        (12345, 12345),
+        ("1 GiB", GIB),
+        ("1.5GB", 1_500_000_000),
+        ("500 mib", 500 << 20),
+        ("1000", 1000),
+        ("2 TB", 2 * 10**12),
+    ],
+)
+def test_limits_in_bytes(limit, wanted):
+    assert memory_limit_bytes(limit) == wanted
+
+
+def test_limits_as_shares(monkeypatch):
+    monkeypatch.setattr(limits, "total_memory", lambda: 1000)
+    monkeypatch.setattr(limits, "available_memory", lambda: 500)
+    monkeypatch.setattr(limits, "resident_bytes", lambda: 7)
+    assert memory_limit_bytes(0.25) == memory_limit_bytes("25%") == 250
+    assert memory_limit_bytes(1.0) == 1000
+    assert memory_limit_bytes("auto") == 7 + 400
+
+
+@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
+def test_other_limits_are_refused(limit):
+    with pytest.raises(InvalidParameterError, match=r"memory_limit=.*needed"):
+        memory_limit_bytes(limit)
+
+
+def test_a_containers_limit_counts(monkeypatch, tmp_path):
+    (tmp_path / "max").write_text("1000000\n")
+    (tmp_path / "current").write_text("400000\n")
+    monkeypatch.setattr(limits, "_CONTAINERS", ((str(tmp_path / "max"), str(tmp_path / "current")),))
+    assert limits.total_memory() == 1_000_000
+    assert limits.available_memory() == 600_000
+    (tmp_path / "max").write_text("max\n")
+    assert limits.total_memory() > 1_000_000

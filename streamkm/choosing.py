@@ -1,0 +1,49 @@
+"""Which sketch, and how many components, where the caller leaves it open; with the reason in words.
+
+Pure functions of the source's description. May import sources, errors and below.
+"""
+
+from __future__ import annotations
+
+from streamkm.errors import InvalidParameterError
+from streamkm.sources.base import RowSource
+
+DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
+SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
+DENSE_COMPONENTS = 256
+PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more clusters than that
+
+
+def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clusters: int) -> tuple[str, int, str]:
+    """Kind, m, and the reason in words."""
+    d, why = source.n_features, "as asked for"
+    if sketch == "auto":
+        sketch, why = _auto_sketch(source, n_components)
+    if sketch == "identity":
+        if d is None:
+            raise InvalidParameterError(
+                f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
+                "pass n_features with the data, or use another sketch"
+            )
+        if why == "as asked for" and n_components not in ("auto", d):
+            raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
+        return sketch, d, why
+    if sketch == "pca" and source.is_sparse:
+        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
+    if n_components != "auto":
+        return sketch, int(n_components), why
+    if sketch == "pca":
+        return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
+    return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
+
+
+def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
+    """Kind and reason where the choice is ours."""
+    d = source.n_features
+    usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
+    enough = usual if n_components == "auto" else int(n_components)
+    if d is not None and d <= enough:
+        return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
+    if source.is_sparse:
+        return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
+    return "pca", "wide dense rows are clustered by the principal directions of the row sample"

@@ -1,0 +1,99 @@
+"""Memory that this process may take: what a limit means, what the machine or a container leaves.
+
+May import errors.
+"""
+
+from __future__ import annotations
+
+import re
+from numbers import Integral
+from typing import Any
+
+from streamkm.errors import InvalidParameterError
+
+AUTO_SHARE = 0.8  # of what is available, beyond what the process holds already
+_POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
+_CONTAINERS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def memory_limit_bytes(limit: Any) -> int:
+    """Resident bytes that this process may take at most.
+
+    Parameters
+    ----------
+    limit : "auto", int, float or str
+        "auto": what the process holds now and 80 % of what is available. An int: bytes. A float up to 1, or text like
+        "50%": a share of the machine's memory, or of the container's limit. Text like "1 GiB" or "500 MB": that much.
+
+    Raises
+    ------
+    InvalidParameterError
+        For anything else.
+    """
+    if isinstance(limit, str) and limit == "auto":
+        return resident_bytes() + int(AUTO_SHARE * available_memory())
+    if isinstance(limit, int | Integral) and type(limit) is not bool and int(limit) > 0:
+        return int(limit)
+    if isinstance(limit, float) and 0 < float(limit) <= 1:
+        return int(float(limit) * total_memory())
+    found = _TEXT.fullmatch(str(limit)) if isinstance(limit, str) else None
+    if found is not None and float(found[1]) > 0:
+        if found[3] is None:
+            unit = (found[2] or "").upper()
+            base = 1024 if unit.endswith("I") else 1000
+            return int(float(found[1]) * (base ** _POWERS[unit[0]] if unit else 1))
+        if float(found[1]) <= 100:
+            return int(float(found[1]) / 100 * total_memory())
+    raise InvalidParameterError(
+        f'memory_limit={limit!r}; needed: "auto", bytes, a share like 0.5 or "50%", or text like "1 GiB"'
+    )
+
+
+def resident_bytes() -> int:
+    """Bytes of memory that this process holds now."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def total_memory() -> int:
+    """Bytes of the machine, or of the container's limit."""
+    import psutil
+
+    return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _containers())])
+
+
+def available_memory() -> int:
+    """Bytes that this process can still take: the machine's, or what a container leaves."""
+    import psutil
+
+    left = [limit - usage for limit, usage in _containers()]
+    return max(0, min([int(psutil.virtual_memory().available), *left]))
+
+
+def human_bytes(n_bytes: float) -> str:
+    """Bytes for people: ``1.5 GiB``."""
+    size = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _containers() -> list[tuple[int, int]]:
+    """Limits and usages of the control groups that this process is in, for those that have a limit."""
+    found = []
+    for limit_file, usage_file in _CONTAINERS:
+        try:
+            with open(limit_file) as limit, open(usage_file) as usage:
+                text = limit.read().strip()
+                if text != "max":
+                    found.append((int(text), int(usage.read())))
+        except OSError:
+            continue  # no such control group: the machine's memory counts
+    return found

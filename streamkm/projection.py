@@ -1,0 +1,88 @@
+"""Resident memory of a fit, projected stage by stage from sizes.
+
+Pure arithmetic; what stands for the libraries and for readers was measured. May import model and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from streamkm.kernels.lanes import LANES
+from streamkm.model import Space
+
+Regime: TypeAlias = Literal["sample", "blocks"]
+MIB = 1 << 20
+PCA_ROWS = 10_000  # of the sample, that directions are found on,
+PCA_BYTES = 256 * MIB  # and what they may take in float64
+
+LIBRARY_BYTES = 300 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
+LOADING_BYTES = 64 * MIB  # of these, what may not be loaded yet when the fit begins
+READ_FACTOR, READ_BYTES = 3, 16 * MIB  # a thread that reads: decoders' buffers and threads, times and beyond its chunk
+CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
+IN_FLIGHT = 3  # sums of centers joined, waiting, and being returned, beyond one for each thread
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Sizes that the projection is made of.
+
+    Attributes
+    ----------
+    n_rows, sample_rows, n_clusters, n_features, n_components, n_threads : int
+    row_bytes, block_row_bytes : int
+        Of a row as read, and as sketched.
+    sample_floats : int
+        Bytes of a sampled row in its original features as floats, where it has to be converted; else 0.
+    largest_chunk : int
+        Decoded bytes of the largest chunk.
+    itemsize : int
+        Of products with centers.
+    fitted : bool
+        Whether the sketch is found on sampled rows.
+    """
+
+    n_rows: int
+    sample_rows: int
+    n_clusters: int
+    n_features: int
+    n_components: int
+    n_threads: int
+    row_bytes: int
+    block_row_bytes: int
+    sample_floats: int
+    largest_chunk: int
+    itemsize: int
+    fitted: bool
+
+    def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
+        """Resident bytes of each stage at its peak."""
+        reading = self.n_threads * (READ_FACTOR * self.largest_chunk + READ_BYTES)
+        kept = min(self.n_rows, self.sample_rows)
+        sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
+        blocks = self.n_rows * (8 + self.block_row_bytes) if regime == "blocks" else 0
+        fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features if self.fitted else 0
+        stages = {
+            "sketch": reading + int(CANDIDATES * sample) + blocks,
+            "cluster": sample + sketched + blocks + max(fitting, self.steps(self.n_components)),
+        }
+        if space == "original" and self.n_components != self.n_features:
+            floats = kept * self.sample_floats if kept == self.n_rows else 0
+            stages["polish"] = sample + sketched + floats + self.steps(self.n_features)
+        width = self.n_features if space == "original" else self.n_components
+        states = (self.n_threads + IN_FLIGHT) * 8 * self.n_clusters * width
+        stages["assign"] = blocks + reading + 12 * self.n_rows + states + self.table(width)
+        return {name: base + size for name, size in stages.items()}
+
+    def table(self, width: int) -> int:
+        """Bytes of centers laid out for kernels."""
+        return width * self.itemsize * -(-self.n_clusters // LANES) * LANES
+
+    def steps(self, width: int) -> int:
+        """Bytes of a Lloyd step beside its rows: centers, sums, means, and the table."""
+        return 4 * 8 * self.n_clusters * width + self.table(width)
+
+
+def pca_rows(n_features: int, n_components: int) -> int:
+    """Sampled rows that directions are found on."""
+    return max(n_components, min(PCA_ROWS, PCA_BYTES // (8 * n_features)))
