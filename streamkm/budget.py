@@ -16,6 +16,7 @@ from streamkm.errors import InvalidInputError, MemoryLimitError
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, READ_FACTOR, Needs, Regime
+from streamkm.sketches import IdentitySketch, PCASketch
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
@@ -166,7 +167,10 @@ def plan_fit(
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     decoded = None if n_rows is None else n_rows * row_bytes
     size = int(chunk_bytes) if chunk_bytes != "auto" else chunk_size(decoded, room // (SHARE * READ_FACTOR * n_threads))
+    once = not source.replayable
     kind, components, why = choose_sketch(source, sketch, n_components, n_clusters)
+    if once:
+        _check_once(source, kind, assign_space, refine)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_bytes = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES)))
     sample_rows = max(n_clusters, min(sample_rows, sample_bytes // max(1, row_bytes)))
@@ -186,7 +190,10 @@ def plan_fit(
         itemsize,
         kind == "pca",
     )
-    regime, why_regime = _choose_regime(kind, assign_space)
+    regime, why_regime = _choose_regime(kind, "sketch" if once else assign_space)
+    if once:
+        assign_space = "original" if kind == IdentitySketch.kind else "sketch"
+        why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
     space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
     memory = needs.stages(regime, space, base)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
@@ -196,7 +203,7 @@ def plan_fit(
         n_rows,
         source.n_features,
         source.n_bytes,
-        2 + refine + counts_first,
+        1 if once else 2 + refine + counts_first,
         counts_first,
         size,
         len(chunks) if isinstance(source, ChunkedSource) else None,
@@ -212,14 +219,24 @@ def plan_fit(
         base,
         needs,
     )
-    if not source.replayable:
-        raise InvalidInputError(
-            f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
-            "pass a list of chunks, or a function that returns a fresh iterator"
-        )
     if plan.peak_bytes > limit:
         raise MemoryLimitError(_refusal(plan, needs))
     return plan
+
+
+def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) -> None:
+    """Refuse what one pass cannot give."""
+    refused = {
+        f"refine={refine}": refine > 0,
+        'assign_space="original"': assign_space == "original" and kind != IdentitySketch.kind,
+        f'sketch="{kind}"': kind == PCASketch.kind,
+    }
+    for parameter, given in refused.items():
+        if given:
+            raise InvalidInputError(
+                f"{source.name} can be walked once only, and {parameter} needs another pass; "
+                "pass a list of chunks, or a function that returns a fresh iterator"
+            )
 
 
 def _choose_regime(kind: str, assign_space: Space | Literal["auto"]) -> tuple[Regime, str]:

@@ -22,8 +22,8 @@ from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError
-from streamkm.model import Model
-from streamkm.passes import assign_pass, count_pass, sketch_pass
+from streamkm.model import Model, Space
+from streamkm.passes import Sketched, assign_blocks, assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.projection import pca_rows
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
@@ -102,7 +102,6 @@ def run_fit(
     streams = _named_streams(settings.seeds)
     sketch = make_sketch(plan, streams["sketch"])
     rule = SampleRule.of(plan.sample_rows, _word(streams["sample"]), walk.source.estimated_rows, weights)
-    history: list[dict[str, Any]] = []
     with open_executor(executor) as workers, local_executor(workers) as here:
         chunk_rows = None
         if plan.counts_first:
@@ -112,46 +111,81 @@ def run_fit(
             kept = sketch if plan.regime == "blocks" else None
             sketched = sketch_pass(workers, walk, kept, rule, weights, chunk_rows, stage)
         check_clusters(settings.n_clusters, sketched.n_valid)
-        with progress.stage("seed"):
-            sketch = sketch or fit_sketch(plan, sketched.sample, streams["sketch"])
-            sampled = sketched.sample.block(here, sketch)
+        sketch = sketch or fit_sketch(plan, sketched.sample, streams["sketch"])
+        found = _cluster(here, sketched, sketch, plan, settings, streams, progress)
+        model = Model(found.result.centers, sketched.n_features, walk.metric, found.space, sketch)
+        if sketched.blocks is not None and not walk.source.replayable:
+            with progress.stage("label", len(sketched.blocks.handles)) as stage:
+                assigned = assign_blocks(sketched, sketched.blocks, model, stage)
+        else:
+            chunk_rows = sketched.chunk_rows
+            del sketched  # the passes to come need the memory
+            with progress.stage("assign", len(chunk_rows)) as stage:
+                assigned = assign_pass(workers, walk, model, weights, chunk_rows, stage)
+            for index in range(1, settings.refine + 1):
+                model = replace(model, centers=assigned.totals.means(fallback=model.centers))
+                with progress.stage(f"refine-{index}", len(chunk_rows)) as stage:
+                    assigned = assign_pass(workers, walk, model, weights, chunk_rows, stage)
+                    found.history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
+        labels = assigned.labels[found.look.sample.rows]
+        distortion = _distortion(here, found.look, model, assigned.totals, labels)
+    view = found.look.sketched.X[:VIEW_ROWS]
+    return Fit(
+        model,
+        assigned.labels,
+        assigned.totals,
+        distortion,
+        found.result,
+        tuple(found.history),
+        view,
+        labels[:VIEW_ROWS],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Clustered:
+    """Centers for the assignment, in `space`, how they came about, and what is kept to look at."""
+
+    result: LloydResult
+    space: Space
+    history: list[dict[str, Any]]
+    look: _Look
+
+
+def _cluster(
+    here: Executor,
+    sketched: Sketched,
+    sketch: Sketch,
+    plan: Plan,
+    settings: Settings,
+    streams: dict[str, np.random.SeedSequence],
+    progress: Progress,
+) -> _Clustered:
+    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
+    history: list[dict[str, Any]] = []
+    sample = sketched.sample
+    n_searched = search_rows(settings.n_clusters)
+    space = plan.space_for(sketched.n_features)
+    polished = space == "original" and not isinstance(sketch, IdentitySketch)
+    with progress.stage("seed"):
+        sampled = sample.block(here, sketch)
+        start = _start(here, prefix(sampled, n_searched), sketch, sketched.n_features, settings, streams)
+    with progress.stage("lloyd", settings.max_iter, "steps") as stage:
+        if polished and not isinstance(sketch, PCASketch):
+            result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
+        else:
             blocks = sketched.blocks or LocalBlocks.of(here, sampled)
-            n_searched = search_rows(settings.n_clusters)
-            start = _start(here, prefix(sampled, n_searched), sketch, sketched.n_features, settings, streams)
-        space = plan.space_for(sketched.n_features)
-        polished = space == "original" and not isinstance(sketch, IdentitySketch)
-        with progress.stage("lloyd", settings.max_iter, "steps") as stage:
             record = _recorder(history, "lloyd", stage.advance)
-            if polished and not isinstance(sketch, PCASketch):
-                result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
+            result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=record)
+    if polished:
+        with progress.stage("polish", None, "steps") as stage:
+            centers = original_centers(here, sample, sampled, result.centers)
+            if isinstance(sketch, PCASketch) and not sample.complete:
+                result = replace(result, centers=centers)  # already iterated on these rows
             else:
-                result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=record)
-        model = Model(result.centers, sketched.n_features, walk.metric, space, sketch)
-        if polished:
-            with progress.stage("polish", None, "steps") as stage:
-                centers = original_centers(here, sketched.sample, sampled, result.centers)
-                if isinstance(sketch, PCASketch) and not sketched.sample.complete:
-                    result = replace(result, centers=centers)  # already iterated on these rows
-                else:
-                    record = _recorder(history, "polish", stage.advance)
-                    result = polish(
-                        here, sketched.sample, centers, max_iter=settings.max_iter, tol=settings.tol, on_step=record
-                    )
-                model = replace(model, centers=result.centers)
-        look = _Look.of(sketched.sample, sampled, n_searched)
-        sketched = replace(sketched, blocks=None, sample=look.sample)  # the passes to come need the memory
-        del sampled, blocks
-        with progress.stage("assign", len(sketched.chunk_rows)) as stage:
-            assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
-        for index in range(1, settings.refine + 1):
-            model = replace(model, centers=assigned.totals.means(fallback=model.centers))
-            with progress.stage(f"refine-{index}", len(sketched.chunk_rows)) as stage:
-                assigned = assign_pass(workers, walk, model, weights, sketched.chunk_rows, stage)
-                history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
-        labels = assigned.labels[look.sample.rows]
-        distortion = _distortion(here, look, model, assigned.totals, labels)
-    view = look.sketched.X[:VIEW_ROWS]
-    return Fit(model, assigned.labels, assigned.totals, distortion, result, tuple(history), view, labels[:VIEW_ROWS])
+                record = _recorder(history, "polish", stage.advance)
+                result = polish(here, sample, centers, max_iter=settings.max_iter, tol=settings.tol, on_step=record)
+    return _Clustered(result, space, history, _Look.of(sample, sampled, n_searched))
 
 
 @dataclass(frozen=True, slots=True)

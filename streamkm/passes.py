@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
-from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals
+from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
@@ -35,6 +35,8 @@ class Sketched:
     sample : Sample
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
+    kept : tuple of (int64 (v,) or None)
+        Which rows of each chunk are valid; None: all.
     n_features : int
         d, as the source says, or the widest row seen.
     n_valid : int
@@ -44,6 +46,7 @@ class Sketched:
     blocks: Blocks | None
     sample: Sample
     chunk_rows: NDArray[np.int64]
+    kept: tuple[NDArray[np.int64] | None, ...]
     n_features: int
     n_valid: int
 
@@ -110,7 +113,8 @@ def sketch_pass(
             float(sum(info.total_d2norm for info in filled)),
         )
     n_read = np.array([info.n_read for info in infos], np.int64)
-    return Sketched(blocks, sample, n_read, n_features, sum(info.n_valid for info in filled))
+    kept = tuple(info.kept for info in infos)
+    return Sketched(blocks, sample, n_read, kept, n_features, sum(info.n_valid for info in filled))
 
 
 def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64]:
@@ -153,6 +157,7 @@ class _Info:
     """The small part of a sketched chunk: rows read, valid ones, those of positive weight, features, and totals."""
 
     n_read: int
+    kept: NDArray[np.int64] | None
     n_valid: int
     n_counted: int
     width: int
@@ -171,11 +176,11 @@ def _sketch_item(
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
     candidates = rule.candidates(rows.X, rows.places, numbers, weights)
     if sketch is None:
-        return None, (_Info(rows.n_read, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0), candidates)
+        return None, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0), candidates)
     sketched = as_block_matrix(sketch.apply(rows.X))
     block = Block(sketched, sketched_d2norms(sketched), weights)
     totals = (block.total_weight(), block.total_d2norm())
-    return block, (_Info(rows.n_read, n_valid, n_counted, width, sketched.dtype, *totals), candidates)
+    return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates)
 
 
 def _fit_item(
@@ -286,6 +291,35 @@ def _assign_item(
     d2 = rows.d2norms if _by_norms(walk, model) else row_d2(X, labels, table.centers)
     gathered = float(weights @ d2) if len(weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
+
+
+def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
+    """Label the sketched rows that were kept: what there is for rows that can be walked once only."""
+    labels = np.full(int(sketched.chunk_rows.sum()), -1, np.int32)
+    ends = np.cumsum(sketched.chunk_rows)
+    chunks = zip(ends - sketched.chunk_rows, ends, sketched.kept, strict=True)
+    filled = ((start, stop, kept) for start, stop, kept in chunks if (stop - start if kept is None else len(kept)))
+
+    def take(part: NDArray[np.int32]) -> None:
+        start, stop, kept = next(filled)
+        labels[start:stop][slice(None) if kept is None else kept] = part
+        stage.advance()
+
+    table = blocks.executor.share(CenterTable.build(model.centers, blocks.dtype))
+    totals = blocks.executor.fold(
+        stage.name, _assign_block, join_totals, blocks.handles, len(blocks.handles), table, on_output=take
+    )
+    return Assigned(labels, totals)
+
+
+def _assign_block(state: Totals | None, block: Block, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
+    X = merged(block.X)
+    labels, _, _ = table.nearest(X)
+    totals = Totals.zeros(*table.centers.shape) if state is None else state
+    add_rows(X, block.weights, labels, totals.sums, totals.counts)
+    d2 = row_d2(X, labels, table.centers)
+    gathered = float(block.weights @ d2) if len(block.weights) else float(d2.sum())
+    return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 
 def map_rows(

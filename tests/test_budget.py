@@ -205,9 +205,18 @@ def test_sample_holds_many_rows_of_a_cluster_but_not_all_memory():
     assert 50 <= wide.sample_rows <= GIB // (100_000 * 4)
 
 
-def test_a_stream_that_cannot_be_replayed_is_refused():
-    with pytest.raises(InvalidInputError, match="once only"):
-        plan(open_source(iter([np.zeros((3, 2))])))
+def test_a_stream_that_cannot_be_replayed_gets_one_pass():
+    def once(d=2):
+        return open_source(iter([np.zeros((3, d))]))
+
+    got = plan(once())
+    assert (got.passes, got.regime, got.assign_space, got.sketch) == (1, "blocks", "original", "identity")
+    wide = plan(once(5000))
+    assert (wide.passes, wide.regime, wide.assign_space, wide.sketch) == (1, "blocks", "sketch", "countsketch")
+    assert "walked once only" in wide.why_regime
+    for impossible in ({"refine": 1}, {"sketch": "pca"}, {"assign_space": "original"}):
+        with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
+            plan(once(5000), **impossible)
     assert plan(open_source(lambda: iter([np.zeros((3, 2))]))).n_rows is None
 
 

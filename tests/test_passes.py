@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import StreamKMeans
 from streamkm.errors import InvalidInputError
@@ -258,7 +259,7 @@ def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
         kmeans().fit(Ending(X), sample_weight=weights)
 
 
-def test_an_iterator_is_refused_before_it_is_read():
+def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough():
     drawn = []
 
     def chunks():
@@ -267,8 +268,40 @@ def test_an_iterator_is_refused_before_it_is_read():
             yield np.ones((4, 2))
 
     with pytest.raises(InvalidInputError, match="once only"):
-        kmeans().fit(chunks())
+        kmeans(refine=1).fit(chunks())
     assert len(drawn) <= 1  # a look at its kind
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_iterator_is_clustered_in_one_pass(sparse, weighted):
+    X, y = groups(dtype=np.float32)
+    X = sp.csr_array(X) if sparse else X
+    weights = np.linspace(0.5, 2, X.shape[0]) if weighted else None
+    once = kmeans().fit((X[i : i + 30] for i in range(0, X.shape[0], 30)), sample_weight=weights)
+    twice = kmeans().fit(X, sample_weight=weights)
+    assert (once.n_passes_, twice.n_passes_) == (1, 2)
+    assert normalized_mutual_info_score(y, once.labels_) == 1
+    np.testing.assert_allclose(once.inertia_, twice.inertia_, rtol=1e-6)
+    np.testing.assert_array_equal(once.labels_, once.predict(X))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_wide_rows_that_are_seen_once_get_the_sketchs_labels(sparse):
+    X, _ = groups(dtype=np.float32)
+    X = np.pad(X, ((0, 0), (0, 5000)))
+    X[7, 3] = np.nan
+    X = sp.csr_array(X) if sparse else X
+    chunks = (X[i : i + 30] for i in range(0, X.shape[0], 30))
+    once = kmeans(on_invalid="skip", n_components=64).fit(chunks)
+    assert (once.n_passes_, once.assign_space_, once.cluster_centers_.shape[1]) == (1, "sketch", 64)
+    assert once.labels_[7] == -1
+    np.testing.assert_array_equal(once.labels_, once.predict(X))
+    valid = np.arange(X.shape[0]) != 7
+    sketched = once.sketch_.apply(X[valid])
+    sketched = sketched.toarray() if sparse and sp.issparse(sketched) else sketched
+    d2 = ((sketched - once.cluster_centers_[once.labels_[valid]]) ** 2).sum()
+    np.testing.assert_allclose(once.inertia_, d2, rtol=1e-5)
 
 
 # ---- invalid rows
