@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels.lanes import LANES
-from streamkm.matrices import Matrix, as_working, working_dtype
+from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
@@ -89,7 +89,7 @@ class CenterTable:
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
         shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
-        table = np.zeros((n_components, padded), dtype)
+        table = aligned_zeros((n_components, padded), dtype)
         exact = np.empty(n_clusters)
         kernels.lay_out(np.ascontiguousarray(centers), shift, table, exact)
         bias = np.full(padded, np.inf, dtype)

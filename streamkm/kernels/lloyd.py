@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.lanes import add_entries
+from streamkm.kernels.prefetching import LINE_BYTES, prefetch
 
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
@@ -133,7 +134,7 @@ def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
 
     Parameters
     ----------
-    indptr, indices : int32 or int64
+    indptr, indices : int32 or int64, not negative
     data : float32 or float64 (nnz,)
     weights : float64 (n,) or (0,)
         Empty: every row weighs 1.
@@ -147,15 +148,21 @@ def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
         Added to: total weight per cluster.
     """
     weighted = weights.shape[0] > 0
+    per_line = LINE_BYTES // data.itemsize
     for c in range(starts.shape[0] - 1):
         row = sums[first + c]
         count = 0.0
         for q in range(starts[c], starts[c + 1]):
             i = order[q]
+            if q + 2 < starts[c + 1]:  # rows of a cluster lie apart
+                ahead = order[q + 2]
+                for t in range(indptr[ahead], indptr[ahead + 1], per_line):
+                    prefetch(indices, t)
+                    prefetch(data, t)
             weight = weights[i] if weighted else 1.0
             count += weight
-            for t in range(indptr[i], indptr[i + 1]):
-                row[indices[t]] += weight * data[t]
+            for t in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no look at negative indices
+                row[np.uint64(indices[t])] += weight * data[t]
         counts[first + c] += count
 
 
