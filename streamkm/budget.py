@@ -190,10 +190,12 @@ def plan_fit(
         itemsize,
         kind == "pca",
     )
-    regime, why_regime = _choose_regime(kind, "sketch" if once else assign_space)
     if once:
         assign_space = "original" if kind == IdentitySketch.kind else "sketch"
+        regime: Regime = "blocks"
         why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
+    else:
+        regime, why_regime = _choose_regime(needs, kind, assign_space, base, limit)
     space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
     memory = needs.stages(regime, space, base)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
@@ -239,17 +241,19 @@ def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) ->
             )
 
 
-def _choose_regime(kind: str, assign_space: Space | Literal["auto"]) -> tuple[Regime, str]:
+def _choose_regime(
+    needs: Needs, kind: str, assign_space: Space | Literal["auto"], base: int, limit: int
+) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
-    if kind == "identity":
+    if kind == PCASketch.kind or (kind != IdentitySketch.kind and assign_space != "sketch"):
+        # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
+        return "sample", "on the row sample: with its means polished in the original space, all rows change little"
+    space: Space = "original" if kind == IdentitySketch.kind else "sketch"
+    if max(needs.stages("blocks", space, base).values()) > limit:
+        return "sample", "on the row sample: all rows would not fit in memory"
+    if kind == IdentitySketch.kind:
         return "blocks", "on all rows, which are kept as they are"
-    if assign_space == "sketch" and kind != "pca":
-        return "blocks", "on all sketched rows, because labels are the sketch's"
-    # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
-    return (
-        "sample",
-        "on the row sample: polished there, and assigned in the original space, all rows would change little",
-    )
+    return "blocks", "on all sketched rows, because labels are the sketch's"
 
 
 def _choose_space(needs: Needs, regime: Regime, base: int, limit: int) -> Space:

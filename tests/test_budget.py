@@ -134,7 +134,7 @@ def test_refuses_what_does_not_fit_before_reading(sparse, space):
     with pytest.raises(
         MemoryLimitError, match=r"unread needs about .*[GM]iB.*stage.*limit of.*raise memory_limit"
     ) as caught:
-        plan(source, memory_limit=needed // 2, **fixed)
+        plan(source, memory_limit=400 << 20, **fixed)
     assert isinstance(caught.value, MemoryError)
 
 
@@ -168,6 +168,17 @@ def test_memory_does_not_grow_with_the_rows_where_a_sample_is_clustered():
     few, many = (plan(UnreadSource(n, 1000, dtype=np.uint8)) for n in (1_000_000, 10_000_000))
     assert many.regime == few.regime == "sample"
     assert many.peak_bytes - few.peak_bytes <= 12 * 9_000_000  # labels, and 8 bytes in flight
+
+
+def test_rows_that_do_not_fit_are_sampled():
+    source = UnreadSource(100_000_000, 100)
+    roomy = plan(source, memory_limit=64 * GIB)
+    tight = plan(source)
+    assert (roomy.regime, tight.regime, tight.sketch) == ("blocks", "sample", "identity")
+    assert "would not fit" in dict(tight.lines())["clustering"]
+    assert tight.peak_bytes <= tight.limit_bytes
+    sketched = plan(source, sketch="countsketch", n_components=50, assign_space="sketch")
+    assert (sketched.regime, sketched.assign_space) == ("sample", "sketch")
 
 
 def test_projection_covers_what_must_be_held():

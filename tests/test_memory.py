@@ -1,0 +1,90 @@
+"""Resident memory of fresh processes, as the operating system accounts it, against the limit and the projection."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from tests.benchmarks.make_topics import Topics
+from tests.benchmarks.make_topics import write as write_topics
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+FIT = """
+import json, sys
+path, k, limit = sys.argv[1:4]
+from streamkm import StreamKMeans
+fitted = StreamKMeans(int(k), memory_limit=limit, progress=False, random_state=0).fit(path)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak = int(status["VmHWM"].split()[0]) * 1024  # of this program alone; getrusage remembers what started it
+print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": fitted.plan_.limit_bytes,
+                  "inertia": fitted.inertia_, "space": fitted.assign_space_, "regime": fitted.plan_.regime}))
+"""
+
+
+def fit(path, k, limit):
+    """Fit in a process of its own; what it says of its memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIT, str(path), str(k), limit],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Dense rows, uint8, twice as large as what the limits of the tests leave for data."""
+    path = tmp_path_factory.mktemp("images") / "x.zarr"
+    rng = np.random.default_rng(0)
+    centers = rng.integers(0, 180, (20, 784))
+    array = zarr.create_array(store=str(path), shape=(400_000, 784), chunks=(4096, 784), dtype="uint8")
+    for start in range(0, 400_000, 40_000):
+        rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
+        array[start : start + 40_000] = rows.astype(np.uint8)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "x.svm"
+    write_topics(str(path), Topics(20_000, 20), 100_000, kind="svmlight")
+    return path
+
+
+@pytest.mark.parametrize("limit", ["512 MiB", "1 GiB"])
+def test_dense_rows_are_clustered_within_the_limit(images, limit):
+    got = fit(images, 20, limit)
+    assert got["peak"] <= got["limit"]
+    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+
+
+@pytest.mark.parametrize(("k", "limit", "space"), [(20, "450 MiB", "original"), (600, "512 MiB", "sketch")])
+def test_text_is_clustered_within_the_limit(text, k, limit, space):
+    got = fit(text, k, limit)
+    assert got["space"] == space
+    assert got["peak"] <= got["limit"]
+    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+
+
+def test_more_narrow_rows_than_fit_are_sampled(tmp_path):
+    path = tmp_path / "x.npy"
+    rng = np.random.default_rng(0)
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(4_000_000, 16))
+    for start in range(0, len(rows), 500_000):
+        rows[start : start + 500_000] = rng.integers(0, 10, (500_000, 1)) * 10 + rng.normal(0, 1, (500_000, 16))
+    rows.flush()
+    got = fit(path, 10, "500 MiB")
+    assert got["regime"] == "sample"
+    assert got["peak"] <= got["limit"]
+    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+    np.testing.assert_allclose(got["inertia"], 4_000_000 * 16, rtol=0.01)  # every group found
