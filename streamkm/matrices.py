@@ -26,6 +26,11 @@ def as_working(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(working_dtype(values.dtype), copy=False)
 
 
+def raw(values: NDArray[Any]) -> memoryview:
+    """The bytes of an array's values, row after row, for checksums; no copy where they lie like that."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
 def matrix_bytes(X: Matrix) -> int:
     """Bytes that rows take in memory."""
     if isinstance(X, np.ndarray):

@@ -1,0 +1,462 @@
+"""Everything that walks a source into a sketch store: writing one, adding rows, adding features.
+
+Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
+is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import walk,
+store, checkpoint and below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.lloyd import merged
+from streamkm.cluster.sample import as_block_matrix, stacked
+from streamkm.compute import Executor
+from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
+from streamkm.files import sync, writing
+from streamkm.matrices import Matrix, raw
+from streamkm.progress import Stage
+from streamkm.sketches import Sketch
+from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.stores import StoreInfo, StoreSource
+from streamkm.store import (
+    PartWriter,
+    as_stored,
+    check_columns,
+    check_inputs,
+    check_new,
+    check_sketch,
+    next_part,
+    part_directory,
+    publish,
+    sketch_of_store,
+    start_store,
+)
+from streamkm.walk import Item, Valid, Walk
+
+logger = logging.getLogger(__name__)
+
+RECORD = "progress"
+REPLACED = "replaced"
+INTERVAL_S = 5.0  # of work that a kill may cost
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    sketch: Sketch,
+    executor: Executor,
+    stage: Stage,
+    *,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    overwrite: bool = False,
+    restart: bool = False,
+) -> StoreSource:
+    """Sketch all rows of a source into a new store; one pass.
+
+    Parameters
+    ----------
+    path : path
+        Of the store, a directory. It appears when it is complete.
+    walk : Walk
+        Its metric becomes the store's. Rows that it skips become rows of NaN.
+    sketch : Sketch
+    weights : float64 (n,) or (0,)
+    overwrite : bool
+        Replace what is at `path`, at the end, if that is a store.
+    restart : bool
+        Forget what an interrupted call has done, whatever it was of.
+
+    Raises
+    ------
+    OutputError, DiskFullError, InUseError
+        It exists, cannot be written, or another process writes it.
+    CheckpointError
+        An interrupted call was of another source or other settings; says which.
+    InvalidInputError, SourceError
+        As reading the source; also no rows, or another number of weights.
+    """
+    target = Path(path)
+    if target.exists():
+        if not overwrite:
+            raise OutputError(f"{target} exists; choose another name, append to it, or pass overwrite")
+        StoreInfo.read(target)  # whatever is no store is not replaced
+    with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
+        place = saved.directory / "store"
+        sketch_checksums = start_store(place, sketch)
+        filled = _fill(_Job(saved, walk, executor, stage), part_directory(place, 0), _Rows(sketch), None)
+        part = filled.writer.finish(0, _checked_weights(walk, weights, filled.writer.n_rows))
+        n_features = walk.source.n_features or max(1, filled.width)
+        info = StoreInfo(
+            filled.kind,
+            part.n_rows,
+            sketch.n_components,
+            n_features,
+            walk.metric,
+            len(weights) > 0,
+            sketch.to_dict(),
+            sketch_checksums,
+            (part,),
+            (_input(walk, (0, part.n_rows), (0, n_features)),),
+        )
+        publish(place, info)
+        with writing(target):
+            if target.exists():
+                os.replace(target, saved.directory / REPLACED)
+            os.replace(place, target)
+            sync(target.parent)
+        shutil.rmtree(saved.directory / REPLACED, ignore_errors=True)
+        saved.discard()
+    return StoreSource(target)
+
+
+def append_rows(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    executor: Executor,
+    stage: Stage,
+    *,
+    sketch: Sketch | None = None,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    restart: bool = False,
+) -> StoreSource:
+    """Sketch the rows of a source onto the end of a store; one pass over the source, none over the store.
+
+    Parameters
+    ----------
+    path : path
+        Of a store.
+    walk : Walk
+        Of the source; in the store's metric.
+    sketch : Sketch or None
+        What the caller takes the store's sketch to be; None: whatever it is.
+    weights : float64 (n,) or (0,)
+        Needed if and only if the store's rows have weights.
+    restart
+        As of `write_store`.
+
+    Raises
+    ------
+    StoreError
+        Another sketch, seed, metric or number of features than the store's; an input of the store that has changed;
+        a file that is in it already.
+    OutputError, DiskFullError, InUseError, CheckpointError, InvalidInputError, SourceError
+        As `write_store`.
+    """
+    store = StoreSource(path)
+    own = sketch_of_store(store)
+    check_sketch(store, own if sketch is None else sketch, walk.metric)
+    check_inputs(store)
+    check_new(store, fingerprint(walk.source))
+    _check_width(store, walk)
+    if (len(weights) > 0) != store.info.weighted:
+        raise StoreError(
+            f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
+            f"{'some' if store.info.weighted else 'none'}, too"
+        )
+    with _work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
+        info, number = store.info, next_part(store.info)
+        filled = _fill(_Job(saved, walk, executor, stage), part_directory(path, number), _Rows(own), info.kind)
+        part = filled.writer.finish(number, _checked_weights(walk, weights, filled.writer.n_rows))
+        n_rows = info.n_rows + part.n_rows
+        n_features = max(info.n_features, walk.source.n_features or filled.width)
+        added = _input(walk, (info.n_rows, n_rows), (0, walk.source.n_features or max(1, filled.width)))
+        publish(
+            path,
+            replace(
+                info,
+                n_rows=n_rows,
+                n_features=n_features,
+                parts=(*info.parts, part),
+                inputs=(*info.inputs, added),
+            ),
+        )
+        saved.discard()
+    return StoreSource(path)
+
+
+def append_columns(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    executor: Executor,
+    stage: Stage,
+    *,
+    first_feature: int | None = None,
+    restart: bool = False,
+) -> StoreSource:
+    """Add features to the rows of a store: the sketch of a row is the sum of the sketches of its pieces.
+
+    One pass over the source and one over the store, which is written anew beside itself and then switched.
+
+    Parameters
+    ----------
+    path : path
+        Of a store of CountSketch rows.
+    walk : Walk
+        Of a source whose row i has further features of row i of the store.
+    first_feature : int or None
+        Number of the source's feature 0 among all features; None: the first that the store does not have.
+    restart
+        As of `write_store`.
+
+    Raises
+    ------
+    StoreError
+        A sketch that is no hash of features, a store of the cosine metric, features that it has already, another
+        number of rows.
+    OutputError, DiskFullError, InUseError, CheckpointError, InvalidInputError, SourceError
+        As `write_store`.
+    """
+    store = StoreSource(path)
+    info = store.info
+    first = info.n_features if first_feature is None else first_feature
+    sketch = check_columns(store, first)
+    if walk.metric != info.metric:
+        check_sketch(store, sketch, walk.metric)
+    check_inputs(store)
+    if walk.source.n_rows not in (None, info.n_rows):
+        raise _other_rows(store, walk, f"{walk.source.n_rows:,}")
+    operation = f"append features from {first}"
+    with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
+        number, columns = next_part(info), _Columns(sketch, first, store, walk)
+        filled = _fill(_Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
+        if filled.writer.n_rows != info.n_rows:
+            raise _other_rows(store, walk, f"{filled.writer.n_rows:,}")
+        part = filled.writer.finish(number, store.weights())
+        stop = first + (walk.source.n_features or max(1, filled.width))
+        added = _input(walk, (0, info.n_rows), (first, stop))
+        publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
+        saved.discard()
+    return StoreSource(path)
+
+
+@contextmanager
+def _work(
+    target: Path,
+    operation: str,
+    walk: Walk,
+    sketch: Sketch,
+    weights: NDArray[np.float64],
+    *,
+    restart: bool,
+    store: StoreSource | None = None,
+) -> Iterator[Checkpoint]:
+    """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
+    described = {
+        "store": None if store is None else store.info.digest(),
+        "operation": operation,
+        "source": fingerprint(walk.source),
+        "settings": {
+            "sketch": sketch.to_dict(),
+            "sketch arrays": {name: _digest(values) for name, values in sketch.arrays().items()},
+            "metric": walk.metric,
+            "on_invalid": walk.on_invalid,
+            "chunk_bytes": walk.target_bytes,
+            "weights": _digest(weights),
+        },
+    }
+    target = target.absolute()
+    place = target.with_name(f".{target.name}.work")
+    with Checkpoint.open(place, described, restart=restart, expires=("store",)) as saved:
+        if store is not None and StoreInfo.read(target).digest() != store.info.digest():
+            raise InUseError(f"{store.path} was changed by another process just now; run the same again")
+        if not saved.resumed:
+            shutil.rmtree(place / "store", ignore_errors=True)
+        if (place / REPLACED).exists():  # killed when the old store had left its place and the new one was not there
+            os.replace(place / REPLACED, target)
+        yield saved
+
+
+def _digest(values: NDArray[Any]) -> str:
+    return hashlib.blake2b(raw(values), digest_size=16).hexdigest()
+
+
+def _input(walk: Walk, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:
+    exact = walk.source.n_features is not None
+    return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(walk.source)}
+
+
+def _check_width(store: StoreSource, walk: Walk) -> None:
+    """Refuse rows of another number of features, where both numbers were told and not counted."""
+    d = walk.source.n_features
+    told = all(entry["exact"] for entry in store.info.inputs)
+    if d is not None and d != store.info.n_features and (told or d < store.info.n_features):
+        raise StoreError(
+            f"{walk.source.name} has {d:,} features; the rows of {store.path} have {store.info.n_features:,}: pass "
+            f"rows with the same features"
+        )
+
+
+def _checked_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    if len(weights) not in (0, n_rows):
+        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
+    return weights
+
+
+def _other_rows(store: StoreSource, walk: Walk, n_rows: str) -> StoreError:
+    return StoreError(
+        f"{walk.source.name} has {n_rows} rows; {store.path} has {store.info.n_rows:,}: features are added row by row"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    saved: Checkpoint
+    walk: Walk
+    executor: Executor
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    writer: PartWriter
+    kind: Any
+    width: int
+
+
+def _fill(job: _Job, directory: Path, making: _Rows | _Columns, kind: str | None) -> _Filled:
+    """Write what a pass makes of a source into a part; goes on where an earlier call was interrupted."""
+    saved, walk, executor, stage = job.saved, job.walk, job.executor, job.stage
+    writer, n_done, width = None, 0, 0
+    record = saved.load(RECORD)
+    if record is not None and directory.is_dir():
+        arrays, meta = record
+        writer = PartWriter.resume(directory, arrays, meta)
+        n_done, width, kind = meta["chunks"], meta["width"], meta["kind"]
+        logger.info("%s: %d chunks were done before; going on", stage.name, n_done)
+        stage.advance(n_done)
+    throttle = Throttle(INTERVAL_S)
+    shared = executor.share((walk.for_calls(executor), making.shared))
+    finish = making.finisher(0 if writer is None else writer.n_rows)
+    items = islice(walk.items(executor, NO_WEIGHTS, None), n_done, None)
+    for made, found in executor.map(stage.name, _sketch_item, items, shared, making.function):
+        if kind is None:
+            kind = "dense" if isinstance(made, np.ndarray) else "csr"
+        X = finish(as_stored(made, kind))
+        if writer is None:
+            writer = PartWriter(directory, kind, X.dtype, X.shape[1])
+        writer.add(X)
+        n_done, width = n_done + 1, max(width, found)
+        stage.advance()
+
+        def save(writer: PartWriter = writer, n_done: int = n_done, width: int = width) -> None:
+            arrays, meta = writer.commit()
+            saved.save(RECORD, arrays, {**meta, "chunks": n_done, "width": width})
+
+        throttle.maybe(save)
+    if writer is None or not writer.n_rows:
+        raise InvalidInputError(f"{walk.source.name} has no rows; needed: at least 1")
+    stage.rows, stage.read_bytes = writer.n_rows, walk.source.n_bytes or 0
+    return _Filled(writer, kind, width)
+
+
+class _Rows:
+    """Making rows of a store: their sketch."""
+
+    def __init__(self, sketch: Sketch):
+        self.shared: Any = sketch
+
+    @staticmethod
+    def function(X: Matrix, sketch: Sketch) -> Matrix:
+        return sketch.apply(X)
+
+    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:  # noqa: ARG002 - rows stand by themselves
+        return lambda X: X
+
+
+class _Columns:
+    """Making rows of a store longer: the sketch of further features is added to the rows that it has."""
+
+    def __init__(self, sketch: Any, first_feature: int, store: StoreSource, walk: Walk):
+        self.shared: Any = (sketch, first_feature)
+        self._store, self._walk = store, walk
+
+    @staticmethod
+    def function(X: Matrix, shared: tuple[Any, int]) -> Matrix:
+        sketch, first_feature = shared
+        return sketch.apply_columns(X, first_feature)
+
+    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:
+        """A function that adds consecutive rows, the first of them row `n_done`, to the store's."""
+        take = _taker(self._store, n_done, self._walk.target_bytes)
+
+        def add(X: Matrix) -> Matrix:
+            held = take(X.shape[0])
+            if held.shape != X.shape:
+                raise _other_rows(self._store, self._walk, f"more than {self._store.info.n_rows:,}")
+            return as_block_matrix(held + X)
+
+        return add
+
+
+def _taker(store: StoreSource, first_row: int, target_bytes: int) -> Callable[[int], Matrix]:
+    """A function that gives the next rows of a store, in order from `first_row`; fewer at its end."""
+    pieces = _pieces_from(store, first_row, target_bytes)
+    held: list[Matrix] = []
+
+    def take(n_rows: int) -> Matrix:
+        while sum(X.shape[0] for X in held) < n_rows:
+            piece = next(pieces, None)
+            if piece is None:
+                break
+            held.append(piece)
+        joined = stacked(held) if held else sp.csr_array((0, store.info.n_components), dtype=np.float32)
+        held[:] = [joined[n_rows:]] if joined.shape[0] > n_rows else []
+        return joined[:n_rows]
+
+    return take
+
+
+def _pieces_from(store: StoreSource, first_row: int, target_bytes: int) -> Iterator[Matrix]:
+    seen = 0
+    for part in store.part_sources:
+        for chunk in part.chunks(target_bytes):
+            skipped = max(0, first_row - seen - chunk.start)
+            if skipped < chunk.stop - chunk.start:
+                yield part.read(chunk).X[skipped:]
+        seen += part.n_rows or 0
+
+
+def _sketch_item(
+    item: tuple[Item, int | None, NDArray[np.float64]],
+    shared: tuple[Walk, Any],
+    function: Callable[[Matrix, Any], Matrix],
+) -> tuple[Matrix, int]:
+    """Sketched rows of an item, canonical, with NaN for those that were skipped; and how wide the rows were."""
+    walk, with_what = shared
+    rows = walk.read(item[0])
+    return _with_gaps(rows, as_block_matrix(merged(function(rows.X, with_what)))), rows.X.shape[1]
+
+
+def _with_gaps(rows: Valid, X: Matrix) -> Matrix:
+    """Rows at their places among all rows of the chunk; NaN where one was skipped."""
+    if rows.kept is None:
+        return X
+    if isinstance(X, np.ndarray):
+        out = np.full((rows.n_read, X.shape[1]), np.nan, X.dtype)
+        out[rows.kept] = X
+        return out
+    lengths = np.ones(rows.n_read, np.int64)
+    lengths[rows.kept] = np.diff(X.indptr)
+    skipped = np.ones(rows.n_read, bool)
+    skipped[rows.kept] = False
+    gaps = np.repeat(skipped, lengths)
+    data, indices = np.full(len(gaps), np.nan, X.dtype), np.zeros(len(gaps), X.indices.dtype)
+    data[~gaps], indices[~gaps] = X.data, X.indices
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sp.csr_array((data, indices, indptr), shape=(rows.n_read, X.shape[1]))
