@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import subprocess
 import time
 
 import numpy as np
@@ -30,18 +29,6 @@ from streamkm.files import Lock, replace_file
 from tests import children
 
 RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}
-
-
-@pytest.fixture
-def tmpfs(tmp_path):
-    """A file system of 1 MiB, and a function that gives it more."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield place, lambda: subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
-    subprocess.run(["umount", place], check=True)
 
 
 class TestRecords:
