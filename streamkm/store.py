@@ -324,6 +324,22 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
     return replace(model, n_features=source.info.n_components, metric="euclidean", space="original")
 
 
+def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
+    """The metric that a store's rows are walked with, where `metric` was asked for: they are scaled already, or never.
+
+    Raises
+    ------
+    StoreError
+        "cosine" for rows that were not of unit length when they were sketched.
+    """
+    if metric == "cosine" and source.info.metric != "cosine":
+        raise StoreError(
+            f"{source.path} was sketched for the {source.info.metric} metric, and what was sketched cannot be scaled "
+            f"to unit length; sketch the data again with metric='cosine'"
+        )
+    return "euclidean"
+
+
 def check_sketch(source: StoreSource, sketch: Sketch, metric: Metric) -> None:
     """Refuse another sketch or metric than a store's.
 

@@ -1,8 +1,8 @@
 """Everything that walks a source into a sketch store: writing one, adding rows, adding features.
 
 Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
-is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import walk,
-store, checkpoint and below.
+is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import passes,
+walk, store, checkpoint and below.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.budget import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.checkpoint import Checkpoint, Throttle
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import merged
-from streamkm.cluster.sample import as_block_matrix, stacked
+from streamkm.cluster.sample import SampleRule, as_block_matrix, stacked
 from streamkm.compute import Executor
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.files import sync, writing
 from streamkm.matrices import Matrix, raw
+from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
-from streamkm.sketches import Sketch
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource
 from streamkm.store import (
@@ -53,7 +55,37 @@ logger = logging.getLogger(__name__)
 
 RECORD = "progress"
 REPLACED = "replaced"
+PCA_ROWS = 10_000  # that directions are found on
 INTERVAL_S = 5.0  # of work that a kill may cost
+
+
+def choose_store_sketch(
+    walk: Walk, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
+) -> Sketch:
+    """The sketch for a store of a source's rows, as a fit would choose it.
+
+    Parameters
+    ----------
+    sketch : {"auto", "countsketch", "pca", "identity"}
+        "pca" reads the source once more, beforehand, for a sample of its rows.
+    n_components : int or "auto"
+    seed : int
+        From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
+
+    Raises
+    ------
+    InvalidParameterError
+        What does not fit the source.
+    """
+    kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
+    logger.info("sketch: %s, %d components: %s", kind, m, why)
+    if kind == IdentitySketch.kind:
+        return IdentitySketch(m)
+    if kind == CountSketch.kind:
+        return CountSketch(m, seed)
+    rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
+    X = sketch_pass(executor, walk, None, rule, NO_WEIGHTS, None, stage).sample.X
+    return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
 
 
 def write_store(

@@ -34,7 +34,7 @@ def walk_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
 
 def small_chunks():
     """Storage chunks and waits so short that little data make many of them."""
-    store.CHUNK_BYTES = 1 << 13
+    store.CHUNK_BYTES = 1 << 15
     storing.INTERVAL_S = 0.0
 
 

@@ -20,8 +20,8 @@ from streamkm.passes import map_rows, nearest_labels
 from streamkm.progress import Stage
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.store import check_sketch, model_of_store, model_on_store, sketch_of_store
-from streamkm.storing import append_columns, append_rows, write_store
+from streamkm.store import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
+from streamkm.storing import append_columns, append_rows, choose_store_sketch, write_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
@@ -54,7 +54,7 @@ def do(operation, path, X, *args, executor=2, walk=None, **options):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 1 << 14)
 
 
 @pytest.fixture(params=KINDS)
@@ -299,6 +299,32 @@ class TestClustering:
         with pytest.raises(StoreError, match="was sketched with seed 4, not 3"):
             model_on_store(model, other)
 
+    def test_metrics(self, tmp_path):
+        source = do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        assert metric_on_store(source, "euclidean") == "euclidean"
+        with pytest.raises(StoreError, match="was sketched for the euclidean metric"):
+            metric_on_store(source, "cosine")
+        source = do(write_store, tmp_path / "c", matrix("dense"), SKETCH, walk={"metric": "cosine"})
+        assert metric_on_store(source, "cosine") == metric_on_store(source, "euclidean") == "euclidean"
+        assert model_of_store(source, np.zeros((2, 300))).metric == "cosine"
+
+    @pytest.mark.parametrize(
+        ("kind", "options", "wanted"),
+        [
+            ("dense", ("auto", "auto"), IdentitySketch(40)),
+            ("sparse", ("auto", "auto"), IdentitySketch(40)),
+            ("sparse", ("auto", 16), CountSketch(16, 3)),
+            ("dense", ("countsketch", "auto"), CountSketch(256, 3)),
+            ("dense", ("pca", 5), PCASketch.fit(matrix("dense"), 5, random_state=3)),
+        ],
+    )
+    def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
+        with open_executor(2) as executor:
+            found = choose_store_sketch(walk_of(matrix(kind)), *options, 3, executor, Stage("sample"))
+        assert found.to_dict() == wanted.to_dict()
+        for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
+            np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
+
     def test_of_rows_as_they_are(self, tmp_path):
         source = do(write_store, tmp_path / "s", matrix("dense"), IdentitySketch(40))
         assert model_of_store(source, np.zeros((2, 40))).space == "original"
@@ -316,7 +342,7 @@ class TestAfterAKill:
         return tmp_path
 
     def kill_and_compare(self, operation, data, before, path, n_kills, rng):
-        """Kill processes that do `operation` on a copy of `before`; compare what the last leaves with an undisturbed one."""
+        """Kill processes that do `operation` on a copy of `before`; compare with one that was left alone."""
         context = children.processes()
         work = path.with_name(f".{path.name}.work")
 
