@@ -3,7 +3,7 @@
 A checkpoint is a directory. Its manifest says of which run it is: the fingerprint of source and settings. Every file in
 it is written beside, flushed and renamed, so that a kill at any moment leaves the state before or the state after; the
 one file that is written in place, the labels, counts only as far as a record that was saved after it says. May import
-files, errors and matrices; knows nothing of fits.
+files, sources' fingerprints and errors; knows nothing of fits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from streamkm.errors import CheckpointError
 from streamkm.files import Lock, replace_file, sync, writing
-from streamkm.matrices import Matrix, raw
+from streamkm.matrices import raw
+from streamkm.sources.fingerprints import differences
 
 logger = logging.getLogger(__name__)
 
@@ -291,38 +292,6 @@ class Throttle:
         self.spent_s += ended - started
         self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
         return True
-
-
-def pack_matrix(name: str, X: Matrix) -> dict[str, NDArray[Any]]:
-    """Arrays of a record for a dense or CSR matrix; `unpack_matrix` gives it back."""
-    if isinstance(X, np.ndarray):
-        return {name: X}
-    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
-    return {f"{name}.{part}": array for part, array in parts.items()}
-
-
-def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
-    """The matrix that `pack_matrix` made arrays of."""
-    import scipy.sparse as sp
-
-    if name in arrays:
-        return arrays[name]
-    data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
-    return sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-
-
-def differences(then: Any, now: Any, where: str = "") -> list[str]:
-    """Say where two JSON values differ, one text for each place: ``settings.n_clusters is 50, was 20``."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            each
-            for key in dict.fromkeys([*then, *now])
-            for each in differences(then.get(key), now.get(key), f"{where}.{key}" if where else str(key))
-        ]
-    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        pairs = enumerate(zip(then, now, strict=True))
-        return [each for i, (old, new) in pairs for each in differences(old, new, f"{where}[{i}]")]
-    return [] if then == now else [f"{where} is {json.dumps(now)}, was {json.dumps(then)}"]
 
 
 def _read_manifest(directory: Path) -> Any:

@@ -5,6 +5,7 @@ May import nothing of streamkm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -36,3 +37,21 @@ def matrix_bytes(X: Matrix) -> int:
     if isinstance(X, np.ndarray):
         return int(X.nbytes)
     return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
+
+
+def pack_matrix(name: str, X: Matrix) -> dict[str, NDArray[Any]]:
+    """Named arrays, for a file, of a dense or CSR matrix; `unpack_matrix` gives it back."""
+    if isinstance(X, np.ndarray):
+        return {name: X}
+    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
+    return {f"{name}.{part}": array for part, array in parts.items()}
+
+
+def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
+    """The matrix that `pack_matrix` made arrays of."""
+    import scipy.sparse as sp
+
+    if name in arrays:
+        return arrays[name]
+    data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
+    return sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))

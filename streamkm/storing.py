@@ -11,52 +11,37 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.budget import PCA_FEW_CLUSTERS, choose_sketch
-from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.cluster.lloyd import merged
-from streamkm.cluster.sample import SampleRule, as_block_matrix, stacked
+from streamkm.cluster.sample import SampleRule
 from streamkm.compute import Executor
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.files import sync, writing
-from streamkm.matrices import Matrix, raw
+from streamkm.matrices import raw
 from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
+from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource
-from streamkm.store import (
-    PartWriter,
-    as_stored,
-    check_columns,
-    check_inputs,
-    check_new,
-    check_sketch,
-    next_part,
-    part_directory,
-    publish,
-    sketch_of_store,
-    start_store,
-)
-from streamkm.walk import Item, Valid, Walk
+from streamkm.store import next_part, part_directory, publish, start_store
+from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
+from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)
 
-RECORD = "progress"
 REPLACED = "replaced"
 PCA_ROWS = 10_000  # that directions are found on
-INTERVAL_S = 5.0  # of work that a kill may cost
 
 
 def choose_store_sketch(
@@ -131,7 +116,7 @@ def write_store(
     with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
         place = saved.directory / "store"
         sketch_checksums = start_store(place, sketch)
-        filled = _fill(_Job(saved, walk, executor, stage), part_directory(place, 0), _Rows(sketch), None)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(place, 0), NewRows(sketch), None)
         part = filled.writer.finish(0, _checked_weights(walk, weights, filled.writer.n_rows))
         n_features = walk.source.n_features or max(1, filled.width)
         info = StoreInfo(
@@ -195,7 +180,7 @@ def append_rows(
     check_sketch(store, own if sketch is None else sketch, walk.metric)
     check_inputs(store)
     check_new(store, fingerprint(walk.source))
-    _check_width(store, walk)
+    check_width(store, walk.source)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
             f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
@@ -203,7 +188,7 @@ def append_rows(
         )
     with _work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
         info, number = store.info, next_part(store.info)
-        filled = _fill(_Job(saved, walk, executor, stage), part_directory(path, number), _Rows(own), info.kind)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), NewRows(own), info.kind)
         part = filled.writer.finish(number, _checked_weights(walk, weights, filled.writer.n_rows))
         n_rows = info.n_rows + part.n_rows
         n_features = max(info.n_features, walk.source.n_features or filled.width)
@@ -262,13 +247,13 @@ def append_columns(
         check_sketch(store, sketch, walk.metric)
     check_inputs(store)
     if walk.source.n_rows not in (None, info.n_rows):
-        raise _other_rows(store, walk, f"{walk.source.n_rows:,}")
+        raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"
     with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
-        number, columns = next_part(info), _Columns(sketch, first, store, walk)
-        filled = _fill(_Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
+        number, columns = next_part(info), NewColumns(sketch, first, store, walk)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
-            raise _other_rows(store, walk, f"{filled.writer.n_rows:,}")
+            raise other_rows(store, walk, f"{filled.writer.n_rows:,}")
         part = filled.writer.finish(number, store.weights())
         stop = first + (walk.source.n_features or max(1, filled.width))
         added = _input(walk, (0, info.n_rows), (first, stop))
@@ -323,172 +308,7 @@ def _input(walk: Walk, rows: tuple[int, int], features: tuple[int, int]) -> dict
     return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(walk.source)}
 
 
-def _check_width(store: StoreSource, walk: Walk) -> None:
-    """Refuse rows of another number of features, where both numbers were told and not counted."""
-    d = walk.source.n_features
-    told = all(entry["exact"] for entry in store.info.inputs)
-    if d is not None and d != store.info.n_features and (told or d < store.info.n_features):
-        raise StoreError(
-            f"{walk.source.name} has {d:,} features; the rows of {store.path} have {store.info.n_features:,}: pass "
-            f"rows with the same features"
-        )
-
-
 def _checked_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
     if len(weights) not in (0, n_rows):
         raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
     return weights
-
-
-def _other_rows(store: StoreSource, walk: Walk, n_rows: str) -> StoreError:
-    return StoreError(
-        f"{walk.source.name} has {n_rows} rows; {store.path} has {store.info.n_rows:,}: features are added row by row"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    saved: Checkpoint
-    walk: Walk
-    executor: Executor
-    stage: Stage
-
-
-@dataclass(frozen=True, slots=True)
-class _Filled:
-    writer: PartWriter
-    kind: Any
-    width: int
-
-
-def _fill(job: _Job, directory: Path, making: _Rows | _Columns, kind: str | None) -> _Filled:
-    """Write what a pass makes of a source into a part; goes on where an earlier call was interrupted."""
-    saved, walk, executor, stage = job.saved, job.walk, job.executor, job.stage
-    writer, n_done, width = None, 0, 0
-    record = saved.load(RECORD)
-    if record is not None and directory.is_dir():
-        arrays, meta = record
-        writer = PartWriter.resume(directory, arrays, meta)
-        n_done, width, kind = meta["chunks"], meta["width"], meta["kind"]
-        logger.info("%s: %d chunks were done before; going on", stage.name, n_done)
-        stage.advance(n_done)
-    throttle = Throttle(INTERVAL_S)
-    shared = executor.share((walk.for_calls(executor), making.shared))
-    finish = making.finisher(0 if writer is None else writer.n_rows)
-    items = islice(walk.items(executor, NO_WEIGHTS, None), n_done, None)
-    for made, found in executor.map(stage.name, _sketch_item, items, shared, making.function):
-        if kind is None:
-            kind = "dense" if isinstance(made, np.ndarray) else "csr"
-        X = finish(as_stored(made, kind))
-        if writer is None:
-            writer = PartWriter(directory, kind, X.dtype, X.shape[1])
-        writer.add(X)
-        n_done, width = n_done + 1, max(width, found)
-        stage.advance()
-
-        def save(writer: PartWriter = writer, n_done: int = n_done, width: int = width) -> None:
-            arrays, meta = writer.commit()
-            saved.save(RECORD, arrays, {**meta, "chunks": n_done, "width": width})
-
-        throttle.maybe(save)
-    if writer is None or not writer.n_rows:
-        raise InvalidInputError(f"{walk.source.name} has no rows; needed: at least 1")
-    stage.rows, stage.read_bytes = writer.n_rows, walk.source.n_bytes or 0
-    return _Filled(writer, kind, width)
-
-
-class _Rows:
-    """Making rows of a store: their sketch."""
-
-    def __init__(self, sketch: Sketch):
-        self.shared: Any = sketch
-
-    @staticmethod
-    def function(X: Matrix, sketch: Sketch) -> Matrix:
-        return sketch.apply(X)
-
-    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:  # noqa: ARG002 - rows stand by themselves
-        return lambda X: X
-
-
-class _Columns:
-    """Making rows of a store longer: the sketch of further features is added to the rows that it has."""
-
-    def __init__(self, sketch: Any, first_feature: int, store: StoreSource, walk: Walk):
-        self.shared: Any = (sketch, first_feature)
-        self._store, self._walk = store, walk
-
-    @staticmethod
-    def function(X: Matrix, shared: tuple[Any, int]) -> Matrix:
-        sketch, first_feature = shared
-        return sketch.apply_columns(X, first_feature)
-
-    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:
-        """A function that adds consecutive rows, the first of them row `n_done`, to the store's."""
-        take = _taker(self._store, n_done, self._walk.target_bytes)
-
-        def add(X: Matrix) -> Matrix:
-            held = take(X.shape[0])
-            if held.shape != X.shape:
-                raise _other_rows(self._store, self._walk, f"more than {self._store.info.n_rows:,}")
-            return as_block_matrix(held + X)
-
-        return add
-
-
-def _taker(store: StoreSource, first_row: int, target_bytes: int) -> Callable[[int], Matrix]:
-    """A function that gives the next rows of a store, in order from `first_row`; fewer at its end."""
-    pieces = _pieces_from(store, first_row, target_bytes)
-    held: list[Matrix] = []
-
-    def take(n_rows: int) -> Matrix:
-        while sum(X.shape[0] for X in held) < n_rows:
-            piece = next(pieces, None)
-            if piece is None:
-                break
-            held.append(piece)
-        joined = stacked(held) if held else sp.csr_array((0, store.info.n_components), dtype=np.float32)
-        held[:] = [joined[n_rows:]] if joined.shape[0] > n_rows else []
-        return joined[:n_rows]
-
-    return take
-
-
-def _pieces_from(store: StoreSource, first_row: int, target_bytes: int) -> Iterator[Matrix]:
-    seen = 0
-    for part in store.part_sources:
-        for chunk in part.chunks(target_bytes):
-            skipped = max(0, first_row - seen - chunk.start)
-            if skipped < chunk.stop - chunk.start:
-                yield part.read(chunk).X[skipped:]
-        seen += part.n_rows or 0
-
-
-def _sketch_item(
-    item: tuple[Item, int | None, NDArray[np.float64]],
-    shared: tuple[Walk, Any],
-    function: Callable[[Matrix, Any], Matrix],
-) -> tuple[Matrix, int]:
-    """Sketched rows of an item, canonical, with NaN for those that were skipped; and how wide the rows were."""
-    walk, with_what = shared
-    rows = walk.read(item[0])
-    return _with_gaps(rows, as_block_matrix(merged(function(rows.X, with_what)))), rows.X.shape[1]
-
-
-def _with_gaps(rows: Valid, X: Matrix) -> Matrix:
-    """Rows at their places among all rows of the chunk; NaN where one was skipped."""
-    if rows.kept is None:
-        return X
-    if isinstance(X, np.ndarray):
-        out = np.full((rows.n_read, X.shape[1]), np.nan, X.dtype)
-        out[rows.kept] = X
-        return out
-    lengths = np.ones(rows.n_read, np.int64)
-    lengths[rows.kept] = np.diff(X.indptr)
-    skipped = np.ones(rows.n_read, bool)
-    skipped[rows.kept] = False
-    gaps = np.repeat(skipped, lengths)
-    data, indices = np.full(len(gaps), np.nan, X.dtype), np.zeros(len(gaps), X.indices.dtype)
-    data[~gaps], indices[~gaps] = X.data, X.indices
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return sp.csr_array((data, indices, indptr), shape=(rows.n_read, X.shape[1]))

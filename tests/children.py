@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import checkpoint, store, storing
+from streamkm import checkpoint, store, store_pass, storing
 from streamkm.compute import open_executor
 from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
@@ -35,7 +35,7 @@ def walk_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
 def small_chunks():
     """Storage chunks and waits so short that little data make many of them."""
     store.CHUNK_BYTES = 1 << 15
-    storing.INTERVAL_S = 0.0
+    store_pass.INTERVAL_S = 0.0
 
 
 def run(operation, path, data, options=(), *, problem=None):

@@ -14,18 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamkm.checkpoint import (
-    FORMAT,
-    LABELS,
-    MANIFEST,
-    Checkpoint,
-    Throttle,
-    differences,
-    pack_matrix,
-    unpack_matrix,
-)
+from streamkm.checkpoint import FORMAT, LABELS, MANIFEST, Checkpoint, Throttle
 from streamkm.errors import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.files import Lock, replace_file
+from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.sources.fingerprints import differences
 from tests import children
 
 RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}

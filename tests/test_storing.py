@@ -12,22 +12,22 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKMeans, storing
+from streamkm import StreamKMeans, store_pass
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.errors import CheckpointError, InUseError, InvalidInputError, OutputError, SourceError, StoreError
 from streamkm.passes import map_rows, nearest_labels
 from streamkm.progress import Stage
+from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.store import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.storing import append_columns, append_rows, choose_store_sketch, write_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
 
 KINDS = ("dense", "sparse")
-SKETCH_ITEM = storing._sketch_item
+SKETCH_ITEM = store_pass._sketch_item
 
 
 def matrix(kind, n_rows=120, n_features=40, seed=0):
@@ -383,7 +383,7 @@ class TestAfterAKill:
         assert tree(path) == tree(path.with_name("undisturbed"))
         return resumed
 
-    def all_operations(self, tmp_path, data, n_kills, rng):
+    def all_operations(self, data, n_kills, rng):
         whole = data / "s"
         resumed = [self.kill_and_compare("write", data / "1.npy", None, whole, n_kills, rng)]
         shutil.copytree(whole, data / "before")
@@ -394,11 +394,11 @@ class TestAfterAKill:
         return resumed
 
     def test_few_times(self, tmp_path, data):
-        assert sum(self.all_operations(tmp_path, data, 1, random.Random(0))) >= 2
+        assert sum(self.all_operations(data, 1, random.Random(0))) >= 2
 
     @pytest.mark.slow
     def test_many_times(self, tmp_path, data, reduced):
-        assert sum(self.all_operations(tmp_path, data, 3 if reduced else 15, random.Random(1))) >= 4
+        assert sum(self.all_operations(data, 3 if reduced else 15, random.Random(1))) >= 4
 
     def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
         np.save(tmp_path / "x.npy", matrix("dense"))
@@ -416,7 +416,7 @@ class TestAfterAKill:
         assert do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH, restart=True).n_rows == 121
 
     def test_chunks_that_are_done_are_not_read_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("streamkm.storing.INTERVAL_S", 0.0)
+        monkeypatch.setattr("streamkm.store_pass.INTERVAL_S", 0.0)
         X = matrix("dense", 2_000)
         np.save(tmp_path / "x.npy", X)
         interrupt(monkeypatch, after=80)
@@ -440,7 +440,7 @@ def interrupt(monkeypatch, after):
             raise KeyboardInterrupt
         return SKETCH_ITEM(item, shared, function)
 
-    monkeypatch.setattr(storing, "_sketch_item", read)
+    monkeypatch.setattr(store_pass, "_sketch_item", read)
     return reads
 
 
@@ -463,7 +463,7 @@ def test_a_second_writer_is_refused(tmp_path):
 
 def test_a_full_disk(tmpfs, tmp_path):
     place, make_space = tmpfs
-    X = np.random.default_rng(0).random((2_000, 40), np.float32)
+    X = np.random.default_rng(0).random((10_000, 40), np.float32)
     np.save(tmp_path / "x.npy", X)
     context = children.processes()
     problem = context.Queue()

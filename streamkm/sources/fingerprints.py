@@ -7,6 +7,7 @@ sampled bytes, is not seen.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from typing import Any
 
@@ -74,6 +75,20 @@ def file_fingerprint(path: str) -> dict[str, Any]:
         for start in sorted({last * i // (SAMPLES - 1) for i in range(SAMPLES)}):
             digest.update(block[: read_fully(file, block, start)])
     return _described(path, size, os.stat(path).st_mtime_ns, digest)
+
+
+def differences(then: Any, now: Any, where: str = "") -> list[str]:
+    """Say where two JSON values differ, one text for each place: ``settings.n_clusters is 50, was 20``."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            each
+            for key in dict.fromkeys([*then, *now])
+            for each in differences(then.get(key), now.get(key), f"{where}.{key}" if where else str(key))
+        ]
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        pairs = enumerate(zip(then, now, strict=True))
+        return [each for i, (old, new) in pairs for each in differences(old, new, f"{where}[{i}]")]
+    return [] if then == now else [f"{where} is {json.dumps(now)}, was {json.dumps(then)}"]
 
 
 def _described(path: str, size: int, mtime_ns: int, digest: Any) -> dict[str, Any]:
