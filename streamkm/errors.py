@@ -34,6 +34,22 @@ class OutputError(StreamkmError, OSError):
     """Results cannot be written where they should go."""
 
 
+class DiskFullError(OutputError):
+    """There is no space for a file; what was complete before is as it was."""
+
+
+class InUseError(OutputError):
+    """Another process writes to the same checkpoint or store."""
+
+
+class CheckpointError(StreamkmError, ValueError):
+    """A checkpoint is of another run, or of a version that this release does not know."""
+
+
+class StoreError(StreamkmError, ValueError):
+    """What is to be added to a sketch store does not fit it: another sketch, metric, width, or a changed input."""
+
+
 class ModelFileError(StreamkmError, ValueError):
     """A saved model is damaged or of a version that this release does not know."""
 

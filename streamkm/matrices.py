@@ -5,6 +5,7 @@ May import nothing of streamkm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,11 @@ def as_working(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(working_dtype(values.dtype), copy=False)
 
 
+def raw(values: NDArray[Any]) -> memoryview:
+    """The bytes of an array's values, row after row, for checksums; no copy where they lie like that."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
 def matrix_bytes(X: Matrix) -> int:
     """Bytes that rows take in memory."""
     if isinstance(X, np.ndarray):
@@ -42,3 +48,21 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     memory = np.zeros(n_bytes + LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % LINE_BYTES
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+def pack_matrix(name: str, X: Matrix) -> dict[str, NDArray[Any]]:
+    """Named arrays, for a file, of a dense or CSR matrix; `unpack_matrix` gives it back."""
+    if isinstance(X, np.ndarray):
+        return {name: X}
+    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
+    return {f"{name}.{part}": array for part, array in parts.items()}
+
+
+def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
+    """The matrix that `pack_matrix` made arrays of."""
+    import scipy.sparse as sp
+
+    if name in arrays:
+        return arrays[name]
+    data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
+    return sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -66,3 +68,15 @@ def small_digits() -> Labelled:
     y = rng.integers(10, size=1_500)
     noise = rng.normal(0, 15, (1_500, 64)) * (patterns[y] > 0)
     return Labelled(np.clip(patterns[y] + noise, 0, 255).astype(np.uint8), y)
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
+    """A file system of 1 MiB, and a function that gives it more."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield place, lambda: subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+    subprocess.run(["umount", place], check=True)

@@ -80,6 +80,16 @@ class CountSketch:
         indptr = X.indptr.astype(np.int32, copy=False) if X.nnz <= np.iinfo(np.int32).max else X.indptr
         return sp.csr_array((data, indices, indptr), shape=(X.shape[0], self.n_components))
 
+    def apply_columns(self, X: Matrix, first_feature: int) -> Matrix:
+        """Sketch rows whose column 0 is feature `first_feature`.
+
+        The sketch is linear: the sketches of a row's pieces add up to that of the row.
+        """
+        if isinstance(X, np.ndarray):
+            return self._apply_dense(X, first_feature)
+        moved = X.indices.astype(np.int64) + first_feature
+        return self.apply(sp.csr_array((X.data, moved, X.indptr), shape=(X.shape[0], first_feature + X.shape[1])))
+
     def hash(self, start: int, stop: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Buckets and signs of features start..stop-1."""
         buckets, signs = np.empty(stop - start, np.int32), np.empty(stop - start, np.float32)
@@ -92,8 +102,8 @@ class CountSketch:
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {}
 
-    def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
-        buckets, signs = self.hash(0, X.shape[1])
+    def _apply_dense(self, X: NDArray[Any], first_feature: int = 0) -> NDArray[Any]:
+        buckets, signs = self.hash(first_feature, first_feature + X.shape[1])
         n_batch = max(4, BATCH_ENTRIES // max(1, X.shape[1]) // 4 * 4)
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         for start in range(0, X.shape[0], n_batch):

@@ -78,6 +78,8 @@ class RowSource(ABC):
         Whether `stream` can be called more than once.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
+    files : tuple of str
+        Local files and directories that the rows are read from; empty where they lie in none.
     """
 
     name: str
@@ -88,6 +90,7 @@ class RowSource(ABC):
     n_bytes: int | None
     replayable: bool = True
     in_process: bool = False
+    files: tuple[str, ...] = ()
 
     @property
     def estimated_rows(self) -> int | None:

@@ -35,6 +35,7 @@ _SUFFIXES = {
     ".zst": "compressed",
 }
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+_STORE_MARK = b'"streamkm_store"'
 _HEAD_BYTES = 4096
 # comment lines, then the number that a row of svmlight text starts with
 _ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
@@ -45,7 +46,7 @@ def file_format(path: str) -> str:
 
     Returns
     -------
-    {"hdf5", "zarr", "npy", "npz", "svmlight", "compressed"}
+    {"hdf5", "zarr", "store", "npy", "npz", "svmlight", "compressed"}
         "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight.
 
     Raises
@@ -62,7 +63,7 @@ def file_format(path: str) -> str:
                 f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the files in "
                 f"it pass a glob such as {os.path.join(path, '*')}"
             )
-        return "zarr"
+        return "store" if _is_store(path) else "zarr"
     with open_binary(path) as file:
         head: bytes = file.read(_HEAD_BYTES)
     found = next((form for magic, form in _MAGIC.items() if head.startswith(magic)), None)
@@ -80,6 +81,15 @@ def file_format(path: str) -> str:
 def _is_text(head: bytes) -> bool:
     """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
     return b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")) or _ROW.match(head) is not None
+
+
+def _is_store(path: str) -> bool:
+    """Whether a Zarr directory is a sketch store: an attribute of its group says so."""
+    root = os.path.join(path, "zarr.json")
+    if not os.path.exists(root):
+        return False
+    with open_binary(root) as file:
+        return _STORE_MARK in file.read()
 
 
 def _zip_format(path: str) -> str:

@@ -56,6 +56,7 @@ class Hdf5Array(StoredArray):
 
     def __init__(self, path: str, location: str, dataset: h5py.Dataset, *, handle: bool = False) -> None:
         self._path = path
+        self.files = () if handle else (path,)
         self._dataset = location
         self._handle = dataset if handle else None
         self.name = f"{path}:{location}"

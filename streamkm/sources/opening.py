@@ -56,6 +56,7 @@ FORMATS = {
     "compressed": Reader("svmlight text", "compressed:CompressedSvmlightSource", ("n_features", "zero_based", "dtype")),
     "hdf5": Reader("HDF5", "hdf5:open_hdf5", ("dataset", "follow_external")),
     "zarr": Reader("Zarr", "zarr:open_zarr", ("dataset",)),
+    "store": Reader("a sketch store", "stores:open_store"),
     "npy": Reader(".npy", "numpy_files:open_npy"),
     "npz": Reader(".npz", "numpy_files:open_npz", ("key",)),
 }
@@ -72,8 +73,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
     ----------
     X : path, object or mapping
         - a path, a glob (its files in sorted order), or a list of paths (in that order): svmlight text, plain or
-          compressed; HDF5; Zarr; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file is, its first
-          bytes tell, whatever it is called.
+          compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
+          is, its first bytes tell, whatever it is called.
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), a Dask array or data frame
         - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
         - an iterable of chunks, or a callable that returns an iterator of chunks
@@ -82,8 +83,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
     **options
         Those that are None count as not given.
 
-        format : {"auto", "svmlight", "hdf5", "zarr", "npy", "npz"}
-            Of paths.
+        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz"}
+            Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
         dataset : str
             Path of an array or group inside HDF5 and Zarr.
         follow_external : bool

@@ -60,6 +60,7 @@ class PartsSource(ChunkedSource):
         self._places = _Places(np.cumsum([0, *rows]), self._parts)
         # Dask arrays among them: their graphs may hold rows too
         self.in_process = any(part.in_process or hasattr(part, "delayed") for part in parts)
+        self.files = tuple(dict.fromkeys(file for part in parts for file in part.files))
         self.name = f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name
         self.n_rows: int = sum(rows)
         self.n_features: int = max(widths)

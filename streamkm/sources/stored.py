@@ -39,6 +39,8 @@ class StoredArray(ABC):
         What it is stored in, for people: ``HDF5``.
     in_process : bool
         Whether the values lie in this process's memory, or can be reached from this process alone.
+    files : tuple of str
+        As of `RowSource`.
     """
 
     name: str
@@ -48,6 +50,7 @@ class StoredArray(ABC):
     n_bytes: int | None
     format: str = "stored"
     in_process: bool = False
+    files: tuple[str, ...] = ()
 
     @abstractmethod
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -99,6 +102,7 @@ class FileArray(StoredArray):
     ) -> None:
         self.format = format
         self._path = path
+        self.files = (path,)
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
         self.name = name

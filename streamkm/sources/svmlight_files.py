@@ -78,6 +78,7 @@ class SvmlightFiles(RowSource):
             raise InvalidParameterError("paths must name at least one file, got none")
         if len(self.paths) > 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"paths must name at most {1 << (63 - PLACE_BITS):,} files")
+        self.files = self.paths
         self.n_features = None if n_features is None else int(n_features)
         self.zero_based = zero_based
         self.sizes = tuple(_size(path) for path in self.paths)

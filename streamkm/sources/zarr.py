@@ -49,6 +49,22 @@ def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
     InvalidInputError
         No matrix, several matrices, or one that is not of numbers.
     """
+    root = open_root(path)
+    if isinstance(root, zarr.Array):
+        if dataset is not None and dataset.strip("/"):
+            raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
+        return DenseSource(ZarrArray(root, path))
+    return _open_in(_ZarrTree(path, root), dataset)
+
+
+def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
+    """Open what a store's path or address names, to read.
+
+    Raises
+    ------
+    SourceError
+        No such store, or one that cannot be read.
+    """
     try:
         store: Any = path
         if "://" not in path:
@@ -57,18 +73,13 @@ def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
                 raise SourceNotFoundError(f"{path} does not exist")
             store = ZipStore(local, mode="r") if local.is_file() else LocalStore(local, read_only=True)
         # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
-        root = zarr.open(store, mode="r", use_consolidated=False)
+        return zarr.open(store, mode="r", use_consolidated=False)
     except SourceError:
         raise
     except ImportError as error:
         raise SourceError(f"{path} cannot be opened: {error}") from error
     except (BaseZarrError, *_DAMAGE) as error:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
-    if isinstance(root, zarr.Array):
-        if dataset is not None and dataset.strip("/"):
-            raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
-        return DenseSource(ZarrArray(root, path))
-    return _open_in(_ZarrTree(path, root), dataset)
 
 
 def open_zarr_object(node: zarr.Array[Any] | zarr.Group) -> ChunkedSource:
@@ -103,6 +114,7 @@ class ZarrArray(StoredArray):
         self.dtype = np.dtype(array.dtype)
         self.format = f"Zarr v{array.metadata.zarr_format}"
         self.in_process = not _is_shared(array.store)
+        self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
         self.n_bytes = _stored_bytes(array)
 

@@ -1,0 +1,178 @@
+"""Files that are there whole or not at all: replaced, flushed, locked; and what a full disk is called.
+
+Knows nothing of what is written. May import errors only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from streamkm.errors import DiskFullError, InUseError, OutputError, StreamkmError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_LOCKED_BYTE = 1 << 30  # beyond what is written: where locks are mandatory, the holder's number can still be read
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterator[None]:
+    """Turn the system's errors of writing `path` into streamkm's.
+
+    Parameters
+    ----------
+    path : path
+        For messages.
+    n_bytes : int or None
+        What is to be written, where that is known.
+
+    Raises
+    ------
+    DiskFullError
+        No space, a quota or a limit of the file's size.
+    OutputError
+        Whatever else the system refuses.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StreamkmError):
+            raise
+        if error.errno in _FULL:
+            what = "" if n_bytes is None else f" for {n_bytes:,} bytes"
+            raise DiskFullError(
+                f"{os.fspath(path)}: no space{what} ({error.strerror}; {_free_bytes(path):,} bytes free there); what "
+                f"was saved before is kept: make space and run the same again, or write elsewhere"
+            ) from error
+        raise OutputError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from error
+
+
+def _free_bytes(path: str | os.PathLike[str]) -> int:
+    here = Path(path).absolute()
+    return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
+
+
+def replace_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any], n_bytes: int | None = None) -> None:
+    """Write a file; readers and whoever comes after a crash see the old one or the whole new one.
+
+    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed.
+
+    Parameters
+    ----------
+    path : path
+    write : callable
+        Given the open file.
+    n_bytes : int or None
+        As of `writing`.
+
+    Raises
+    ------
+    OutputError
+        As `writing`; the old file is as it was.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    with writing(target, n_bytes):
+        try:
+            with open(partial, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        sync(target.parent)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Bring a file, or the names in a directory, to the disk."""
+    if os.name == "nt" and os.path.isdir(path):
+        return  # no such thing there: names are written with their files
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Lock:
+    """One process at a time: the operating system's lock on a file, gone with the process that holds it.
+
+    Parameters
+    ----------
+    path : path
+        Made where it is missing; holds the number of the process.
+    what : str
+        What it guards, for the message: ``checkpoint /data/run``.
+
+    Raises
+    ------
+    InUseError
+        If another process, or another lock of this one, holds it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], what: str):
+        self._path = Path(path)
+        while True:
+            with writing(path):
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            if not _try_lock(handle):
+                holder = os.pread(handle, 20, 0).decode("ascii", "replace") if hasattr(os, "pread") else ""
+                os.close(handle)
+                raise InUseError(
+                    f"{what} is in use by process {holder.strip() or '(unknown)'}; wait until it ends, or choose "
+                    f"another directory"
+                )
+            # the file may have been removed by its last holder after it was opened here: then it guards nothing
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    break
+            os.close(handle)
+        self._handle = handle
+        try:
+            with writing(path):
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode("ascii"))
+        except OutputError:
+            self.release()
+            raise
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let others in; `remove` takes the file away."""
+        if remove and os.name != "nt":
+            self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+        if remove and os.name == "nt":
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+if sys.platform == "win32":
+
+    def _try_lock(handle: int) -> bool:
+        import msvcrt
+
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(handle, 0, os.SEEK_SET)
+        return True
+
+else:
+
+    def _try_lock(handle: int) -> bool:
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -1,0 +1,186 @@
+"""What a sketch store's provenance allows: its sketch, models for rows in it and for original ones, what may be added.
+
+Reads no rows. May import model, sketches and sources.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import StoreError
+from streamkm.matrices import raw
+from streamkm.model import Metric, Model
+from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
+from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import file_fingerprint
+from streamkm.sources.stores import StoreSource
+
+
+def sketch_of_store(source: StoreSource) -> Sketch:
+    """The sketch that a store's rows were made by.
+
+    Raises
+    ------
+    ModelFileError
+        A kind that this release does not know.
+    SourceError
+        Its arrays are damaged.
+    """
+    return sketch_from_dict(source.info.sketch, source.sketch_arrays())
+
+
+def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
+    """A model that labels original rows by centers (k, m) that were found on a store: it sketches them first."""
+    info = source.info
+    if isinstance(sketch := sketch_of_store(source), IdentitySketch):
+        return Model(centers, info.n_features, info.metric, "original", sketch)
+    return Model(centers, info.n_features, info.metric, "sketch", sketch)
+
+
+def model_on_store(model: Model, source: StoreSource) -> Model:
+    """The same centers for rows of a store, which are sketched (and of unit length, under cosine) already.
+
+    Raises
+    ------
+    StoreError
+        The model sketches in another way than the store was.
+    """
+    check_sketch(source, model.sketch, model.metric)
+    return replace(model, n_features=source.info.n_components, metric="euclidean", space="original")
+
+
+def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
+    """The metric that a store's rows are walked with, where `metric` was asked for: they are scaled already, or never.
+
+    Raises
+    ------
+    StoreError
+        "cosine" for rows that were not of unit length when they were sketched.
+    """
+    if metric == "cosine" and source.info.metric != "cosine":
+        raise StoreError(
+            f"{source.path} was sketched for the {source.info.metric} metric, and what was sketched cannot be scaled "
+            f"to unit length; sketch the data again with metric='cosine'"
+        )
+    return "euclidean"
+
+
+def check_sketch(source: StoreSource, sketch: Sketch, metric: Metric) -> None:
+    """Refuse another sketch or metric than a store's.
+
+    Raises
+    ------
+    StoreError
+        Names what differs.
+    """
+    stored, given = source.info.sketch, sketch.to_dict()
+    for name in dict.fromkeys([*stored, *given]):
+        if stored.get(name) != given.get(name):
+            raise StoreError(
+                f"{source.path} was sketched with {name} {stored.get(name)}, not {given.get(name)}; "
+                f"use the store's sketch, or sketch the data into another store"
+            )
+    for name, values in sketch.arrays().items():
+        if zlib.crc32(raw(values)) != source.info.sketch_checksums.get(name):
+            raise StoreError(
+                f"{source.path} was sketched with another {name} of its {stored['kind']} sketch; use its own"
+            )
+    if metric != source.info.metric:
+        raise StoreError(
+            f"{source.path} was sketched for the {source.info.metric} metric, not {metric}; pass metric="
+            f"{source.info.metric!r}, or sketch the data into another store"
+        )
+
+
+def check_inputs(source: StoreSource) -> None:
+    """Refuse a store one of whose input files is still there and has changed since.
+
+    Raises
+    ------
+    StoreError
+        Names the file and what changed.
+    """
+    for entry in source.info.inputs:
+        for then in entry["source"].get("files", ()):
+            if os.path.exists(then["path"]):
+                now = file_fingerprint(then["path"])
+                changed = [f"{key} {now[key]}, was {then[key]}" for key in then if now[key] != then[key]]
+                if changed:
+                    raise StoreError(
+                        f"{then['path']} has changed since it was sketched into {source.path} ({'; '.join(changed)}); "
+                        f"restore it, or sketch the data again"
+                    )
+
+
+def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
+    """Refuse rows of a file that a store has already.
+
+    Parameters
+    ----------
+    source : StoreSource
+    added : mapping
+        Fingerprint of what is to be added.
+    """
+    for entry in source.info.inputs:
+        held = entry["source"]
+        if ":/" in held["name"] and ":/" in added["name"] and held["name"] != added["name"]:
+            continue  # another dataset of one file
+        paths = {file["path"] for file in held.get("files", ())}
+        for file in added.get("files", ()):
+            if file["path"] in paths:
+                start, stop = entry["rows"]
+                raise StoreError(
+                    f"{file['path']} is in {source.path} already, among rows {start:,}-{stop - 1:,}; pass files that "
+                    f"are not"
+                )
+
+
+def check_columns(source: StoreSource, first_feature: int) -> CountSketch:
+    """Refuse to add features to a store that they cannot be added to; give its sketch.
+
+    Raises
+    ------
+    StoreError
+        A sketch that is no hash of features, rows scaled by all of their features, or features that it has already.
+    """
+    info = source.info
+    sketch = sketch_of_store(source)
+    if not isinstance(sketch, CountSketch):
+        raise StoreError(
+            f"{source.path} is of the {sketch.kind} sketch, which depends on all features together; features can be "
+            f"added to a countsketch only"
+        )
+    if info.metric == "cosine":
+        raise StoreError(
+            f"{source.path} holds rows of unit length (cosine metric); features cannot be added after rows were "
+            f"scaled: sketch all features together"
+        )
+    if first_feature < info.n_features:
+        raise StoreError(
+            f"features from {first_feature:,} overlap those of {source.path}, 0-{info.n_features - 1:,}; pass "
+            f"first_feature={info.n_features} or more"
+        )
+    return sketch
+
+
+def check_width(source: StoreSource, added: RowSource) -> None:
+    """Refuse rows of another number of features than a store's, where both numbers were told and not counted.
+
+    Raises
+    ------
+    StoreError
+    """
+    d = added.n_features
+    told = all(entry["exact"] for entry in source.info.inputs)
+    if d is not None and d != source.info.n_features and (told or d < source.info.n_features):
+        raise StoreError(
+            f"{added.name} has {d:,} features; the rows of {source.path} have {source.info.n_features:,}: pass rows "
+            f"with the same features"
+        )

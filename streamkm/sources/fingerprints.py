@@ -1,0 +1,106 @@
+"""What tells whether a source is still the one that was read: its files' sizes, times and samples of their bytes.
+
+May import base and stored. Reads little: an edit that keeps a file's size and its time of change, and misses the
+sampled bytes, is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from streamkm.matrices import raw
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.stored import file_size, open_binary, read_fully
+
+SAMPLES, SAMPLE_BYTES = 16, 1 << 16
+
+
+def fingerprint(source: RowSource) -> dict[str, Any]:
+    """Describe a source by JSON values that change when its rows do.
+
+    Returns
+    -------
+    dict
+        ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``files`` (see `file_fingerprint`) where it has
+        some; else ``sample``, a hash of rows here and there, or None where rows can be read in order only or must be
+        computed.
+    """
+    described: dict[str, Any] = {
+        "name": source.name,
+        "n_rows": source.n_rows,
+        "n_features": source.n_features,
+        "dtype": str(source.dtype),
+        "sparse": source.is_sparse,
+    }
+    if source.files:
+        return {**described, "files": [file_fingerprint(path) for path in source.files]}
+    readable = isinstance(source, ChunkedSource) and not hasattr(source, "delayed")
+    return {**described, "sample": _sampled_rows(source) if readable else None}  # type: ignore[arg-type]
+
+
+def file_fingerprint(path: str) -> dict[str, Any]:
+    """Describe a file, or a directory with all that is in it.
+
+    Returns
+    -------
+    dict
+        ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB, head and
+        tail among them; of a directory, of the names, sizes and times of its files.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be read.
+    """
+    if os.path.isdir(path):
+        found = sorted(
+            (os.path.relpath(entry, path), os.stat(entry))
+            for folder, _, names in os.walk(path)
+            for entry in (os.path.join(folder, name) for name in names)
+        )
+        listed = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in found)
+        size = sum(stat.st_size for _, stat in found)
+        newest = max((stat.st_mtime_ns for _, stat in found), default=0)
+        return _described(path, size, newest, hashlib.blake2b(listed.encode(), digest_size=16))
+    size = file_size(path)
+    digest = hashlib.blake2b(digest_size=16)
+    block = memoryview(bytearray(min(SAMPLE_BYTES, size)))
+    with open_binary(path) as file:
+        last = size - len(block)
+        for start in sorted({last * i // (SAMPLES - 1) for i in range(SAMPLES)}):
+            digest.update(block[: read_fully(file, block, start)])
+    return _described(path, size, os.stat(path).st_mtime_ns, digest)
+
+
+def differences(then: Any, now: Any, where: str = "") -> list[str]:
+    """Say where two JSON values differ, one text for each place: ``settings.n_clusters is 50, was 20``."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            each
+            for key in dict.fromkeys([*then, *now])
+            for each in differences(then.get(key), now.get(key), f"{where}.{key}" if where else str(key))
+        ]
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        pairs = enumerate(zip(then, now, strict=True))
+        return [each for i, (old, new) in pairs for each in differences(old, new, f"{where}[{i}]")]
+    return [] if then == now else [f"{where} is {json.dumps(now)}, was {json.dumps(then)}"]
+
+
+def _described(path: str, size: int, mtime_ns: int, digest: Any) -> dict[str, Any]:
+    return {"path": os.path.abspath(path), "bytes": size, "mtime_ns": mtime_ns, "sample": digest.hexdigest()}
+
+
+def _sampled_rows(source: ChunkedSource) -> str:
+    """Hash of the rows of some chunks, the first and the last among them."""
+    chunks = source.chunks(SAMPLE_BYTES)
+    digest = hashlib.blake2b(digest_size=16)
+    for i in np.unique(np.linspace(0, len(chunks) - 1, SAMPLES).astype(int)):
+        X = source.read(chunks[i]).X
+        for array in (X,) if isinstance(X, np.ndarray) else (X.data, X.indices, X.indptr):
+            digest.update(raw(array))
+    return digest.hexdigest()

@@ -1,0 +1,314 @@
+"""Everything that walks a source into a sketch store: writing one, adding rows, adding features.
+
+Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
+is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import passes,
+walk, store, checkpoint and below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.checkpoint import Checkpoint
+from streamkm.choosing import PCA_FEW_CLUSTERS, choose_sketch
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.sample import SampleRule
+from streamkm.compute import Executor
+from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
+from streamkm.files import sync, writing
+from streamkm.matrices import raw
+from streamkm.passes import sketch_pass
+from streamkm.progress import Stage
+from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.stores import StoreInfo, StoreSource
+from streamkm.store import next_part, part_directory, publish, start_store
+from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
+from streamkm.walk import Walk
+
+logger = logging.getLogger(__name__)
+
+REPLACED = "replaced"
+PCA_ROWS = 10_000  # that directions are found on
+
+
+def choose_store_sketch(
+    walk: Walk, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
+) -> Sketch:
+    """The sketch for a store of a source's rows, as a fit would choose it.
+
+    Parameters
+    ----------
+    sketch : {"auto", "countsketch", "pca", "identity"}
+        "pca" reads the source once more, beforehand, for a sample of its rows.
+    n_components : int or "auto"
+    seed : int
+        From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
+
+    Raises
+    ------
+    InvalidParameterError
+        What does not fit the source.
+    """
+    kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
+    logger.info("sketch: %s, %d components: %s", kind, m, why)
+    if kind == IdentitySketch.kind:
+        return IdentitySketch(m)
+    if kind == CountSketch.kind:
+        return CountSketch(m, seed)
+    rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
+    X = sketch_pass(executor, walk, None, rule, NO_WEIGHTS, None, stage).sample.X
+    return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    sketch: Sketch,
+    executor: Executor,
+    stage: Stage,
+    *,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    overwrite: bool = False,
+    restart: bool = False,
+) -> StoreSource:
+    """Sketch all rows of a source into a new store; one pass.
+
+    Parameters
+    ----------
+    path : path
+        Of the store, a directory. It appears when it is complete.
+    walk : Walk
+        Its metric becomes the store's. Rows that it skips become rows of NaN.
+    sketch : Sketch
+    weights : float64 (n,) or (0,)
+    overwrite : bool
+        Replace what is at `path`, at the end, if that is a store.
+    restart : bool
+        Forget what an interrupted call has done, whatever it was of.
+
+    Raises
+    ------
+    OutputError, DiskFullError, InUseError
+        It exists, cannot be written, or another process writes it.
+    CheckpointError
+        An interrupted call was of another source or other settings; says which.
+    InvalidInputError, SourceError
+        As reading the source; also no rows, or another number of weights.
+    """
+    target = Path(path)
+    if target.exists():
+        if not overwrite:
+            raise OutputError(f"{target} exists; choose another name, append to it, or pass overwrite")
+        StoreInfo.read(target)  # whatever is no store is not replaced
+    with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
+        place = saved.directory / "store"
+        sketch_checksums = start_store(place, sketch)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(place, 0), NewRows(sketch), None)
+        part = filled.writer.finish(0, _checked_weights(walk, weights, filled.writer.n_rows))
+        n_features = walk.source.n_features or max(1, filled.width)
+        info = StoreInfo(
+            filled.kind,
+            part.n_rows,
+            sketch.n_components,
+            n_features,
+            walk.metric,
+            len(weights) > 0,
+            sketch.to_dict(),
+            sketch_checksums,
+            (part,),
+            (_input(walk, (0, part.n_rows), (0, n_features)),),
+        )
+        publish(place, info)
+        with writing(target):
+            if target.exists():
+                os.replace(target, saved.directory / REPLACED)
+            os.replace(place, target)
+            sync(target.parent)
+        shutil.rmtree(saved.directory / REPLACED, ignore_errors=True)
+        saved.discard()
+    return StoreSource(target)
+
+
+def append_rows(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    executor: Executor,
+    stage: Stage,
+    *,
+    sketch: Sketch | None = None,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    restart: bool = False,
+) -> StoreSource:
+    """Sketch the rows of a source onto the end of a store; one pass over the source, none over the store.
+
+    Parameters
+    ----------
+    path : path
+        Of a store.
+    walk : Walk
+        Of the source; in the store's metric.
+    sketch : Sketch or None
+        What the caller takes the store's sketch to be; None: whatever it is.
+    weights : float64 (n,) or (0,)
+        Needed if and only if the store's rows have weights.
+    restart
+        As of `write_store`.
+
+    Raises
+    ------
+    StoreError
+        Another sketch, seed, metric or number of features than the store's; an input of the store that has changed;
+        a file that is in it already.
+    OutputError, DiskFullError, InUseError, CheckpointError, InvalidInputError, SourceError
+        As `write_store`.
+    """
+    store = StoreSource(path)
+    own = sketch_of_store(store)
+    check_sketch(store, own if sketch is None else sketch, walk.metric)
+    check_inputs(store)
+    check_new(store, fingerprint(walk.source))
+    check_width(store, walk.source)
+    if (len(weights) > 0) != store.info.weighted:
+        raise StoreError(
+            f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
+            f"{'some' if store.info.weighted else 'none'}, too"
+        )
+    with _work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
+        info, number = store.info, next_part(store.info)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), NewRows(own), info.kind)
+        part = filled.writer.finish(number, _checked_weights(walk, weights, filled.writer.n_rows))
+        n_rows = info.n_rows + part.n_rows
+        n_features = max(info.n_features, walk.source.n_features or filled.width)
+        added = _input(walk, (info.n_rows, n_rows), (0, walk.source.n_features or max(1, filled.width)))
+        publish(
+            path,
+            replace(
+                info,
+                n_rows=n_rows,
+                n_features=n_features,
+                parts=(*info.parts, part),
+                inputs=(*info.inputs, added),
+            ),
+        )
+        saved.discard()
+    return StoreSource(path)
+
+
+def append_columns(
+    path: str | os.PathLike[str],
+    walk: Walk,
+    executor: Executor,
+    stage: Stage,
+    *,
+    first_feature: int | None = None,
+    restart: bool = False,
+) -> StoreSource:
+    """Add features to the rows of a store: the sketch of a row is the sum of the sketches of its pieces.
+
+    One pass over the source and one over the store, which is written anew beside itself and then switched.
+
+    Parameters
+    ----------
+    path : path
+        Of a store of CountSketch rows.
+    walk : Walk
+        Of a source whose row i has further features of row i of the store.
+    first_feature : int or None
+        Number of the source's feature 0 among all features; None: the first that the store does not have.
+    restart
+        As of `write_store`.
+
+    Raises
+    ------
+    StoreError
+        A sketch that is no hash of features, a store of the cosine metric, features that it has already, another
+        number of rows.
+    OutputError, DiskFullError, InUseError, CheckpointError, InvalidInputError, SourceError
+        As `write_store`.
+    """
+    store = StoreSource(path)
+    info = store.info
+    first = info.n_features if first_feature is None else first_feature
+    sketch = check_columns(store, first)
+    if walk.metric != info.metric:
+        check_sketch(store, sketch, walk.metric)
+    check_inputs(store)
+    if walk.source.n_rows not in (None, info.n_rows):
+        raise other_rows(store, walk, f"{walk.source.n_rows:,}")
+    operation = f"append features from {first}"
+    with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
+        number, columns = next_part(info), NewColumns(sketch, first, store, walk)
+        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
+        if filled.writer.n_rows != info.n_rows:
+            raise other_rows(store, walk, f"{filled.writer.n_rows:,}")
+        part = filled.writer.finish(number, store.weights())
+        stop = first + (walk.source.n_features or max(1, filled.width))
+        added = _input(walk, (0, info.n_rows), (first, stop))
+        publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
+        saved.discard()
+    return StoreSource(path)
+
+
+@contextmanager
+def _work(
+    target: Path,
+    operation: str,
+    walk: Walk,
+    sketch: Sketch,
+    weights: NDArray[np.float64],
+    *,
+    restart: bool,
+    store: StoreSource | None = None,
+) -> Iterator[Checkpoint]:
+    """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
+    described = {
+        "store": None if store is None else store.info.digest(),
+        "operation": operation,
+        "source": fingerprint(walk.source),
+        "settings": {
+            "sketch": sketch.to_dict(),
+            "sketch arrays": {name: _digest(values) for name, values in sketch.arrays().items()},
+            "metric": walk.metric,
+            "on_invalid": walk.on_invalid,
+            "chunk_bytes": walk.target_bytes,
+            "weights": _digest(weights),
+        },
+    }
+    target = target.absolute()
+    place = target.with_name(f".{target.name}.work")
+    with Checkpoint.open(place, described, restart=restart, expires=("store",)) as saved:
+        if store is not None and StoreInfo.read(target).digest() != store.info.digest():
+            raise InUseError(f"{store.path} was changed by another process just now; run the same again")
+        if not saved.resumed:
+            shutil.rmtree(place / "store", ignore_errors=True)
+        if (place / REPLACED).exists():  # killed when the old store had left its place and the new one was not there
+            os.replace(place / REPLACED, target)
+        yield saved
+
+
+def _digest(values: NDArray[Any]) -> str:
+    return hashlib.blake2b(raw(values), digest_size=16).hexdigest()
+
+
+def _input(walk: Walk, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:
+    exact = walk.source.n_features is not None
+    return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(walk.source)}
+
+
+def _checked_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    if len(weights) not in (0, n_rows):
+        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
+    return weights

@@ -1,0 +1,97 @@
+"""What tests run in processes of their own, to be killed, limited or locked out. Imported there: no fixtures here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from streamkm import checkpoint, store, store_pass, storing
+from streamkm.compute import open_executor
+from streamkm.errors import StreamkmError
+from streamkm.progress import Stage
+from streamkm.sketches import CountSketch
+from streamkm.sources import open_source
+from streamkm.walk import Walk
+
+SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
+
+
+def processes():
+    """Processes that start quickly, without what this one holds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.children"])
+    return context
+
+
+def walk_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
+    return Walk(open_source(X), chunk_bytes, metric, on_invalid)
+
+
+def small_chunks():
+    """Storage chunks and waits so short that little data make many of them."""
+    store.CHUNK_BYTES = 1 << 15
+    store_pass.INTERVAL_S = 0.0
+
+
+def run(operation, path, data, options=(), *, problem=None):
+    """Write or extend a store; says on `problem`, a queue, how it ended."""
+    small_chunks()
+    do = {"write": storing.write_store, "rows": storing.append_rows, "columns": storing.append_columns}[operation]
+    sketch = (SKETCH,) if operation == "write" else ()
+    try:
+        with open_executor(2) as executor:
+            do(path, walk_of(data), *sketch, executor, Stage(operation), **dict(options))
+        ended = None
+    except StreamkmError as error:
+        ended = f"{type(error).__name__}: {error}"
+        if problem is None:
+            raise
+    if problem is not None:
+        problem.put(ended)
+
+
+def hold(directory, fingerprint, ready, seconds=60):
+    """Hold a checkpoint."""
+    with checkpoint.Checkpoint.open(directory, fingerprint):
+        ready.put("held")
+        time.sleep(seconds)
+
+
+def save_within(directory, most_bytes, n_values, problem):
+    """Save a record while files may have only so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    try:
+        with checkpoint.Checkpoint.open(directory, {}) as saved:
+            saved.save("state", {"values": np.arange(n_values)}, {"of": n_values})
+        problem.put(None)
+    except OSError as error:
+        problem.put(f"{type(error).__name__}: {error}")
+
+
+def save_for_ever(directory, size):
+    """Save states until killed: labels first, then the record that says how many."""
+    n = 0
+    with checkpoint.Checkpoint.open(directory, {"size": size}) as saved, saved.labels(size) as labels:
+        found = saved.load("state")
+        if found is not None:
+            n = found[1]["n"]
+        while True:
+            n += 1
+            labels.write(0, np.full(size, n, np.int32))
+            labels.commit("state", {"values": np.full(size, n)}, {"n": n})
+
+
+def tree(directory):
+    """Contents of every file below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit("imported by tests only")

@@ -1,0 +1,328 @@
+"""Checkpoints: records that are whole or absent, labels, locks, refusals by name, a full disk, kills."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from streamkm.checkpoint import FORMAT, LABELS, MANIFEST, Checkpoint, Throttle
+from streamkm.errors import CheckpointError, DiskFullError, InUseError, OutputError
+from streamkm.files import Lock, replace_file
+from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.sources.fingerprints import differences
+from tests import children
+
+RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}
+
+
+class TestRecords:
+    def test_come_back_after_the_process(self, tmp_path):
+        arrays = {"centers": np.random.default_rng(0).random((3, 4)), "file": np.arange(5), "none": np.empty(0)}
+        with Checkpoint.open(tmp_path / "c", RUN) as saved:
+            assert not saved.resumed
+            assert saved.load("lloyd") is None
+            saved.save("lloyd", arrays, {"iteration": 3, "history": [1.5, 0.5]})
+        with Checkpoint.open(tmp_path / "c", RUN) as saved:
+            assert saved.resumed
+            found, meta = saved.load("lloyd")
+            assert meta == {"iteration": 3, "history": [1.5, 0.5]}
+            assert found.keys() == arrays.keys()
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(found[name], array, strict=True)
+            saved.forget("lloyd")
+            assert saved.load("lloyd") is None
+
+    def test_a_later_one_replaces_it_and_leaves_nothing_beside(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            for n in range(3):
+                saved.save("a", {"x": np.full(4, n)}, {})
+            assert saved.load("a")[0]["x"].tolist() == [2, 2, 2, 2]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "lock", MANIFEST]
+
+    @given(
+        X=hnp.arrays(
+            st.sampled_from([np.float32, np.float64, np.uint8, np.int64]),
+            st.tuples(st.integers(0, 5), st.integers(1, 4)),
+        )
+    )
+    def test_matrices_come_back(self, X):
+        for matrix in (X, sp.csr_array(X)):
+            packed = unpack_matrix("X", pack_matrix("X", matrix))
+            assert type(packed) is type(matrix)
+            assert packed.dtype == matrix.dtype
+            np.testing.assert_array_equal(packed.toarray() if sp.issparse(packed) else packed, X)
+
+    def test_no_byte_changes_unnoticed(self, tmp_path, caplog):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            wanted = np.random.default_rng(0).random(50)
+            saved.save("a", {"x": wanted}, {"n": 12345})
+            path = tmp_path / "a.npz"
+            whole, rng = path.read_bytes(), random.Random(0)
+            refused = 0
+            for at in sorted(rng.sample(range(len(whole)), 300)):
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1 :])
+                found = saved.load("a")
+                refused += found is None
+                # a date or a version in a header of the archive does not matter
+                assert found is None or (found[1] == {"n": 12345} and np.array_equal(found[0]["x"], wanted)), at
+            assert refused > 200
+
+    @pytest.mark.parametrize("kept", [0, 1, 100, -1])
+    def test_a_torn_one_counts_as_absent_and_is_told(self, tmp_path, kept, caplog):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {"x": np.arange(100)}, {})
+            path = tmp_path / "a.npz"
+            path.write_bytes(path.read_bytes()[:kept])
+            with caplog.at_level(logging.WARNING):
+                assert saved.load("a") is None
+        assert "a.npz is damaged and counts as not there" in caplog.text
+
+    def test_of_another_name_does_not_count(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {}, {})
+            (tmp_path / "a.npz").rename(tmp_path / "b.npz")
+            assert saved.load("b") is None
+
+    def test_what_cannot_be_a_record(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            with pytest.raises(TypeError, match="array x of record a holds object"):
+                saved.save("a", {"x": np.array([None])}, {})
+            with pytest.raises(ValueError, match=r"'\.\./a' names no record"):
+                saved.save("../a", {}, {})
+
+
+class TestWhoseItIs:
+    def test_another_source_or_setting_is_named(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN):
+            pass
+        other = {"source": {"name": "x.svm", "files": [{"bytes": 120}]}, "settings": {"n_clusters": 50, "tol": 1e-4}}
+        with (
+            pytest.raises(
+                CheckpointError, match=r"source.files\[0\].bytes is 120, was 100; settings.n_clusters is 50, was 20"
+            ),
+            Checkpoint.open(tmp_path, other),
+        ):
+            pass
+        with Checkpoint.open(tmp_path, RUN) as saved:  # it was left alone
+            assert saved.resumed
+
+    def test_restart_forgets(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {}, {})
+            saved.labels(5).close()
+        with Checkpoint.open(tmp_path, {"source": None}, restart=True) as saved:
+            assert not saved.resumed
+            assert saved.load("a") is None
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", MANIFEST]
+
+    def test_a_section_that_expires_forgets(self, tmp_path):
+        with Checkpoint.open(tmp_path, {"store": 1, "source": 1}) as saved:
+            saved.save("a", {}, {})
+        with Checkpoint.open(tmp_path, {"store": 2, "source": 2}, expires=("store",)) as saved:
+            assert saved.load("a") is None
+        with (
+            pytest.raises(CheckpointError, match="source is 1, was 2"),
+            Checkpoint.open(tmp_path, {"store": 2, "source": 1}, expires=("store",)),
+        ):
+            pass
+
+    def test_an_unknown_version_is_refused(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN):
+            pass
+        manifest = json.loads((tmp_path / MANIFEST).read_text())
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"format": FORMAT + 1}))
+        with (
+            pytest.raises(CheckpointError, match=f"format {FORMAT + 1}; this release reads {FORMAT}"),
+            Checkpoint.open(tmp_path, RUN),
+        ):
+            pass
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "fingerprint": 3}'])
+    def test_a_damaged_manifest_is_refused(self, tmp_path, text):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(CheckpointError, match="is damaged"), Checkpoint.open(tmp_path, RUN):
+            pass
+        with Checkpoint.open(tmp_path, RUN, restart=True) as saved:
+            assert not saved.resumed
+
+    def test_a_directory_of_other_files_is_refused(self, tmp_path):
+        (tmp_path / "thesis.tex").write_text("")
+        for restart in (False, True):
+            with (
+                pytest.raises(CheckpointError, match="holds other files"),
+                Checkpoint.open(tmp_path, RUN, restart=restart),
+            ):
+                pass
+        assert (tmp_path / "thesis.tex").exists()
+
+    def test_discard_leaves_what_is_not_its_own(self, tmp_path):
+        for others in ([], ["mine"]):
+            with Checkpoint.open(tmp_path / "c", RUN) as saved:
+                saved.save("a", {}, {})
+                for name in others:
+                    (tmp_path / "c" / name).mkdir()
+                saved.discard()
+            assert (tmp_path / "c").exists() == bool(others)
+
+    def test_differences(self):
+        assert differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": None}) == ["a[1] is 3, was 2", "b is null, was 1"]
+        assert differences(RUN, RUN) == []
+
+
+class TestLocks:
+    def test_another_process_is_refused_with_its_number_and_let_in_when_it_is_killed(self, tmp_path):
+        context = children.processes()
+        ready = context.Queue()
+        holder = context.Process(target=children.hold, args=(tmp_path, RUN, ready))
+        holder.start()
+        assert ready.get(timeout=60) == "held"
+        message = f"checkpoint {tmp_path} is in use by process {holder.pid};"
+        with pytest.raises(InUseError, match=message), Checkpoint.open(tmp_path, RUN):
+            pass
+        holder.kill()
+        holder.join()
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            assert saved.resumed
+
+    def test_this_process_is_refused_too(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN), pytest.raises(InUseError), Checkpoint.open(tmp_path, RUN):
+            pass
+
+    def test_a_removed_lock_guards_nothing(self, tmp_path):
+        first = Lock(tmp_path / "lock", "it")
+        first.release(remove=True)
+        assert not (tmp_path / "lock").exists()
+        second = Lock(tmp_path / "lock", "it")
+        with pytest.raises(InUseError):
+            Lock(tmp_path / "lock", "it")
+        second.release()
+
+
+class TestLabels:
+    def test_written_by_chunk(self, tmp_path):
+        wanted = np.arange(1000, dtype=np.int32)
+        with Checkpoint.open(tmp_path, RUN) as saved, saved.labels(1000) as labels:
+            labels.write(0, wanted[:300])
+            labels.commit("assign", {"sums": np.ones(3)}, {"chunks": 1})
+        with Checkpoint.open(tmp_path, RUN) as saved, saved.labels(1000) as labels:
+            arrays, meta = saved.load("assign")
+            assert meta == {"chunks": 1}
+            assert arrays["sums"].tolist() == [1, 1, 1]
+            assert labels.read()[:300].tolist() == wanted[:300].tolist()
+            labels.write(300, wanted[300:])
+            np.testing.assert_array_equal(labels.read(), wanted, strict=True)
+            mapped = labels.read(mapped=True)
+            assert isinstance(mapped, np.memmap)
+            np.testing.assert_array_equal(mapped, wanted)
+            del mapped
+        np.testing.assert_array_equal(np.load(tmp_path / LABELS), wanted)
+
+    def test_of_another_number_or_damaged_are_made_anew(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.labels(10).close()
+            with saved.labels(20) as labels:
+                assert labels.read().shape == (20,)
+            (tmp_path / LABELS).write_bytes(b"\x93NUMPY torn")
+            with saved.labels(20) as labels:
+                assert labels.read().tolist() == [0] * 20
+
+
+class TestThrottle:
+    def test_waits_for_the_interval(self):
+        throttle, calls = Throttle(interval_s=0.05, share=0.5), []
+        started = time.monotonic()
+        while time.monotonic() < started + 0.5:
+            throttle.maybe(lambda: calls.append(time.monotonic()))
+        assert 2 <= len(calls) <= 10
+        assert min(np.diff([started, *calls])) >= 0.05
+
+    def test_spends_no_more_than_its_share(self):
+        throttle, n = Throttle(interval_s=0.0, share=0.1), 0
+        started = time.monotonic()
+        while time.monotonic() < started + 0.6:
+            n += throttle.maybe(lambda: time.sleep(0.02))
+        assert n >= 2
+        # the last may have come just before the end
+        assert throttle.spent_s - 0.03 <= 0.1 * (time.monotonic() - started) + 0.02
+
+
+class TestFullDisk:
+    def test_the_earlier_state_stays_and_it_goes_on_after_space_is_made(self, tmpfs):
+        place, make_space = tmpfs
+        small, large = np.arange(1000), np.random.default_rng(0).random(1 << 18)
+        with Checkpoint.open(place / "c", RUN) as saved:
+            saved.save("state", {"x": small}, {"n": 1})
+            with pytest.raises(DiskFullError, match=r"state\.npz: no space for 2,097,152 bytes .*make space") as caught:
+                saved.save("state", {"x": large}, {"n": 2})
+            assert isinstance(caught.value, OSError)
+            with pytest.raises(DiskFullError, match=r"labels\.npy: no space for 4,000,000 bytes"):
+                saved.labels(1_000_000)
+            assert saved.load("state")[1] == {"n": 1}
+            assert not [path for path in (place / "c").iterdir() if "partial" in path.name]
+        make_space()
+        with Checkpoint.open(place / "c", RUN) as saved:
+            assert saved.resumed
+            saved.save("state", {"x": large}, {"n": 2})
+            assert saved.load("state")[1] == {"n": 2}
+            saved.labels(1_000_000).close()
+
+    def test_a_limit_of_the_size_of_files(self, tmp_path):
+        context = children.processes()
+        problem = context.Queue()
+        for n_values, full in ((1000, False), (10_000, True)):
+            child = context.Process(target=children.save_within, args=(tmp_path / "c", 50_000, n_values, problem))
+            child.start()
+            said = problem.get(timeout=60)
+            child.join()
+            assert (said is not None) == full
+        assert said.startswith("DiskFullError")
+        assert "for 80,000 bytes" in said
+        with Checkpoint.open(tmp_path / "c", {}) as saved:
+            assert saved.load("state")[1] == {"of": 1000}
+
+    def test_what_cannot_be_written_at_all(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OutputError, match="cannot be written"), Checkpoint.open(tmp_path / "file", RUN):
+            pass
+        with pytest.raises(OutputError, match="cannot be written"):
+            replace_file(tmp_path / "none" / "x", lambda file: file.write(b"x"))
+
+
+def kill_while_saving(directory, n_kills, rng):
+    """Kill a process that saves all the time; what is left must be one of its states, and never an older one."""
+    context, last = children.processes(), 0
+    for _ in range(n_kills):
+        child = context.Process(target=children.save_for_ever, args=(directory, 2000))
+        child.start()
+        deadline = time.monotonic() + 60
+        while not (directory / "state.npz").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.05, 0.4))
+        child.kill()
+        child.join()
+        with Checkpoint.open(directory, {"size": 2000}) as saved, saved.labels(2000) as labels:
+            assert saved.resumed
+            arrays, meta = saved.load("state")
+            assert meta["n"] >= last
+            last = meta["n"]
+            assert (arrays["values"] == last).all()
+            assert (labels.read() >= last).all()
+    assert last > n_kills
+
+
+def test_a_kill_leaves_the_state_before_or_after(tmp_path):
+    kill_while_saving(tmp_path, 3, random.Random(0))
+
+
+@pytest.mark.slow
+def test_many_kills_leave_the_state_before_or_after(tmp_path, reduced):
+    kill_while_saving(tmp_path, 5 if reduced else 60, random.Random(1))

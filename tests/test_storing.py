@@ -1,0 +1,490 @@
+"""Writing sketch stores and adding to them: linearity, refusals by name, kills, a full disk, clustering a store."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
+
+from streamkm import StreamKMeans, store_pass
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.compute import open_executor
+from streamkm.errors import CheckpointError, InUseError, InvalidInputError, OutputError, SourceError, StoreError
+from streamkm.passes import map_rows, nearest_labels
+from streamkm.progress import Stage
+from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
+from streamkm.sources import open_source
+from streamkm.storing import append_columns, append_rows, choose_store_sketch, write_store
+from tests import children
+from tests.children import SKETCH, tree, walk_of
+from tests.naive import countsketch_matrix, dense
+
+KINDS = ("dense", "sparse")
+SKETCH_ITEM = store_pass._sketch_item
+
+
+def matrix(kind, n_rows=120, n_features=40, seed=0):
+    """Whole numbers, so that sums are exact in any order; some rows empty."""
+    rng = np.random.default_rng(seed)
+    X = np.where(rng.random((n_rows, n_features)) < 0.3, rng.integers(-9, 10, (n_rows, n_features)), 0)
+    X[::17] = 0
+    return X.astype(np.float32) if kind == "dense" else sp.csr_array(X.astype(np.float32))
+
+
+def stored_rows(source):
+    return np.concatenate([dense(rows.X) for rows in source.stream(3000)])
+
+
+def sketched(X):
+    return dense(X) @ countsketch_matrix(SKETCH.seed, X.shape[1], SKETCH.n_components)
+
+
+def do(operation, path, X, *args, executor=2, walk=None, **options):
+    with open_executor(executor) as workers:
+        walk = walk_of(X, **(walk or {"chunk_bytes": 3000}))
+        return operation(path, walk, *args, workers, Stage("test"), **options)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 1 << 14)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+class TestWriting:
+    @pytest.mark.parametrize("chunk_bytes", [1, 2_000, 1 << 30])
+    def test_rows_are_the_sketch_whatever_the_chunks(self, tmp_path, kind, chunk_bytes):
+        X = matrix(kind)
+        source = do(write_store, tmp_path / "s.zarr", X, SKETCH, walk={"chunk_bytes": chunk_bytes})
+        assert source.info.kind == {"dense": "dense", "sparse": "csr"}[kind]
+        np.testing.assert_array_equal(stored_rows(source), sketched(X))
+        assert [path.name for path in tmp_path.iterdir()] == ["s.zarr"]
+
+    def test_files_are_the_same_whatever_the_executor(self, tmp_path, kind, client):
+        X = matrix(kind)
+        for name, executor in (("1", 1), ("4", 4), ("cluster", client)):
+            do(write_store, tmp_path / name, X, SKETCH, executor=executor)
+        assert tree(tmp_path / "1") == tree(tmp_path / "4") == tree(tmp_path / "cluster")
+
+    @pytest.mark.parametrize("sketch", [IdentitySketch(40), PCASketch.fit(matrix("dense"), 5, random_state=0)])
+    def test_other_sketches_come_back(self, tmp_path, sketch):
+        X = matrix("dense")
+        source = do(write_store, tmp_path / "s.zarr", X, sketch)
+        np.testing.assert_array_equal(stored_rows(source), sketch.apply(X))
+        found = sketch_of_store(open_source(tmp_path / "s.zarr"))
+        assert found.to_dict() == sketch.to_dict()
+        for name, values in sketch.arrays().items():
+            np.testing.assert_array_equal(found.arrays()[name], values, strict=True)
+
+    def test_damaged_arrays_of_a_sketch_are_noticed(self, tmp_path):
+        do(write_store, tmp_path / "s", matrix("dense"), PCASketch.fit(matrix("dense"), 5, random_state=0))
+        shutil.rmtree(tmp_path / "s/sketch/mean/c")
+        with pytest.raises(SourceError, match="sketch/mean is damaged"):
+            sketch_of_store(open_source(tmp_path / "s"))
+
+    def test_text_of_unknown_length_and_a_stream(self, tmp_path):
+        X = matrix("sparse")
+        dump_svmlight_file(X, np.zeros(120), str(tmp_path / "x.svm"), zero_based=False)
+        source = do(write_store, tmp_path / "t", tmp_path / "x.svm", SKETCH)
+        np.testing.assert_array_equal(stored_rows(source), sketched(X))
+        assert source.info.inputs[0]["source"]["files"][0]["path"] == str(tmp_path / "x.svm")
+        source = do(write_store, tmp_path / "i", lambda: iter([X[:50], X[50:]]), SKETCH)
+        np.testing.assert_array_equal(stored_rows(source), sketched(X))
+
+    def test_skipped_rows_keep_their_numbers(self, tmp_path, kind):
+        X = dense(matrix(kind)).astype(np.float32)
+        X[[3, 70], 5] = np.nan
+        given = X if kind == "dense" else sp.csr_array(X)
+        source = do(write_store, tmp_path / "s", given, SKETCH, walk={"chunk_bytes": 3000, "on_invalid": "skip"})
+        found = stored_rows(source)
+        assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3, 70]
+        wanted = sketched(np.nan_to_num(X))
+        np.testing.assert_array_equal(np.delete(found, [3, 70], 0), np.delete(wanted, [3, 70], 0))
+        labels = StreamKMeans(3, on_invalid="skip", random_state=0).fit(source).labels_
+        assert np.flatnonzero(labels < 0).tolist() == [3, 70]
+
+    def test_cosine_rows_are_scaled_first(self, tmp_path, kind):
+        X = matrix(kind)
+        source = do(write_store, tmp_path / "s", X, SKETCH, walk={"chunk_bytes": 3000, "metric": "cosine"})
+        norms = np.linalg.norm(dense(X), axis=1, keepdims=True)
+        np.testing.assert_allclose(stored_rows(source), sketched(dense(X) / np.where(norms > 0, norms, 1)), atol=1e-6)
+
+    def test_weights(self, tmp_path):
+        X, weights = matrix("sparse"), np.linspace(0, 2, 120)
+        source = do(write_store, tmp_path / "s", X, SKETCH, weights=weights)
+        np.testing.assert_array_equal(source.weights(), weights)
+        with pytest.raises(StoreError, match="has weights; rows to be added need some, too"):
+            do(append_rows, tmp_path / "s", X)
+        source = do(append_rows, tmp_path / "s", X[:5], weights=weights[:5])
+        np.testing.assert_array_equal(source.weights(), np.concatenate([weights, weights[:5]]))
+        source = do(append_columns, tmp_path / "s", sp.vstack([X, X[:5]], format="csr"))
+        np.testing.assert_array_equal(source.weights(), np.concatenate([weights, weights[:5]]))
+        with pytest.raises(InvalidInputError, match="sample_weight has 7 values; sparse matrix has 120 rows"):
+            do(write_store, tmp_path / "t", X, SKETCH, weights=np.ones(7))
+        assert not (tmp_path / "t").exists()
+
+    def test_what_is_there_is_kept_unless_told(self, tmp_path):
+        X = matrix("sparse")
+        do(write_store, tmp_path / "s", X, SKETCH)
+        with pytest.raises(OutputError, match="s exists; choose another name, append to it, or pass overwrite"):
+            do(write_store, tmp_path / "s", X[:9], SKETCH)
+        assert do(write_store, tmp_path / "s", X[:9], SKETCH, overwrite=True).n_rows == 9
+        (tmp_path / "mine").mkdir()
+        with pytest.raises(SourceError, match="mine is no sketch store"):
+            do(write_store, tmp_path / "mine", X, SKETCH, overwrite=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "s"]
+
+    def test_no_rows(self, tmp_path):
+        (tmp_path / "x.svm").write_text("# nothing\n")
+        with pytest.raises(InvalidInputError, match="has no rows; needed: at least 1"):
+            do(write_store, tmp_path / "s", tmp_path / "x.svm", SKETCH)
+
+
+class TestRowsAdded:
+    @pytest.mark.parametrize("cuts", [(50,), (1, 2, 119)])
+    def test_are_as_if_there_from_the_start(self, tmp_path, kind, cuts):
+        X = matrix(kind)
+        first, *rest = np.split(np.arange(120), cuts)
+        source = do(write_store, tmp_path / "s", X[first], SKETCH)
+        for rows in rest:
+            source = do(append_rows, tmp_path / "s", X[rows], sketch=SKETCH)
+        whole = do(write_store, tmp_path / "whole", X, SKETCH)
+        np.testing.assert_array_equal(stored_rows(source), stored_rows(whole))
+        assert [entry["rows"] for entry in source.info.inputs] == [
+            [a, b] for a, b in zip((0, *cuts), (*cuts, 120), strict=True)
+        ]
+        assert source.info.n_features == 40
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+    def test_dense_rows_to_a_sparse_store_and_back(self, tmp_path, kind):
+        X, other = matrix(kind), matrix("sparse" if kind == "dense" else "dense", seed=1)
+        do(write_store, tmp_path / "s", X, SKETCH)
+        source = do(append_rows, tmp_path / "s", other)
+        np.testing.assert_array_equal(stored_rows(source), np.concatenate([sketched(X), sketched(other)]))
+
+    def test_wider_rows_of_text(self, tmp_path):
+        for name, X in (("a", matrix("sparse", n_features=30)), ("b", matrix("sparse", n_features=40, seed=1))):
+            dump_svmlight_file(X, np.zeros(120), str(tmp_path / f"{name}.svm"), zero_based=False)
+        do(write_store, tmp_path / "s", tmp_path / "a.svm", SKETCH)
+        assert do(append_rows, tmp_path / "s", tmp_path / "b.svm").info.n_features == 40
+
+    @pytest.mark.parametrize(
+        ("sketch", "metric", "message"),
+        [
+            (CountSketch(300, 8), "euclidean", "was sketched with seed 7, not 8"),
+            (CountSketch(301, 7), "euclidean", "was sketched with n_components 300, not 301"),
+            (IdentitySketch(300), "euclidean", "was sketched with kind countsketch, not identity"),
+            (SKETCH, "cosine", "was sketched for the euclidean metric, not cosine; pass metric='euclidean'"),
+        ],
+    )
+    def test_by_another_sketch_are_refused_by_name(self, tmp_path, sketch, metric, message):
+        source = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
+        with pytest.raises(StoreError, match=message):
+            do(append_rows, tmp_path / "s", matrix("sparse", seed=1), sketch=sketch, walk={"metric": metric})
+        assert open_source(tmp_path / "s").info == source.info
+
+    def test_by_another_projection_are_refused(self, tmp_path):
+        first, second = (PCASketch.fit(matrix("dense", seed=seed), 5, random_state=0) for seed in (0, 1))
+        source = do(write_store, tmp_path / "s", matrix("dense"), first)
+        check_sketch(source, first, "euclidean")
+        with pytest.raises(StoreError, match="another mean of its pca sketch"):
+            check_sketch(source, second, "euclidean")
+
+    def test_of_another_width_are_refused(self, tmp_path, kind):
+        do(write_store, tmp_path / "s", matrix(kind), SKETCH)
+        with pytest.raises(StoreError, match=r"has 39 features; the rows of .*s have 40"):
+            do(append_rows, tmp_path / "s", matrix(kind, n_features=39))
+
+    def test_of_a_file_that_is_there_already_or_beside_a_changed_one_are_refused(self, tmp_path):
+        for name in ("a.npy", "b.npy"):
+            np.save(tmp_path / name, matrix("dense", seed=ord(name[0])))
+        do(write_store, tmp_path / "s", tmp_path / "a.npy", SKETCH)
+        with pytest.raises(StoreError, match=r"a\.npy is in .*s already, among rows 0-119"):
+            do(append_rows, tmp_path / "s", tmp_path / "a.npy")
+        do(append_rows, tmp_path / "s", tmp_path / "b.npy")
+        np.save(tmp_path / "a.npy", matrix("dense", n_rows=130))
+        with pytest.raises(
+            StoreError, match=r"a\.npy has changed since it was sketched into .*\(bytes 20928, was 19328"
+        ):
+            do(append_rows, tmp_path / "s", matrix("dense"))
+        with pytest.raises(StoreError, match=r"a\.npy has changed"):
+            do(append_columns, tmp_path / "s", np.ones((240, 3)))
+        (tmp_path / "a.npy").unlink()  # moved away is not changed
+        assert do(append_rows, tmp_path / "s", matrix("dense")).n_rows == 360
+
+
+class TestFeaturesAdded:
+    @pytest.mark.parametrize("cuts", [(20,), (1, 30)])
+    @pytest.mark.parametrize("m", [100, 300])  # small sketches of sparse rows are dense
+    def test_are_as_if_there_from_the_start(self, tmp_path, kind, cuts, m):
+        X, sketch = matrix(kind), CountSketch(m, 7)
+        first, *rest = np.split(np.arange(40), cuts)
+        do(write_store, tmp_path / "s", X[:60][:, first], sketch)
+        do(append_rows, tmp_path / "s", X[60:][:, first])
+        for features in rest:
+            source = do(append_columns, tmp_path / "s", X[:, features], walk={"chunk_bytes": 1234})
+        np.testing.assert_array_equal(stored_rows(source), dense(X) @ countsketch_matrix(7, 40, m))
+        assert source.info.n_features == 40
+        assert source.info.inputs[-1]["features"] == [cuts[-1], 40]
+        assert len(list((tmp_path / "s/parts").iterdir())) == 2  # one part and the group's own file
+
+    def test_far_away(self, tmp_path, kind):
+        X, far = matrix(kind), 10**12
+        do(write_store, tmp_path / "s", X, SKETCH)
+        source = do(append_columns, tmp_path / "s", X, first_feature=far)
+        moved = np.zeros((40, 300))
+        for j in range(40):
+            moved[j] = dense(sketched_feature(far + j))
+        np.testing.assert_array_equal(stored_rows(source), sketched(X) + dense(X) @ moved)
+        assert source.info.n_features == far + 40
+
+    @pytest.mark.parametrize("n_rows", [100, 119, 121, 300])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_of_other_rows_are_refused(self, tmp_path, n_rows, known):
+        before = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
+        X = matrix("sparse", n_rows)
+        with pytest.raises(StoreError, match=r"rows; .*s has 120: features are added row by row"):
+            do(append_columns, tmp_path / "s", X if known else lambda: iter([X[:64], X[64:]]))
+        np.testing.assert_array_equal(stored_rows(open_source(tmp_path / "s")), stored_rows(before))
+
+    def test_that_are_there_or_cannot_be_added(self, tmp_path):
+        X = matrix("dense")
+        do(write_store, tmp_path / "s", X, SKETCH)
+        with pytest.raises(StoreError, match=r"features from 39 overlap .*0-39; pass first_feature=40 or more"):
+            do(append_columns, tmp_path / "s", X, first_feature=39)
+        with pytest.raises(StoreError, match="was sketched for the euclidean metric, not cosine"):
+            do(append_columns, tmp_path / "s", X, walk={"metric": "cosine"})
+        do(write_store, tmp_path / "i", X, IdentitySketch(40))
+        with pytest.raises(StoreError, match="of the identity sketch, which depends on all features together"):
+            do(append_columns, tmp_path / "i", X)
+        do(write_store, tmp_path / "c", X, SKETCH, walk={"metric": "cosine"})
+        with pytest.raises(StoreError, match="rows of unit length"):
+            do(append_columns, tmp_path / "c", X, walk={"metric": "cosine"})
+
+
+def sketched_feature(j):
+    """The sketch of a row that is 1 at feature j alone."""
+    return SKETCH.apply(sp.csr_array((np.ones(1, np.float32), np.array([j]), np.array([0, 1])), shape=(1, j + 1)))
+
+
+class TestClustering:
+    def test_labels_original_rows_as_the_stored_ones(self, tmp_path, small_topics):
+        do(write_store, tmp_path / "s", small_topics.X, CountSketch(1024, 3), walk={"chunk_bytes": 1 << 18})
+        source = open_source(tmp_path / "s")
+        fitted = StreamKMeans(10, random_state=0).fit(source)
+        assert fitted.plan_.sketch == "identity"
+        model = model_of_store(source, fitted.cluster_centers_)
+        with open_executor(2) as executor:
+            walk = walk_of(small_topics.X)
+            labels = np.concatenate(list(map_rows(executor, walk, model, nearest_labels, Stage("p"), None)))
+            np.testing.assert_array_equal(labels, fitted.labels_)
+            again = model_on_store(model, source)
+            walk = walk_of(tmp_path / "s")
+            labels = np.concatenate(list(map_rows(executor, walk, again, nearest_labels, Stage("p"), None)))
+            np.testing.assert_array_equal(labels, fitted.labels_)
+        model.save(tmp_path / "model.npz", {})
+        assert type(model).load(tmp_path / "model.npz")[0].sketch == CountSketch(1024, 3)
+        other = do(write_store, tmp_path / "t", small_topics.X, CountSketch(1024, 4))
+        with pytest.raises(StoreError, match="was sketched with seed 4, not 3"):
+            model_on_store(model, other)
+
+    def test_metrics(self, tmp_path):
+        source = do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        assert metric_on_store(source, "euclidean") == "euclidean"
+        with pytest.raises(StoreError, match="was sketched for the euclidean metric"):
+            metric_on_store(source, "cosine")
+        source = do(write_store, tmp_path / "c", matrix("dense"), SKETCH, walk={"metric": "cosine"})
+        assert metric_on_store(source, "cosine") == metric_on_store(source, "euclidean") == "euclidean"
+        assert model_of_store(source, np.zeros((2, 300))).metric == "cosine"
+
+    @pytest.mark.parametrize(
+        ("kind", "options", "wanted"),
+        [
+            ("dense", ("auto", "auto"), IdentitySketch(40)),
+            ("sparse", ("auto", "auto"), IdentitySketch(40)),
+            ("sparse", ("auto", 16), CountSketch(16, 3)),
+            ("dense", ("countsketch", "auto"), CountSketch(256, 3)),
+            ("dense", ("pca", 5), PCASketch.fit(matrix("dense"), 5, random_state=3)),
+        ],
+    )
+    def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
+        with open_executor(2) as executor:
+            found = choose_store_sketch(walk_of(matrix(kind)), *options, 3, executor, Stage("sample"))
+        assert found.to_dict() == wanted.to_dict()
+        for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
+            np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
+
+    def test_of_rows_as_they_are(self, tmp_path):
+        source = do(write_store, tmp_path / "s", matrix("dense"), IdentitySketch(40))
+        assert model_of_store(source, np.zeros((2, 40))).space == "original"
+
+
+class TestAfterAKill:
+    """Processes that write are killed; the same call again must give the very files that an undisturbed one gives."""
+
+    @pytest.fixture
+    def data(self, tmp_path):
+        for number, n_features in (("1", 40), ("2", 40), ("3", 25)):
+            np.save(tmp_path / f"{number}.npy", matrix("dense", 1_500, n_features, seed=int(number)))
+        X = matrix("sparse", 1_500, 40)
+        dump_svmlight_file(X, np.zeros(1_500), str(tmp_path / "4.svm"), zero_based=False)
+        return tmp_path
+
+    def kill_and_compare(self, operation, data, before, path, n_kills, rng):
+        """Kill processes that do `operation` on a copy of `before`; compare with one that was left alone."""
+        context = children.processes()
+        work = path.with_name(f".{path.name}.work")
+
+        def start(target):
+            child = context.Process(target=children.run, args=(operation, target, data))
+            child.start()
+            return child
+
+        for target in (path, path.with_name("undisturbed")):
+            shutil.rmtree(target, ignore_errors=True)
+            if before is not None:
+                shutil.copytree(before, target)
+        started = time.monotonic()
+        undisturbed = start(path.with_name("undisturbed"))
+        undisturbed.join()
+        assert undisturbed.exitcode == 0
+        seconds = time.monotonic() - started
+        resumed = 0
+        for n in range(n_kills):
+            child = start(path)
+            # the first one when something has been saved, so that there is something to go on from
+            deadline = time.monotonic() + 60
+            while n == 0 and not (work / "progress.npz").exists() and child.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            child.join(rng.uniform(0, seconds) if n else rng.uniform(0, 0.01))
+            child.kill()
+            child.join()
+            resumed += (work / "progress.npz").exists()
+            if child.exitcode == 0:
+                break
+            if before is not None:  # what was there is as it was, or complete
+                assert open_source(path).n_rows in (open_source(before).n_rows, 3_000)
+        if child.exitcode != 0:
+            child = start(path)
+            child.join()
+            # killed between the last step and the removal of what it needed no more
+            assert child.exitcode == 0 or tree(path) == tree(path.with_name("undisturbed"))
+        assert tree(path) == tree(path.with_name("undisturbed"))
+        return resumed
+
+    def all_operations(self, data, n_kills, rng):
+        whole = data / "s"
+        resumed = [self.kill_and_compare("write", data / "1.npy", None, whole, n_kills, rng)]
+        shutil.copytree(whole, data / "before")
+        resumed.append(self.kill_and_compare("rows", data / "2.npy", data / "before", whole, n_kills, rng))
+        resumed.append(self.kill_and_compare("columns", data / "3.npy", data / "before", whole, n_kills, rng))
+        shutil.rmtree(whole)
+        resumed.append(self.kill_and_compare("write", data / "4.svm", None, whole, n_kills, rng))
+        return resumed
+
+    def test_few_times(self, tmp_path, data):
+        assert sum(self.all_operations(data, 1, random.Random(0))) >= 2
+
+    @pytest.mark.slow
+    def test_many_times(self, tmp_path, data, reduced):
+        assert sum(self.all_operations(data, 3 if reduced else 15, random.Random(1))) >= 4
+
+    def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
+        np.save(tmp_path / "x.npy", matrix("dense"))
+        interrupt(monkeypatch, after=2)
+        with pytest.raises(KeyboardInterrupt):
+            do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH)
+        monkeypatch.undo()
+        with pytest.raises(CheckpointError, match=r"settings\.sketch\.seed is 8, was 7"):
+            do(write_store, tmp_path / "s", tmp_path / "x.npy", CountSketch(300, 8))
+        np.save(tmp_path / "x.npy", matrix("dense", 121))
+        with pytest.raises(
+            CheckpointError, match=r"source\.n_rows is 121, was 120; source\.files\[0\]\.bytes is 19488"
+        ):
+            do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH)
+        assert do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH, restart=True).n_rows == 121
+
+    def test_chunks_that_are_done_are_not_read_again(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("streamkm.store_pass.INTERVAL_S", 0.0)
+        X = matrix("dense", 2_000)
+        np.save(tmp_path / "x.npy", X)
+        interrupt(monkeypatch, after=80)
+        with pytest.raises(KeyboardInterrupt):
+            do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH)
+        assert not (tmp_path / "s").exists()
+        reads = interrupt(monkeypatch, after=10**9)
+        source = do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH)
+        np.testing.assert_array_equal(stored_rows(source), sketched(X))
+        n_chunks = len(open_source(tmp_path / "x.npy").chunks(3000))
+        assert len(reads) < n_chunks
+
+
+def interrupt(monkeypatch, after):
+    """Make the walk end like Ctrl-C after so many chunks; gives a list that grows with every chunk read."""
+    reads = []
+
+    def read(item, shared, function):
+        reads.append(item)
+        if len(reads) > after:
+            raise KeyboardInterrupt
+        return SKETCH_ITEM(item, shared, function)
+
+    monkeypatch.setattr(store_pass, "_sketch_item", read)
+    return reads
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    context = children.processes()
+    ready = context.Queue()
+    do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
+    holder = context.Process(target=children.hold, args=(tmp_path / ".s.work", {"store": None}, ready))
+    holder.start()
+    ready.get(timeout=60)
+    for operation in (append_rows, append_columns):
+        with pytest.raises(InUseError, match=f"in use by process {holder.pid}"):
+            do(operation, tmp_path / "s", matrix("sparse"))
+    with pytest.raises(InUseError, match=f"in use by process {holder.pid}"):
+        do(write_store, tmp_path / "s", matrix("sparse"), SKETCH, overwrite=True)
+    holder.kill()
+    holder.join()
+    assert do(append_rows, tmp_path / "s", matrix("sparse")).n_rows == 240
+
+
+def test_a_full_disk(tmpfs, tmp_path):
+    place, make_space = tmpfs
+    X = np.random.default_rng(0).random((10_000, 40), np.float32)
+    np.save(tmp_path / "x.npy", X)
+    context = children.processes()
+    problem = context.Queue()
+
+    def run(operation, target):
+        child = context.Process(
+            target=children.run, args=(operation, target, tmp_path / "x.npy"), kwargs={"problem": problem}
+        )
+        child.start()
+        said = problem.get(timeout=120)
+        child.join()
+        return said
+
+    said = run("write", place / "s")
+    assert said.startswith("DiskFullError")
+    assert str(place) in said
+    assert "make space and run the same again" in said
+    assert not (place / "s").exists()
+    make_space()
+    assert run("write", place / "s") is None
+    assert run("write", tmp_path / "undisturbed") is None
+    assert tree(place / "s") == tree(tmp_path / "undisturbed")
+    assert not os.path.exists(place / ".s.work")
+    assert NO_WEIGHTS.shape == open_source(place / "s").weights().shape
