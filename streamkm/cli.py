@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamkm import __version__
-from streamkm.errors import StreamkmError
+from streamkm.errors import OutputError, StreamkmError
 
 if TYPE_CHECKING:
     from streamkm.budget import Plan
@@ -93,9 +95,23 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_run_options
 @click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
 @click.option("--no-report", is_flag=True, help="Make no report.html.")
+@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
+@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
+@click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
 @_overwrite_option
-def fit(inputs: Sequence[str], settings: Sequence[str], quiet: bool, verbose: bool, **options: Any) -> None:
+def fit(
+    inputs: Sequence[str],
+    settings: Sequence[str],
+    quiet: bool,
+    verbose: bool,
+    resume: bool,
+    restart: bool,
+    no_checkpoint: bool,
+    **options: Any,
+) -> None:
     """Cluster data; write labels, model, summary, report.
+
+    What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
 
     DATA are files or globs of one format: svmlight text (plain or compressed), HDF5, Zarr, .npy or .npz;
     FILE:/path names a dataset inside a file. What the command line says wins over the configuration.
@@ -108,14 +124,43 @@ def fit(inputs: Sequence[str], settings: Sequence[str], quiet: bool, verbose: bo
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
         talk.plan(estimator.plan(run.source))
-        estimator.fit(run.source)
-        summary = summarize(estimator, run.source)
-        write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
-        if run.output.report:
-            from streamkm.report import write_report
+        with ExitStack() as stack:
+            saved = None
+            if not no_checkpoint:
+                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+                saved = stack.enter_context(_checkpoint(estimator, run.source, directory, resume, restart))
+            estimator.set_params(checkpoint=saved).fit(run.source)
+            summary = summarize(estimator, run.source)
+            write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
+            if run.output.report:
+                from streamkm.report import write_report
 
-            write_report(run.output.directory)
+                write_report(run.output.directory)
+            if saved is not None:
+                saved.discard()
         talk.say([*result_lines(summary), ("results", run.output.directory)])
+
+
+@contextmanager
+def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, restart: bool) -> Iterator[Any]:
+    """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
+    if resume and restart:
+        raise click.UsageError("--resume and --restart exclude each other")
+    from streamkm.estimators import open_checkpoint
+    from streamkm.keeping import is_worth_resuming
+
+    with open_checkpoint(estimator, source, directory, restart=restart) as saved:
+        if is_worth_resuming(directory) and not resume:
+            raise OutputError(
+                f"{directory} holds what an interrupted run of this has done: go on with --resume, "
+                "or begin anew with --restart"
+            )
+        try:
+            yield saved
+        except KeyboardInterrupt:
+            if is_worth_resuming(directory):
+                click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
+            raise
 
 
 @main.command()

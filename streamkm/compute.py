@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -32,6 +33,41 @@ RUNS = 24  # runs that a short list of items is folded in: enough for 24 workers
 FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
 RUN_LENGTH = 16  # items a run of a long list has at most
 ARITY = 8  # states joined at once
+
+
+@dataclass(frozen=True, slots=True)
+class Folded(Generic[State]):
+    """How far a fold has come.
+
+    Attributes
+    ----------
+    n_items : int
+        Items done: whole runs.
+    levels : tuple of (int, tuple of states)
+        Of the tree that joins them, bottom first: how many were joined, and what is waiting.
+    """
+
+    n_items: int
+    levels: tuple[tuple[int, tuple[State, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener(Generic[State]):
+    """Who wants to know how a fold goes, and where it is to go on.
+
+    Attributes
+    ----------
+    on_output : callable, optional
+        Gets the outputs, in order.
+    begun : Folded, optional
+        What was done before: its items are not called for again.
+    on_run : callable, optional
+        Called after each run with a function that gives what was done so far.
+    """
+
+    on_output: Callable[[Any], None] | None = None
+    begun: Folded[State] | None = None
+    on_run: Callable[[Callable[[], Folded[State]]], None] | None = None
 
 
 class _Waiting(Protocol):
@@ -104,13 +140,13 @@ class Executor(ABC):
         n_items: int,
         *shared: Any,
         large_state: bool = False,
-        on_output: Callable[[Any], None] | None = None,
+        listener: Listener[State] | None = None,
     ) -> State:
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
 
         Items are cut into runs of consecutive items, each carried by one call; `combine` joins the states of eight runs
         at a time, in order. It must add from the left: joining (a, b, c) is joining (a, b) and then c. Outputs go to
-        `on_output` in order.
+        the listener in order.
 
         Parameters
         ----------
@@ -118,14 +154,27 @@ class Executor(ABC):
             Length of `items`, at least 1.
         large_state : bool
             Whether a state takes more memory than an item; runs are longer then.
+        listener : Listener, optional
         """
+        listener = listener or Listener()
         tree = _Tree(lambda states: self._join(stage, combine, states), eager=self.joins_here)
-        runs = _runs(items, run_length(n_items, FEW_RUNS if large_state else RUNS))
+        n_done = 0
+        if listener.begun is not None:
+            n_done = listener.begun.n_items
+            tree.restore(listener.begun.levels)
+        runs = _runs(itertools.islice(items, n_done, None), run_length(n_items, FEW_RUNS if large_state else RUNS))
+
+        def folded() -> Folded[State]:
+            return Folded(n_done, tree.levels(self._fetch))
+
         for handle, outputs in self.hold(stage, _fold_run, runs, step, *shared):
             tree.add(handle)
+            n_done += len(outputs)
             for output in outputs:
-                if on_output is not None:
-                    on_output(output)
+                if listener.on_output is not None:
+                    listener.on_output(output)
+            if listener.on_run is not None:
+                listener.on_run(folded)
         return self._fetch(tree.total())
 
     def _fetch(self, handle: Any) -> Any:
@@ -280,6 +329,16 @@ class _Tree:
         if self._counts[level] == ARITY:
             self._levels[level], self._counts[level] = [], 0
             self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
+
+    def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
+        """What is in the tree, bottom first: states joined so far, and those that are waiting."""
+        pairs = zip(self._counts, self._levels, strict=True)
+        return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
+
+    def restore(self, levels: tuple[tuple[int, tuple[Any, ...]], ...]) -> None:
+        """Put back what `levels` gave."""
+        self._counts = [count for count, _ in levels]
+        self._levels = [list(waiting) for _, waiting in levels]
 
     def total(self) -> Any:
         carried: list[Any] = []

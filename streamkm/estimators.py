@@ -5,9 +5,11 @@ The work is in fitting and passes. No logic in `__init__`. May import fitting an
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -20,18 +22,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes, plan_fit
+from streamkm.centering import Settings
+from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.fitting import Settings, run_fit
+from streamkm.fitting import run_fit
+from streamkm.keeping import Keeper, is_worth_resuming
 from streamkm.model import Metric, Model, Space
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import fingerprint
 from streamkm.walk import OnInvalid, Walk
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
+OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
 CHOICES = {
     "sketch": ("auto", "countsketch", "pca", "identity"),
     "metric": ("euclidean", "cosine"),
@@ -83,6 +90,10 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         "auto": the active Dask client if there is one, else threads. An int: so many threads.
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+    checkpoint : path, optional
+        A directory for what was done so far, brought to the disk every few seconds. A fit that was killed and is called
+        again with the same data and parameters goes on where it was, and gives the result that it would have given. The
+        directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
         Bars on stderr; "auto": if it is a terminal.
     random_state : int, RandomState or None, default=None
@@ -164,6 +175,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
+        checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -181,6 +193,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
+        self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state
 
@@ -218,10 +231,21 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         self._check_parameters()
         source = self._open(X, reset=True)
         weights = _check_weights(sample_weight)
-        plan = self._plan(source, weighted=len(weights) > 0)
+        plan = self.plan_for(source, weighted=len(weights) > 0)
+        with ExitStack() as stack:
+            saved = self.checkpoint
+            if saved is not None and not isinstance(saved, Checkpoint):
+                saved = stack.enter_context(open_checkpoint(self, source, saved, weights=weights))
+            self._run(source, plan, weights, Keeper(saved))
+            if saved is not None and saved is not self.checkpoint:
+                saved.discard()
+        return self
+
+    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+        """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
-        fitted = run_fit(walk, plan, self._settings(), weights, self.executor, progress)
+        fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         self.model_ = fitted.model
         self.labels_ = fitted.labels
         self.cluster_centers_ = fitted.model.centers
@@ -246,9 +270,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
                 f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
                 "the data have no more distinct rows",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return self
 
     def plan(self, X: Any) -> Plan:
         """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
@@ -259,7 +282,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             As `fit` would before its first read.
         """
         self._check_parameters()
-        return self._plan(self._open(X, reset=None))
+        return self.plan_for(self._open(X, reset=None))
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Find the cluster of each row; one pass.
@@ -318,7 +341,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         """
         check_is_fitted(self)
         parameters = self.get_params()
-        for name in ("executor", "random_state"):  # of this machine and run; may be no JSON value
+        for name in OF_THIS_RUN:
             parameters.pop(name)
         if not isinstance(parameters["init"], str):
             parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
@@ -379,7 +402,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
         return open_source(X)
 
-    def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
+    def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
+        """As `plan`, for a source that is open, and rows with weights."""
         return plan_fit(
             source,
             n_clusters=self.n_clusters,
@@ -393,14 +417,14 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             weighted=weighted,
         )
 
-    def _settings(self) -> Settings:
+    def _settings(self, keeper: Keeper) -> Settings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
         n_init = self.n_init
         if n_init == "auto":
             few = self.n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random")
             n_init = 10 if few else 1
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
-        seeds = np.random.SeedSequence([int(word) for word in entropy])
+        seeds = np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
         return Settings(self.n_clusters, init, int(n_init), self.max_iter, self.tol, self.refine, seeds)
 
     def _check_parameters(self) -> None:
@@ -427,6 +451,45 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             )
         elif not np.isfinite(np.asarray(self.init, np.float64)).all():
             raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+
+
+@contextmanager
+def open_checkpoint(
+    estimator: StreamKMeans,
+    source: RowSource,
+    directory: str | os.PathLike[str],
+    *,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    restart: bool = False,
+) -> Iterator[Checkpoint]:
+    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
+
+    What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
+    executor, nor how progress is shown.
+    """
+    parameters = estimator.get_params()
+    seed = parameters["random_state"]
+    for name in (*OF_THIS_RUN, "progress", "memory_limit"):
+        parameters.pop(name)
+    if not isinstance(parameters["init"], str):
+        parameters["init"] = _digest(np.asarray(parameters["init"], np.float64))
+    plan = estimator.plan_for(source, weighted=len(weights) > 0)
+    chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
+    settings = {name: _plain(value) for name, value in parameters.items()}
+    settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
+    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": _digest(weights)}
+    restart = restart or not is_worth_resuming(directory)
+    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
+        try:
+            yield saved
+        except BaseException:
+            if not is_worth_resuming(directory):
+                saved.discard()
+            raise
+
+
+def _digest(values: NDArray[np.float64]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 def _check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:

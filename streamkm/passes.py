@@ -5,6 +5,7 @@ Each function here reads every row once. May import sample, budget and below; kn
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
 from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals, merged
-from streamkm.cluster.sample import Candidates, Sample, SampleCollector, SampleRule, as_block_matrix, sketched_d2norms
-from streamkm.compute import Executor
+from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
+from streamkm.compute import Executor, Folded, Listener
 from streamkm.errors import InvalidInputError
+from streamkm.keeping import Gathered, KeptLabels
 from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.progress import Stage
@@ -55,7 +57,7 @@ def sketch_pass(
     executor: Executor,
     walk: Walk,
     sketch: Sketch | None,
-    rule: SampleRule,
+    gathered: Gathered,
     weights: NDArray[np.float64],
     chunk_rows: NDArray[np.int64] | None,
     stage: Stage,
@@ -66,6 +68,8 @@ def sketch_pass(
     ----------
     sketch : Sketch or None
         None: only sample.
+    gathered : Gathered
+        What was done before, changed in place; its chunks are not read again. Empty where rows are sketched.
     weights : float64 (n,) or (0,)
         Sample weights.
     chunk_rows : int64 (chunks,) or None
@@ -80,41 +84,42 @@ def sketch_pass(
     """
     handles: list[Any] = []
     infos: list[_Info] = []
-    collector = SampleCollector(rule.size)
-    first_row = 0
+    first_row = gathered.n_read
     if walk.source.n_rows is not None:
         check_weights(walk, weights, walk.source.n_rows)
-    shared = executor.share((walk.for_calls(executor), sketch, rule))
-    items = walk.items(executor, weights, chunk_rows)
+    shared = executor.share((walk.for_calls(executor), sketch, gathered.rule))
+    items = itertools.islice(walk.items(executor, weights, chunk_rows), len(gathered.counts), None)
+    stage.advance(len(gathered.counts))
     for handle, (info, candidates) in executor.hold("sketch", _sketch_item, items, shared):
         if info.n_valid:
             handles.append(handle)
         if len(candidates.rows):
-            collector.add(candidates, first_row)
+            gathered.collector.add(candidates, first_row)
         infos.append(info)
+        gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
         first_row += info.n_read
         stage.advance()
-    filled = [info for info in infos if info.n_valid]
-    if not filled:
+    n_read, n_valid, n_counted, widths = np.array(gathered.counts, np.int64).reshape(-1, 4).T
+    if not n_valid.any():
         raise InvalidInputError(f"{walk.source.name} has no {'valid ' if first_row else ''}rows; needed: at least 1")
     check_weights(walk, weights, first_row)
-    n_features = walk.source.n_features or max(1, *(info.width for info in infos))
+    n_features = walk.source.n_features or max(1, int(widths.max()))
     stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
-    sample = collector.sample(n_features, sum(info.n_counted for info in infos), weights)
+    sample = gathered.collector.sample(n_features, int(n_counted.sum()), weights)
     blocks = None
     if sketch is not None:
+        filled = [info for info in infos if info.n_valid]
         blocks = Blocks(
             executor,
             tuple(handles),
-            sum(info.n_valid for info in filled),
+            int(n_valid.sum()),
             sketch.n_components,
             np.result_type(*{info.dtype for info in filled}),
             float(sum(info.total_weight for info in filled)),
             float(sum(info.total_d2norm for info in filled)),
         )
-    n_read = np.array([info.n_read for info in infos], np.int64)
     kept = tuple(info.kept for info in infos)
-    return Sketched(blocks, sample, n_read, kept, n_features, sum(info.n_valid for info in filled))
+    return Sketched(blocks, sample, n_read, kept, n_features, int(n_valid.sum()))
 
 
 def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64]:
@@ -140,7 +145,14 @@ def fit_pass(
     shared = executor.share((walk.for_calls(executor), fit))
     items = walk.items(executor, weights, chunk_rows)
     state = executor.fold(
-        stage.name, _fit_item, fit.join, items, len(chunk_rows), shared, large_state=True, on_output=stage.advance
+        stage.name,
+        _fit_item,
+        fit.join,
+        items,
+        len(chunk_rows),
+        shared,
+        large_state=True,
+        listener=Listener(stage.advance),
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
     return fit.finish(state)
@@ -228,6 +240,7 @@ def assign_pass(
     weights: NDArray[np.float64],
     chunk_rows: NDArray[np.int64],
     stage: Stage,
+    kept: KeptLabels | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
@@ -236,17 +249,26 @@ def assign_pass(
     weights : float64 (n,) or (0,)
     chunk_rows : int64 (chunks,)
         Rows of each chunk, from the pass before.
+    kept : KeptLabels, optional
+        What was done before, and where to save what is.
     """
-    labels = np.empty(int(chunk_rows.sum()), np.int32)
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
-
-    done = 0
+    begun = None if kept is None else kept.begun
+    done = 0 if begun is None else begun.n_items
+    labels = np.empty(int(bounds[-1]), np.int32)
+    if kept is not None and begun is not None:
+        labels[: bounds[done]] = kept.labels(int(bounds[done]))
+        stage.advance(done)
 
     def take(part: NDArray[np.int32]) -> None:
         nonlocal done
         labels[bounds[done] : bounds[done + 1]] = part
         done += 1
         stage.advance()
+
+    def keep(folded: Callable[[], Folded[Totals]]) -> None:
+        if kept is not None:
+            kept.save(labels, bounds, folded)
 
     shared = executor.share(
         (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
@@ -259,7 +281,7 @@ def assign_pass(
         len(chunk_rows),
         shared,
         large_state=8 * model.centers.size > walk.target_bytes,
-        on_output=take,
+        listener=Listener(take, begun, keep),
     )
     if done != len(chunk_rows):
         raise changed_source(walk)
@@ -307,7 +329,7 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
 
     table = blocks.executor.share(CenterTable.build(model.centers, blocks.dtype))
     totals = blocks.executor.fold(
-        stage.name, _assign_block, join_totals, blocks.handles, len(blocks.handles), table, on_output=take
+        stage.name, _assign_block, join_totals, blocks.handles, len(blocks.handles), table, listener=Listener(take)
     )
     return Assigned(labels, totals)
 

@@ -37,11 +37,14 @@ class Stage:
     read_bytes: int = 0
     rows: int = 0
     on_advance: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
+    after_advance: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def advance(self, amount: float = 1.0) -> None:
         """Say that `amount` more of the stage's total is done."""
         if self.on_advance is not None:
             self.on_advance(amount)
+        if self.after_advance is not None:
+            self.after_advance()
 
 
 class Progress:

@@ -33,6 +33,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "memory_limit": int | float | str,
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],
+    "checkpoint": str | None,
     "progress": bool | Literal["auto"],
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},

@@ -27,6 +27,7 @@ from streamkm.cluster.sample import SampleRule
 from streamkm.compute import Executor
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.files import sync, writing
+from streamkm.keeping import Gathered
 from streamkm.matrices import raw
 from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
@@ -69,7 +70,7 @@ def choose_store_sketch(
     if kind == CountSketch.kind:
         return CountSketch(m, seed)
     rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
-    X = sketch_pass(executor, walk, None, rule, NO_WEIGHTS, None, stage).sample.X
+    X = sketch_pass(executor, walk, None, Gathered(rule), NO_WEIGHTS, None, stage).sample.X
     return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
 
 

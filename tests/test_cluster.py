@@ -184,7 +184,18 @@ def test_lloyd_history_never_rises_and_tol_stops_it(executor):
     assert 2 <= rough.n_iter < exact.n_iter
     assert rough.history == exact.history[: rough.n_iter]
     assert (cut_off.n_iter, cut_off.converged) == (4, False)
-    assert tuple(steps) == cut_off.history == exact.history[:4]
+    assert tuple(step.inertia for step in steps) == cut_off.history == exact.history[:4]
+
+
+def test_lloyd_goes_on_from_any_step(executor):
+    X, _ = blobs(n=2000, k=30, cluster_std=4.0)
+    steps = []
+    whole = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, on_step=steps.append)
+    assert len(steps) > 4
+    for begun in (steps[0], steps[3], steps[-1]):
+        again = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, begun=begun)
+        np.testing.assert_array_equal(again.centers, whole.centers)
+        assert (again.history, again.n_iter, again.converged) == (whole.history, whole.n_iter, whole.converged)
 
 
 def test_lloyd_does_not_depend_on_threads():

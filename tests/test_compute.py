@@ -105,7 +105,13 @@ def test_fold_is_bit_identical(n_items, client):
         with open_executor(chosen) as executor:
             factor = executor.share(3.0)
             total = executor.fold(
-                "test", add_step, add_combine, range(n_items), n_items, factor, on_output=outputs.append
+                "test",
+                add_step,
+                add_combine,
+                range(n_items),
+                n_items,
+                factor,
+                listener=compute.Listener(outputs.append),
             )
         totals.append(total)
         orders.append(outputs)

@@ -125,7 +125,8 @@ def lloyd(
     *,
     max_iter: int,
     tol: float,
-    on_step: Callable[[float], None] | None = None,
+    on_step: Callable[[LloydResult], None] | None = None,
+    begun: LloydResult | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm.
 
@@ -142,7 +143,9 @@ def lloyd(
     tol : float
         Stop when a step lowers the inertia by no more than this share of it. 0: stop at the fixed point.
     on_step : callable, optional
-        Gets the inertia after every step.
+        Gets where the algorithm is after every step.
+    begun : LloydResult, optional
+        Where to go on, in place of `centers`.
 
     Returns
     -------
@@ -155,6 +158,8 @@ def lloyd(
     """
     history: list[float] = []
     converged = False
+    if begun is not None:
+        centers, history, converged = begun.centers, list(begun.history), begun.converged
     while len(history) < max_iter and not converged:
         totals = blocks.totals(centers)
         inertia = inertia_of(totals, centers, blocks.total_d2norm)
@@ -164,10 +169,10 @@ def lloyd(
             updated = _refill(blocks, centers, updated, empty)
         elif history:
             converged = history[-1] - inertia <= tol * inertia if tol > 0 else np.array_equal(updated, centers)
-        if on_step is not None:
-            on_step(inertia)
         history.append(inertia)
         centers = updated
+        if on_step is not None:
+            on_step(LloydResult(centers, inertia, len(history), converged, tuple(history)))
     return LloydResult(centers, history[-1] if history else float("nan"), len(history), converged, tuple(history))
 
 

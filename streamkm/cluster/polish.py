@@ -56,7 +56,8 @@ def polish(
     *,
     max_iter: int,
     tol: float,
-    on_step: Callable[[float], None] | None = None,
+    on_step: Callable[[LloydResult], None] | None = None,
+    begun: LloydResult | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm on the sampled original rows.
 
@@ -69,4 +70,4 @@ def polish(
     blocks = LocalBlocks.of(executor, sample.original_block())
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
-    return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step)
+    return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step, begun=begun)

@@ -172,8 +172,15 @@ class SampleCollector:
         self._kept.append(Candidates(candidates.X, candidates.keys, candidates.rows + first_row))
         self._n_kept += len(candidates.rows)
         if self._n_kept > 2 * self._size:
-            self._kept = [self._lowest(None)]
-            self._n_kept = len(self._kept[0].rows)
+            self.compact()
+
+    def compact(self) -> Candidates | None:
+        """Drop what will not come into the sample; what is left, in the order of the keys."""
+        if not self._kept:
+            return None
+        self._kept = [self._lowest(None)]
+        self._n_kept = len(self._kept[0].rows)
+        return self._kept[0]
 
     def sample(self, n_features: int, n_rows: int, weights: NDArray[np.float64]) -> Sample:
         """The sample, `n_features` wide.

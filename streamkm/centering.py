@@ -1,0 +1,263 @@
+"""From rows that were sampled and sketched to centers: seeding, Lloyd, polishing; in memory, by threads.
+
+May import budget, keeping and below; reads no source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.budget import Plan
+from streamkm.cluster.blocks import Block
+from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
+from streamkm.cluster.local_blocks import LocalBlocks, label_sums
+from streamkm.cluster.polish import original_centers, polish
+from streamkm.cluster.sample import Sample
+from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
+from streamkm.compute import Executor
+from streamkm.errors import InvalidInputError
+from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
+from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.model import Metric, Model, Space
+from streamkm.passes import Sketched
+from streamkm.progress import Progress
+from streamkm.projection import pca_rows
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch, sketch_from_dict
+
+STREAMS = ("sketch", "sample", "seeding", "search")
+SKETCH_PREFIX = "sketch."
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to cluster, validated.
+
+    Attributes
+    ----------
+    n_clusters, n_init, max_iter, refine : int
+    tol : float
+    init : "k-means++", "random", or float64 (k, d)
+    seeds : SeedSequence
+        Source of the named random streams.
+    """
+
+    n_clusters: int
+    init: str | NDArray[np.float64]
+    n_init: int
+    max_iter: int
+    tol: float
+    refine: int
+    seeds: np.random.SeedSequence
+
+    def stream(self, name: str) -> np.random.SeedSequence:
+        """The named random stream: "sketch", "sample", "seeding" or "search"."""
+        index = STREAMS.index(name)
+        return np.random.SeedSequence(self.seeds.entropy, spawn_key=(*self.seeds.spawn_key, index))
+
+    def word(self, name: str) -> int:
+        """A seed of 64 bits."""
+        return int(self.stream(name).generate_state(1, np.uint64)[0])
+
+    def generator(self, name: str) -> np.random.Generator:
+        """A generator of the named stream."""
+        return np.random.default_rng(self.stream(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What clustering found, before any row is assigned.
+
+    Attributes
+    ----------
+    result : LloydResult
+        Of the stage that ended the iterations; its centers are in `space`.
+    space : "original" or "sketch"
+        Where rows will be assigned.
+    sketch : Sketch
+    history : tuple of dict
+    look : Look
+    n_features : int
+    chunk_rows : int64 (chunks,)
+    """
+
+    result: LloydResult
+    space: Space
+    sketch: Sketch
+    history: tuple[dict[str, Any], ...]
+    look: Look
+    n_features: int
+    chunk_rows: NDArray[np.int64]
+
+    def model(self, metric: Metric) -> Model:
+        """What assigns rows."""
+        return Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
+
+    def pack(self) -> Record:
+        """As a record of a checkpoint."""
+        sample, block = self.look.sample, self.look.sketched
+        arrays, meta = pack_lloyd(self.result)
+        arrays |= {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        arrays |= pack_matrix("sampled", sample.X) | pack_matrix("sketched", block.X)
+        arrays |= {"rows": sample.rows, "weights": sample.weights, "d2norms": block.d2norms}
+        arrays |= {"chunk_rows": self.chunk_rows}
+        meta |= {"space": self.space, "sketch": self.sketch.to_dict(), "history": list(self.history)}
+        return arrays, meta | {"complete": sample.complete, "n_features": self.n_features}
+
+    @classmethod
+    def unpack(cls, record: Record | None) -> Found | None:
+        """The inverse of `pack`."""
+        result = unpack_lloyd(record)
+        if record is None or result is None:
+            return None
+        arrays, meta = record
+        parts = {name.removeprefix(SKETCH_PREFIX): a for name, a in arrays.items() if name.startswith(SKETCH_PREFIX)}
+        weights = arrays["weights"]
+        sample = Sample(unpack_matrix("sampled", arrays), arrays["rows"], weights, bool(meta["complete"]))
+        block = Block(unpack_matrix("sketched", arrays), arrays["d2norms"], weights)
+        sketch = sketch_from_dict(meta["sketch"], parts)
+        look, history = Look(sample, block), tuple(meta["history"])
+        return cls(result, meta["space"], sketch, history, look, meta["n_features"], arrays["chunk_rows"])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The first sampled rows, original and sketched: kept to be looked at when the labels are known."""
+
+    sample: Sample
+    sketched: Block
+
+    @classmethod
+    def of(cls, sample: Sample, sketched: Block, n_rows: int) -> Look:
+        """Copies: views would keep the whole sample."""
+        few, block = sample.first(n_rows), prefix(sketched, n_rows)
+        return cls(replace(few, X=few.X.copy()), Block(block.X.copy(), block.d2norms.copy(), block.weights.copy()))
+
+
+def find_centers(
+    here: Executor, sketched: Sketched, plan: Plan, settings: Settings, keeper: Keeper, progress: Progress
+) -> Found:
+    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
+    sample = sketched.sample
+    sketch = make_sketch(plan, settings) or fit_sketch(plan, sample, settings)
+    n_searched = search_rows(settings.n_clusters)
+    n_features = sample.X.shape[1]
+    space = plan.space_for(n_features)
+    polished = space == "original" and not isinstance(sketch, IdentitySketch)
+    with progress.stage("seed"):
+        sampled = sample.block(here, sketch)
+        record = keeper.load("seed")
+        if record is None:
+            start = _start(here, prefix(sampled, n_searched), sketch, n_features, settings)
+            keeper.save("seed", lambda: ({"centers": start}, {}))
+        else:
+            start = record[0]["centers"]
+    history: list[dict[str, Any]] = []
+    max_iter, tol = settings.max_iter, settings.tol
+    with progress.stage("lloyd", settings.max_iter, "steps") as stage:
+        if polished and not isinstance(sketch, PCASketch):
+            result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
+        else:
+            kept = KeptSteps(keeper, "lloyd", stage)
+            rows = sketched.blocks or LocalBlocks.of(here, sampled)
+            result = lloyd(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
+            history += _noted("lloyd", result)
+    if polished:
+        with progress.stage("polish", None, "steps") as stage:
+            centers = original_centers(here, sample, sampled, result.centers)
+            if isinstance(sketch, PCASketch) and not sample.complete:
+                result = replace(result, centers=centers)  # already iterated on these rows
+            else:
+                kept = KeptSteps(keeper, "polish", stage)
+                result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
+                history += _noted("polish", result)
+    look = Look.of(sample, sampled, n_searched)
+    return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
+
+
+def make_sketch(plan: Plan, settings: Settings) -> Sketch | None:
+    """The sketch that a plan names; None for one that is fitted on the row sample."""
+    if plan.sketch == PCASketch.kind:
+        return None
+    if plan.sketch == IdentitySketch.kind:
+        return IdentitySketch(plan.n_components)
+    return CountSketch(plan.n_components, settings.word("sketch"))
+
+
+def check_clusters(n_clusters: int, n_rows: int) -> None:
+    """Refuse more clusters than rows."""
+    if n_clusters > n_rows:
+        raise InvalidInputError(f"n_samples={n_rows} should be >= n_clusters={n_clusters}; use fewer clusters")
+
+
+def fit_sketch(plan: Plan, sample: Sample, settings: Settings) -> Sketch:
+    """The sketch that is found on the row sample."""
+    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)]
+    return PCASketch.fit(rows, min(plan.n_components, *rows.shape), random_state=settings.word("sketch") & 0xFFFFFFFF)
+
+
+def _start(
+    here: Executor,
+    sampled: Block,
+    sketch: Sketch,
+    n_features: int,
+    settings: Settings,
+) -> NDArray[np.float64]:
+    """Centers to start from (k, m): those given, or found on the sampled rows."""
+    if isinstance(settings.init, np.ndarray):
+        if settings.init.shape[1] != n_features:
+            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
+        return np.asarray(sketch.apply(settings.init), np.float64)
+    return start_centers(
+        here,
+        sampled,
+        settings.n_clusters,
+        init=settings.init,
+        n_init=settings.n_init,
+        streams=Streams(settings.generator("seeding"), settings.generator("search")),
+    )
+
+
+def _noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
+    """The inertia of each step, for the history of a fit."""
+    return [
+        {"stage": stage, "iteration": iteration, "inertia": inertia}
+        for iteration, inertia in enumerate(result.history, start=1)
+    ]
+
+
+def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
+    """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
+
+    What all clusterings lose alike when rows are projected is no distortion: for principal directions the objective is
+    exact, and what lies between the means of all rows is compared.
+    """
+    if model.space == "sketch":
+        return None
+    if isinstance(model.sketch, PCASketch):
+        directions = model.sketch.directions
+        filled = totals.counts > 0
+        counts, centers = totals.counts[filled], model.centers[filled]
+        means = totals.sums[filled] / counts[:, None]
+        original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+        if original <= 0:
+            return 1.0
+        between = means - counts @ means / counts.sum()
+        lost = between - (between @ directions) @ directions.T
+        return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
+    n_clusters = len(model.centers)
+    within = [
+        _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
+        for block in (look.sample.original_block(), look.sketched)
+    ]
+    return within[1] / within[0] if within[0] > 0 else 1.0
+
+
+def _within(totals: Totals, total_d2norm: float) -> float:
+    """Sum of squared distances of rows to the means of their clusters."""
+    filled = totals.counts > 0
+    sums = totals.sums[filled]
+    return total_d2norm - float(np.einsum("ij,ij,i->", sums, sums, 1 / totals.counts[filled]))

@@ -1,0 +1,232 @@
+"""What of a fit is worth keeping while it runs, and how it looks on disk.
+
+A `Keeper` saves records now and then into a checkpoint and gives them back to the run that continues; without a
+checkpoint it does nothing. The functions here turn what stages gather into named arrays and JSON values, bit by bit.
+May import checkpoint, cluster and below.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
+from streamkm.compute import Folded
+from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.progress import Stage
+
+Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+BEGIN = "begin"  # the record that every run writes at once
+INTERVAL_S = 10.0  # between saves; runs that are shorter write nothing
+SHARE = 0.05  # of the time, at most, that saving may take
+
+
+class Keeper:
+    """Saves what was done, not too often, and gives it back.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint or None
+        None: nothing is saved, nothing comes back.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None):
+        self.checkpoint = checkpoint
+        self._throttle = Throttle(INTERVAL_S, SHARE)
+        self._worth_from = time.monotonic() + INTERVAL_S
+
+    def same_entropy(self, drawn: list[int]) -> list[int]:
+        """What the run that is continued has drawn its random streams from, or what was drawn now."""
+        if self.checkpoint is None:
+            return drawn
+        begun = self.checkpoint.load(BEGIN)
+        if begun is not None:
+            return [int(word) for word in begun[1]["entropy"]]
+        self.checkpoint.save(BEGIN, {}, {"entropy": drawn})
+        return drawn
+
+    def load(self, name: str) -> Record | None:
+        """A record of the run that is continued, if it got so far."""
+        return self.checkpoint.load(name) if self.checkpoint is not None else None
+
+    def maybe(self, name: str, make: Callable[[], Record]) -> None:
+        """Save a record that changes all the time, if the last save is long enough ago."""
+        if self.checkpoint is not None:
+            checkpoint = self.checkpoint
+            self.when_due(lambda: checkpoint.save(name, *make()))
+
+    def when_due(self, save: Callable[[], None]) -> None:
+        """Call `save` if the last one is long enough ago."""
+        self._throttle.maybe(save)
+
+    def save(self, name: str, make: Callable[[], Record]) -> None:
+        """Save a record that ends a stage, unless the run is young: doing it again would take no longer."""
+        if self.checkpoint is not None and time.monotonic() >= self._worth_from:
+            self.checkpoint.save(name, *make())
+
+
+def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
+    """Whether a run has left more than its beginning there."""
+    return any(path.stem != BEGIN for path in Path(directory).glob("*.npz"))
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the sketch pass has gathered so far, apart from blocks.
+
+    Attributes
+    ----------
+    rule : SampleRule
+    collector : SampleCollector
+    counts : list of (n_read, n_valid, n_counted, width)
+        For each chunk done.
+    """
+
+    rule: SampleRule
+    collector: SampleCollector = field(init=False)
+    counts: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.collector = SampleCollector(self.rule.size)
+
+    @property
+    def n_read(self) -> int:
+        """Rows read so far."""
+        return sum(count[0] for count in self.counts)
+
+    def pack(self) -> Record:
+        """As a record."""
+        lowest = self.collector.compact()
+        counts = np.array(self.counts, np.int64).reshape(-1, 4)
+        if lowest is None:
+            return {"counts": counts}, {}
+        return {**pack_matrix("X", lowest.X), "keys": lowest.keys, "rows": lowest.rows, "counts": counts}, {}
+
+    def restore(self, record: Record | None) -> None:
+        """Go on from a record."""
+        if record is None:
+            return
+        arrays, _ = record
+        self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in arrays["counts"]]
+        if "keys" in arrays:
+            self.collector.add(Candidates(unpack_matrix("X", arrays), arrays["keys"], arrays["rows"]), 0)
+
+
+def pack_lloyd(result: LloydResult) -> Record:
+    """Where Lloyd's algorithm is, as a record."""
+    return {"centers": result.centers, "history": np.array(result.history)}, {"converged": result.converged}
+
+
+def unpack_lloyd(record: Record | None) -> LloydResult | None:
+    """The inverse of `pack_lloyd`."""
+    if record is None:
+        return None
+    arrays, meta = record
+    history = tuple(arrays["history"].tolist())
+    inertia = history[-1] if history else float("nan")
+    return LloydResult(arrays["centers"], inertia, len(history), bool(meta["converged"]), history)
+
+
+def pack_folded(folded: Folded[Totals]) -> Record:
+    """How far sums over chunks have come, as a record."""
+    arrays: dict[str, NDArray[Any]] = {}
+    levels = []
+    for level, (count, states) in enumerate(folded.levels):
+        for i, state in enumerate(states):
+            arrays[f"sums.{level}.{i}"], arrays[f"counts.{level}.{i}"] = state.sums, state.counts
+        levels.append([count, [state.d2 for state in states]])
+    return arrays, {"n_items": folded.n_items, "levels": levels}
+
+
+def unpack_folded(record: Record) -> Folded[Totals]:
+    """The inverse of `pack_folded`."""
+    arrays, meta = record
+    levels = []
+    for level, (count, d2s) in enumerate(meta["levels"]):
+        states = [
+            Totals(arrays[f"sums.{level}.{i}"], arrays[f"counts.{level}.{i}"], float(d2)) for i, d2 in enumerate(d2s)
+        ]
+        levels.append((int(count), tuple(states)))
+    return Folded(int(meta["n_items"]), tuple(levels))
+
+
+class KeptLabels:
+    """Labels and sums of one pass of assignments, saved now and then.
+
+    Parameters
+    ----------
+    keeper : Keeper
+    name : str
+        Of the record: one for each pass.
+    n_rows : int
+
+    Attributes
+    ----------
+    begun : Folded or None
+        What an earlier run has done of this pass.
+    """
+
+    def __init__(self, keeper: Keeper, name: str, n_rows: int):
+        self._keeper, self._name, self._n_rows = keeper, name, n_rows
+        self._n_written = 0
+        record = keeper.load(name)
+        self.begun = None if record is None else unpack_folded(record)
+
+    def labels(self, n_rows: int) -> NDArray[np.int32]:
+        """Labels of the first rows, as far as the earlier run got."""
+        self._n_written = n_rows
+        if self._keeper.checkpoint is None:
+            raise ValueError("nothing is kept without a checkpoint")
+        with self._keeper.checkpoint.labels(self._n_rows) as file:
+            return file.read(mapped=True)[:n_rows]
+
+    def save(self, labels: NDArray[np.int32], bounds: NDArray[np.int64], folded: Callable[[], Folded[Totals]]) -> None:
+        """Save what is done, if it is time: the labels that are new, then the sums with the number of chunks."""
+        if self._keeper.checkpoint is None:
+            return
+        checkpoint = self._keeper.checkpoint
+
+        def write() -> None:
+            done = folded()
+            stop = int(bounds[done.n_items])
+            with checkpoint.labels(self._n_rows) as file:
+                file.write(self._n_written, labels[self._n_written : stop])
+                file.commit(self._name, *pack_folded(done))
+            self._n_written = stop
+
+        self._keeper.when_due(write)
+
+
+class KeptSteps:
+    """Steps of Lloyd's algorithm, told to a stage and saved now and then.
+
+    Parameters
+    ----------
+    keeper : Keeper
+    name : str
+        Of the record.
+    stage : Stage
+
+    Attributes
+    ----------
+    begun : LloydResult or None
+        Where an earlier run got to.
+    """
+
+    def __init__(self, keeper: Keeper, name: str, stage: Stage):
+        self._keeper, self._name, self._stage = keeper, name, stage
+        self.begun = unpack_lloyd(keeper.load(name))
+
+    def step(self, result: LloydResult) -> None:
+        """Take note of a step."""
+        self._stage.advance()
+        self._keeper.maybe(self._name, lambda: pack_lloyd(result))
