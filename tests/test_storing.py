@@ -21,7 +21,7 @@ from streamkm.progress import Stage
 from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.storing import append_columns, append_rows, choose_store_sketch, write_store
+from streamkm.storing import append_columns, append_rows, choose_store_sketch, walk_for_store, write_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
@@ -319,8 +319,9 @@ class TestClustering:
         ],
     )
     def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
+        walk = walk_for_store(open_source(matrix(kind)), "euclidean", "raise")
         with open_executor(2) as executor:
-            found = choose_store_sketch(walk_of(matrix(kind)), *options, 3, executor, Stage("sample"))
+            found = choose_store_sketch(walk, *options, 3, executor, Stage("sample"))
         assert found.to_dict() == wanted.to_dict()
         for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
             np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
