@@ -114,6 +114,8 @@ class PartWriter:
         with writing(self._directory):
             for array in self._arrays.values():
                 array.flush()
+            for folder in (self._directory / "X", self._directory, self._directory.parent):
+                sync(folder)
         state: dict[str, NDArray[Any]] = {}
         for name, array in self._arrays.items():
             state[f"{name}.tail"], state[f"{name}.checksums"] = array.tail(), np.array(array.checksums, np.uint32)

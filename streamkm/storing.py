@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.checkpoint import Checkpoint
 from streamkm.choosing import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS
@@ -29,20 +30,29 @@ from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreErr
 from streamkm.files import sync, writing
 from streamkm.keeping import Gathered
 from streamkm.matrices import raw
+from streamkm.model import Metric
 from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource
 from streamkm.store import next_part, part_directory, publish, start_store
 from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
-from streamkm.walk import Walk
+from streamkm.walk import OnInvalid, Walk
 
 logger = logging.getLogger(__name__)
 
 REPLACED = "replaced"
 PCA_ROWS = 10_000  # that directions are found on
+
+
+def walk_for_store(source: RowSource, metric: Metric, on_invalid: OnInvalid) -> Walk:
+    """Walk a source in chunks of the size that a fit would take."""
+    n_rows = source.estimated_rows
+    size = chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
+    return Walk(source, size, metric, on_invalid)
 
 
 def choose_store_sketch(

@@ -21,7 +21,7 @@ from streamkm.progress import Stage
 from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.storing import append_columns, append_rows, choose_store_sketch, write_store
+from streamkm.storing import append_columns, append_rows, choose_store_sketch, walk_for_store, write_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
@@ -319,8 +319,9 @@ class TestClustering:
         ],
     )
     def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
+        walk = walk_for_store(open_source(matrix(kind)), "euclidean", "raise")
         with open_executor(2) as executor:
-            found = choose_store_sketch(walk_of(matrix(kind)), *options, 3, executor, Stage("sample"))
+            found = choose_store_sketch(walk, *options, 3, executor, Stage("sample"))
         assert found.to_dict() == wanted.to_dict()
         for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
             np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
@@ -383,22 +384,23 @@ class TestAfterAKill:
         assert tree(path) == tree(path.with_name("undisturbed"))
         return resumed
 
-    def all_operations(self, data, n_kills, rng):
-        whole = data / "s"
-        resumed = [self.kill_and_compare("write", data / "1.npy", None, whole, n_kills, rng)]
-        shutil.copytree(whole, data / "before")
-        resumed.append(self.kill_and_compare("rows", data / "2.npy", data / "before", whole, n_kills, rng))
-        resumed.append(self.kill_and_compare("columns", data / "3.npy", data / "before", whole, n_kills, rng))
-        shutil.rmtree(whole)
-        resumed.append(self.kill_and_compare("write", data / "4.svm", None, whole, n_kills, rng))
-        return resumed
+    def kill(self, operation, data, n_kills, rng):
+        """Kill an operation on a store of 1.npy, or the making of a store of text."""
+        if operation in ("write", "text"):
+            given = data / ("4.svm" if operation == "text" else "1.npy")
+            return self.kill_and_compare("write", given, None, data / "s", n_kills, rng)
+        do(write_store, data / "before", data / "1.npy", SKETCH)
+        given = data / {"rows": "2.npy", "columns": "3.npy"}[operation]
+        return self.kill_and_compare(operation, given, data / "before", data / "s", n_kills, rng)
 
-    def test_few_times(self, tmp_path, data):
-        assert sum(self.all_operations(data, 1, random.Random(0))) >= 2
+    @pytest.mark.parametrize("operation", ["write", "text", "rows", "columns"])
+    def test_once(self, data, operation):
+        self.kill(operation, data, 1, random.Random(0))
 
     @pytest.mark.slow
-    def test_many_times(self, tmp_path, data, reduced):
-        assert sum(self.all_operations(data, 3 if reduced else 15, random.Random(1))) >= 4
+    @pytest.mark.parametrize("operation", ["write", "text", "rows", "columns"])
+    def test_many_times(self, data, reduced, operation):
+        assert self.kill(operation, data, 3 if reduced else 15, random.Random(1)) >= 1
 
     def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
         np.save(tmp_path / "x.npy", matrix("dense"))
