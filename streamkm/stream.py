@@ -15,9 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2norms
-from streamkm.cluster.coreset import Coreset, CoresetRule, CoresetTree, Part, default_size
+from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
+from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.sample import stacked
 from streamkm.clustering import Clusters, Search, cluster_coreset
+from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.matrices import Matrix, matrix_bytes, working_dtype
 from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2
@@ -176,16 +178,15 @@ class Stream:
         InvalidInputError
             If there are no rows of positive weight yet.
         """
-        parts = []
-        kept = self.tree.part()
-        if kept is not None:
-            parts.append(kept)
-        for index in sorted(self._pending):
-            piece = self._joined(index)
-            parts.append(self.rule.part(piece.X, piece.places, piece.weights))
-        if not parts or not any(len(part.places) for part in parts):
-            raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
-        return self.rule.finish(self.rule.join(parts))
+        with open_executor(1):
+            kept = self.tree.part()
+            parts = [] if kept is None else [kept]
+            for index in sorted(self._pending):
+                piece = self._joined(index)
+                parts.append(self.rule.part(piece.X, piece.places, piece.weights))
+            if not any(len(part.places) for part in parts):
+                raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
+            return self.rule.finish(self.rule.join(parts))
 
     def clusters(self, search: Search, executor: Any = "auto") -> Clusters:
         """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
@@ -324,7 +325,8 @@ class Stream:
     def _close(self, index: int) -> None:
         piece = self._joined(index)
         self._totals = self._plus(self._totals, piece)
-        self.tree.add(index, piece.X, piece.places, piece.weights)
+        with open_executor(1):
+            self.tree.add(index, piece.X, piece.places, piece.weights)
         del self._pending[index]
 
     def _joined(self, index: int) -> _Piece:

@@ -1,9 +1,8 @@
-"""Weighted coresets of rows: few rows that stand for many, found in one pass and joined in a tree.
+"""Weighted coresets of rows: few rows that stand for many.
 
-Parts are reduced where they are read; two neighbours make one of the next level, so that memory grows with the
-logarithm of the number of parts. What becomes of a row is decided by hashes of its place, and the tree by the parts'
-numbers, so a result depends neither on workers nor on timing. May import importance, sample and below; never sees a
-source or a file.
+Parts are reduced where they are read, and joined and reduced again: `coreset_tree` says in which order. What becomes of
+a row is decided by hashes of its place, so a result depends neither on workers nor on timing. May import importance,
+sample and below; never sees a source or a file.
 """
 
 from __future__ import annotations
@@ -326,76 +325,3 @@ def _probabilities(shares: NDArray[np.float64], wanted: int) -> NDArray[np.float
         if not more.any():
             return np.where(certain, 1.0, shares * factor)
         certain |= more
-
-
-class CoresetTree:
-    """Joins parts, two neighbours at a time, whatever order they come in.
-
-    A node of level l stands for parts ``i 2^l`` to ``(i + 1) 2^l - 1``; it is made as soon as both of its halves
-    are there. So the nodes are a function of which parts came; at most ``log2(parts) + 1`` of them where those
-    are consecutive.
-
-    Parameters
-    ----------
-    rule : CoresetRule
-    """
-
-    def __init__(self, rule: CoresetRule):
-        self.rule = rule
-        self.nodes: dict[tuple[int, int], Part] = {}
-
-    def add(self, index: int, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Take the rows of part number `index`; as for `CoresetRule.part`."""
-        self.insert(self.rule.part(X, places, weights), index)
-
-    def insert(self, part: Part, index: int, level: int = 0) -> None:
-        """Take a part, or a node of another tree of the same rule. A second one of the same number joins the first."""
-        while True:
-            same = self.nodes.pop((level, index), None)
-            if same is not None:
-                part = self.rule.join([same, part])
-            other = self.nodes.pop((level, index ^ 1), None)
-            if other is None:
-                self.nodes[level, index] = part
-                return
-            part = self.rule.join([other, part] if index & 1 else [part, other])
-            level, index = level + 1, index >> 1
-
-    def merged(self, other: CoresetTree) -> CoresetTree:
-        """A tree of the parts of both; neither is changed.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the other has another rule.
-        """
-        if other.rule != self.rule:
-            raise InvalidParameterError(f"coresets by different rules: {self.rule} and {other.rule}; needed: the same")
-        tree = CoresetTree(self.rule)
-        tree.nodes.update(self.nodes)
-        for (level, index), part in sorted(other.nodes.items(), key=_first_part):
-            tree.insert(part, index, level)
-        return tree
-
-    def part(self) -> Part | None:
-        """All rows so far as one part; None if there are none."""
-        parts = [part for _, part in sorted(self.nodes.items(), key=_first_part)]
-        return self.rule.join(parts) if parts else None
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes in memory."""
-        return sum(part.n_bytes for part in self.nodes.values())
-
-
-def join_trees(trees: Sequence[CoresetTree]) -> CoresetTree:
-    """One tree of several: how `Executor.fold` combines its states."""
-    joined = trees[0]
-    for tree in trees[1:]:
-        joined = joined.merged(tree)
-    return joined
-
-
-def _first_part(item: tuple[tuple[int, int], Part]) -> tuple[int, int]:
-    (level, index), _ = item
-    return index << level, level
