@@ -342,11 +342,16 @@ class Stream:
 
 
 def _together(pieces: list[_Piece]) -> _Piece:
+    """Rows of several pieces in the order of their places."""
     if len(pieces) == 1:
         return pieces[0]
     places = np.concatenate([piece.places for piece in pieces])
     weights = np.concatenate([piece.weights for piece in pieces])
-    return _Piece(stacked([piece.X for piece in pieces]), places, weights)
+    X = stacked([piece.X for piece in pieces])
+    if pieces[0].places[-1] < pieces[-1].places[0]:
+        return _Piece(X, places, weights)
+    order = np.argsort(places, kind="stable")
+    return _Piece(X[order], places[order], weights[order])
 
 
 def _store(
