@@ -22,7 +22,9 @@ from streamkm.clustering import Clusters, Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.matrices import Matrix, matrix_bytes, working_dtype
-from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2
+from streamkm.passes import check_weights
+from streamkm.sources.base import ChunkedSource
+from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2, Walk
 
 FORMAT = 1
 CSR_ARRAYS = ("data", "indices", "indptr")
@@ -91,6 +93,15 @@ class Stream:
         Number of the first row. Streams of one rule on several machines whose row numbers do not overlap draw
         independently, and `merged` gives what one stream of all rows would; bit for bit where together they
         hold all rows from one number to another.
+
+    Attributes
+    ----------
+    tree : CoresetTree
+        Of the parts that are complete.
+    next_row : int
+        Number of the row that comes next.
+    n_rows : int
+        Rows taken, those without weight included.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -98,6 +109,7 @@ class Stream:
             raise InvalidParameterError(f"first_row={first_row}; needed: an integer from 0")
         self.tree = CoresetTree(rule)
         self.next_row = first_row
+        self.n_rows = 0
         self._totals: Totals | None = None
         self._width = 0
         self._sparse: bool | None = None
@@ -152,6 +164,7 @@ class Stream:
             self._hold(index, _Piece(X[done:stop].copy(), places, part_weights))
             self.next_row += taken
             done = stop
+        self.n_rows += n_rows
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
         self._found = None
 
@@ -210,6 +223,7 @@ class Stream:
         both = Stream(self.rule)
         both.tree = self.tree.merged(other.tree)
         both.next_row = max(self.next_row, other.next_row)
+        both.n_rows = self.n_rows + other.n_rows
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         for totals in (self._totals, other._totals):
@@ -245,6 +259,7 @@ class Stream:
             if self._totals is None
             else [self._totals.n_rows, self._totals.weight, self._totals.last_place],
             "next_row": self.next_row,
+            "n_rows": self.n_rows,
             "n_features": self._width,
             "sparse": self._sparse,
         }
@@ -267,7 +282,7 @@ class Stream:
             stream = cls(CoresetRule(**{**rule, "half_life": half_life}))
             width = stream._width = int(header["n_features"])
             stream._sparse = header["sparse"]
-            stream.next_row = int(header["next_row"])
+            stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
                 piece, keys = _stored(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
                 if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):
@@ -339,6 +354,35 @@ class Stream:
         add_rows(piece.X, decayed, np.zeros(len(decayed), np.int32), sums, counts)
         added = Totals(len(decayed), float(counts[0]), sums[0], last)
         return added if totals is None else totals.plus(added, self.rule.half_life)
+
+
+def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
+    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
+
+    Parameters
+    ----------
+    stream : Stream
+        Changed. Where a chunk is refused, those before it have been taken.
+    weights : float64 (n,) or (0,)
+
+    Raises
+    ------
+    InvalidInputError
+        If a row is invalid, or `weights` has another length than the rows.
+    """
+    source, done = walk.source, 0
+    if source.n_rows is not None:
+        check_weights(walk, weights, source.n_rows)
+    items = source.chunks(walk.target_bytes) if isinstance(source, ChunkedSource) else source.stream(walk.target_bytes)
+    for item in items:
+        valid = walk.read(item)
+        read = weights[done : done + valid.n_read]
+        done += valid.n_read
+        if len(weights) and len(read) < valid.n_read:
+            check_weights(walk, weights, done)
+        if valid.X.shape[0]:
+            stream.add(valid.X, read if valid.kept is None or not len(weights) else read[valid.kept])
+    check_weights(walk, weights, done)
 
 
 def _together(pieces: list[_Piece]) -> _Piece:
