@@ -41,7 +41,8 @@ def search(k=4, **options):
 
 
 def data(n=1000, d=3, seed=0):
-    return rng(seed).normal(size=(n, d)).astype(np.float32) + 4 * rng(seed + 1).integers(0, 3, (n, 1), np.int64)
+    X = rng(seed).normal(size=(n, d)) + 4 * rng(seed + 1).integers(0, 3, (n, 1))
+    return X.astype(np.float32)
 
 
 def fed(stream, X, step=None, weights=NO_WEIGHTS):
@@ -247,15 +248,15 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
 
 
 def test_sorted_rows_are_as_good_as_shuffled_ones():
-    X, y = make_blobs(20_000, 8, centers=20, random_state=0)
+    X, y = make_blobs(6_000, 8, centers=12, random_state=0)
     X = X.astype(np.float32)
     objective, peer = {}, {}
-    for name, order in (("shuffled", rng().permutation(20_000)), ("sorted", np.argsort(y, kind="stable"))):
-        stream, other = Stream(rule(2000, k=20)), MiniBatchKMeans(20, random_state=0, n_init=3)
-        for start in range(0, 20_000, 500):
-            stream.add(X[order[start : start + 500]])
-            other.partial_fit(X[order[start : start + 500]])
-        objective[name] = naive.nearest(X, stream.clusters(search(20)).centers)[1].sum()
+    for name, order in (("shuffled", rng().permutation(6_000)), ("sorted", np.argsort(y, kind="stable"))):
+        stream, other = Stream(rule(1000, k=12)), MiniBatchKMeans(12, random_state=0, n_init=3)
+        for start in range(0, 6_000, 300):
+            stream.add(X[order[start : start + 300]])
+            other.partial_fit(X[order[start : start + 300]])
+        objective[name] = naive.nearest(X, stream.clusters(search(12)).centers)[1].sum()
         peer[name] = naive.nearest(X, other.cluster_centers_)[1].sum()
     best = naive.within(X, y)
     assert objective["sorted"] <= 1.02 * objective["shuffled"]
