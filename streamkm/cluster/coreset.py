@@ -1,0 +1,327 @@
+"""Weighted coresets of rows: few rows that stand for many.
+
+Parts are reduced where they are read, and joined and reduced again: `coreset_tree` says in which order. What becomes of
+a row is decided by hashes of its place, so a result depends neither on workers nor on timing. May import importance,
+sample and below; never sees a source or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster import importance
+from streamkm.cluster.sample import as_block_matrix, stacked
+from streamkm.errors import InvalidParameterError
+from streamkm.kernels.balancing import balance
+from streamkm.kernels.hashing import hash_places
+from streamkm.matrices import Matrix, matrix_bytes
+
+Method = Literal["sensitivity", "lightweight", "uniform"]
+
+SIZE_PER_CLUSTER = 500
+SMALLEST_SIZE = 10_000
+NEGLIGIBLE = 1e-30  # share of the whole weight at which a row may go for nothing
+NO_KEYS = np.empty(0, np.float64)
+KEY_STREAM, ORDER_STREAM, SKETCH_STREAM = 0, 1, 2  # of hashes; reductions and their rounds take those from 3 on
+FIRST_STREAM = 3
+
+
+def default_size(n_clusters: int) -> int:
+    """Rows of a coreset that k-means loses little by; see `SIZE_PER_CLUSTER`."""
+    return max(SMALLEST_SIZE, SIZE_PER_CLUSTER * n_clusters)
+
+
+def coreset_size(n_clusters: int, n_components: int, eps: float, delta: float, method: Method) -> int:
+    """Rows that the papers ask for, with their unnamed constant taken as 1.
+
+    With probability ``1 - delta``, every set of k centers then has an objective on the coreset within ``eps`` of that
+    on all rows: relatively for "sensitivity", and plus ``eps`` times the objective of the mean for "lightweight".
+    In practice far fewer do: see `default_size`.
+
+    Parameters
+    ----------
+    n_clusters, n_components : int
+        k and m.
+    eps, delta : float in (0, 1)
+    method : "sensitivity" or "lightweight"
+
+    Raises
+    ------
+    InvalidParameterError
+        For "uniform", which has no bound that holds for all data, and for numbers out of range.
+
+    References
+    ----------
+    "sensitivity", ``(m k^3 log k + k^2 log(1 / delta)) / eps^2``: Bachem, Lucic and Krause, "Practical coreset
+    constructions for machine learning", arXiv:1703.06476 (2017), section 2 on k-means.
+    "lightweight", ``(m k log k + log(1 / delta)) / eps^2``: the same, "Scalable k-means clustering via lightweight
+    coresets", KDD 2018, theorem 2.
+    """
+    if n_clusters < 1 or n_components < 1 or not 0 < eps < 1 or not 0 < delta < 1:
+        raise InvalidParameterError(
+            f"n_clusters={n_clusters}, n_components={n_components}, eps={eps}, delta={delta}; needed: integers from 1 "
+            "and numbers between 0 and 1"
+        )
+    k, m = n_clusters, n_components
+    if method == "sensitivity":
+        wanted = m * k**3 * np.log(k) + k**2 * np.log(1 / delta)
+    elif method == "lightweight":
+        wanted = m * k * np.log(k) + np.log(1 / delta)
+    else:
+        raise InvalidParameterError(
+            f'method={method!r} has no size that holds for all data; needed: "sensitivity" or "lightweight"'
+        )
+    return int(np.ceil(wanted / eps**2))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows on their way into a coreset.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (s, m)
+        In the dtype that they came in.
+    weights : float64 (s,)
+        "uniform": as given. Other methods: what each row stands for, as of `last_place` where weights decay.
+    places : int64 (s,)
+    keys : float64 (s,) or (0,)
+        "uniform": base-2 logarithms of the rows' keys.
+    limit : float
+        "uniform": the lowest key, so far, of a row that was left out.
+    depth : int
+        How often rows were left out on the way.
+    last_place : int
+        The highest place of all rows that the part stands for.
+    n_rows : int
+        Their number, those without weight included.
+    total_weight : float
+        Their weight, as of `last_place`.
+    """
+
+    X: Matrix
+    weights: NDArray[np.float64]
+    places: NDArray[np.int64]
+    keys: NDArray[np.float64]
+    limit: float
+    depth: int
+    last_place: int
+    n_rows: int
+    total_weight: float
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory."""
+        return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes + self.keys.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Coreset:
+    """Weighted rows that stand for all rows, in random order: every prefix is a fair sample of them.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (s, m)
+        In the dtype that they came in.
+    weights : float64 (s,)
+        Their sum is `total_weight`, but for rounding.
+    places : int64 (s,)
+        Places of the rows.
+    n_rows : int
+        Rows that it stands for, those without weight included.
+    total_weight : float
+        Their weight; n where all weigh 1. As of the newest row where weights decay.
+    complete : bool
+        Whether these are all rows of positive weight, with the weights that they have.
+    """
+
+    X: Matrix
+    weights: NDArray[np.float64]
+    places: NDArray[np.int64]
+    n_rows: int
+    total_weight: float
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CoresetRule:
+    """Which rows come into a coreset, and what they weigh there.
+
+    "sensitivity" and "lightweight" draw rows by importance (see `importance`), certain ones always, and let those that
+    stay take the weight of those that go: each weight keeps its expectation, so the objective of any centers is
+    unbiased, and the weights' sum is kept exactly. "uniform" keeps the rows of the lowest keys, as the row sample does;
+    it is the same however the rows are cut into parts. Its weights are made to sum up to that of all rows:
+    unbiased where all weigh 1, else but for a share of about 1 / size.
+
+    Attributes
+    ----------
+    size : int
+        Rows at most, from 4.
+    n_clusters : int
+        k, for "sensitivity".
+    seed : int
+        Of the hashes of places; below 2^64.
+    method : "sensitivity", "lightweight" or "uniform"
+    half_life : float
+        Places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the
+        newest row and keys are logarithms, so that nothing overflows, however long a stream is.
+
+    References
+    ----------
+    Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cohen and Kaplan,
+    "Summarizing data using bottom-k sketches", PODC 2007 (weights of "uniform": probabilities given the lowest key left
+    out); Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
+    """
+
+    size: int
+    n_clusters: int
+    seed: int
+    method: Method = "sensitivity"
+    half_life: float = np.inf
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.size < 4 or self.n_clusters < 1 or not self.half_life > 0:
+            raise InvalidParameterError(
+                f"size={self.size}, n_clusters={self.n_clusters}, half_life={self.half_life}; needed: at least 4, at "
+                "least 1, and a positive number of rows"
+            )
+        if self.method not in ("sensitivity", "lightweight", "uniform"):
+            raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity", "lightweight" or "uniform"')
+
+    def part(self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
+        """Make a part of rows that were read, at most `size` of them kept.
+
+        Parameters
+        ----------
+        X : ndarray or csr_array (n, m)
+        places : int64 (n,)
+            At least one.
+        weights : float64 (n,) or (0,)
+            Empty: every row weighs 1. Rows of weight 0 are left out.
+        """
+        weights = weights if len(weights) else np.ones(len(places))
+        last_place, n_rows = int(places.max()), len(places)
+        decayed = self._decayed(weights, places - last_place)
+        total = float(decayed.sum())
+        kept = decayed > 0
+        if not kept.all():
+            X, places, weights, decayed = X[kept], places[kept], weights[kept], decayed[kept]
+        if self.method != "uniform":
+            part = Part(X, decayed, places, NO_KEYS, np.inf, 0, last_place, n_rows, total)
+            return self._drawn(part)
+        u = self._draws(KEY_STREAM, places)
+        keys = np.log2(-np.log1p(-u) / weights) - places / self.half_life
+        return self._lowest(Part(X, weights, places, keys, np.inf, 0, last_place, n_rows, total))
+
+    def join(self, parts: Sequence[Part]) -> Part:
+        """Make one part of several; none is changed."""
+        if len(parts) == 1:
+            return parts[0]
+        last_place = max(part.last_place for part in parts)
+        fades = [float(self._decayed(np.ones(1), np.array([part.last_place - last_place]))[0]) for part in parts]
+        scale = [1.0] * len(parts) if self.method == "uniform" else fades
+        joined = Part(
+            stacked([part.X for part in parts]),
+            np.concatenate([fade * part.weights for part, fade in zip(parts, scale, strict=True)]),
+            np.concatenate([part.places for part in parts]),
+            np.concatenate([part.keys for part in parts]),
+            min(part.limit for part in parts),
+            max(part.depth for part in parts),
+            last_place,
+            sum(part.n_rows for part in parts),
+            sum(fade * part.total_weight for part, fade in zip(parts, fades, strict=True)),
+        )
+        return self._lowest(joined) if self.method == "uniform" else self._drawn(joined)
+
+    def finish(self, part: Part) -> Coreset:
+        """Put the rows in random order and settle their weights."""
+        complete = part.depth == 0
+        weights = part.weights
+        if self.method == "uniform":
+            weights = self._decayed(weights, part.places - part.last_place)
+            if not complete:
+                weights = self._by_keys(part)
+                weights = weights * (part.total_weight / weights.sum())
+        order = np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
+        return Coreset(part.X[order], weights[order], part.places[order], part.n_rows, part.total_weight, complete)
+
+    def _drawn(self, part: Part) -> Part:
+        """Draw rows by importance where there are too many."""
+        if len(part.places) <= self.size:
+            return part
+        heavy = part.weights > NEGLIGIBLE * part.total_weight
+        if not heavy.all():
+            part = replace(part, X=part.X[heavy], weights=part.weights[heavy], places=part.places[heavy])
+            if len(part.places) <= self.size:
+                return replace(part, depth=part.depth + 1)
+        X = importance.measurable(as_block_matrix(part.X), self._seed(SKETCH_STREAM))
+        depth = part.depth + 1
+        stream = FIRST_STREAM + depth * (importance.ROUNDS + 1)
+        if self.method == "sensitivity":
+            shares, labels, d2 = importance.sensitivity(
+                X, part.weights, self.n_clusters, lambda round_: self._draws(stream + 1 + round_, part.places)
+            )
+        else:
+            shares, labels, d2 = importance.lightweight(X, part.weights)
+        tops = part.weights / _probabilities(shares, self.size - 1)
+        order = np.lexsort((part.places, d2, labels))  # neighbours are alike
+        drawn = part.weights[order]
+        balance(drawn, tops[order], self._draws(stream, part.places)[order])
+        kept = np.sort(order[drawn > 0])
+        weights = np.empty(len(order))
+        weights[order] = drawn
+        return replace(part, X=part.X[kept], weights=weights[kept], places=part.places[kept], depth=depth)
+
+    def _lowest(self, part: Part) -> Part:
+        """Keep the rows of the lowest keys."""
+        if len(part.places) <= self.size and not np.isfinite(part.limit):
+            return part
+        order = np.lexsort((part.places, part.keys))
+        order = order[part.keys[order] < part.limit]
+        limit = float(part.keys[order[self.size]]) if len(order) > self.size else part.limit
+        kept = np.sort(order[: self.size])
+        X, weights, places = part.X[kept], part.weights[kept], part.places[kept]
+        return replace(part, X=X, weights=weights, places=places, keys=part.keys[kept], limit=limit, depth=1)
+
+    def _by_keys(self, part: Part) -> NDArray[np.float64]:
+        """Weights over the probabilities of keys below the limit, up to a common factor.
+
+        With ``x = w 2^(place / half_life + limit)`` that probability is ``1 - exp(-x)``, so the row weighs
+        ``x / (1 - exp(-x))`` times what is common.
+        """
+        exponents = np.log2(part.weights) + (part.places / self.half_life + part.limit)
+        top = max(0.0, float(exponents.max()) - 1000)  # beyond which 2^exponent would overflow
+        x = np.exp2(np.minimum(exponents, 50.0))
+        small = x / -np.expm1(-x)
+        return np.where(exponents < 50.0, np.exp2(np.log2(small) - top), np.exp2(exponents - top))
+
+    def _decayed(self, weights: NDArray[np.float64], ages: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Weights of rows whose places are `ages` (at most 0) from now."""
+        return weights if np.isinf(self.half_life) else weights * np.exp2(ages / self.half_life)
+
+    def _draws(self, stream: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Uniform numbers in (0, 1) by place, other ones for every stream."""
+        hashes = np.empty(len(places), np.int64)
+        hash_places(np.uint64(self._seed(stream)), places, hashes)
+        return np.asarray(((hashes >> 11) + 0.5) / 2.0**52, np.float64)
+
+    def _seed(self, stream: int) -> int:
+        return int(np.random.SeedSequence([self.seed, stream]).generate_state(1, np.uint64)[0])
+
+
+def _probabilities(shares: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
+    """Probabilities proportional to `shares`, at most 1, that sum up to `wanted`; fewer rows than shares."""
+    certain = np.zeros(len(shares), bool)
+    while True:
+        rest = float(shares[~certain].sum())
+        factor = (wanted - int(certain.sum())) / rest
+        more = ~certain & (shares * factor >= 1)
+        if not more.any():
+            return np.where(certain, 1.0, shares * factor)
+        certain |= more

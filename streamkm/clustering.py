@@ -1,0 +1,130 @@
+"""Clusters of a coreset of original rows: sketch it where rows are wide, start, polish, as a fit does with its sample.
+
+May import fitting and below; knows nothing of streams and estimators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.budget import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
+from streamkm.cluster.coreset import Coreset
+from streamkm.cluster.lloyd import Blocks, inertia_of
+from streamkm.cluster.polish import original_centers, polish
+from streamkm.cluster.sample import Sample
+from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, PIECES, Streams, start_centers
+from streamkm.compute import local_executor, open_executor
+from streamkm.errors import InvalidInputError
+from streamkm.fitting import PCA_ROWS
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How to look for clusters.
+
+    Attributes
+    ----------
+    n_clusters : int
+        At most so many are found where there are fewer distinct rows.
+    init : "k-means++", "random", or float64 (k, d)
+    n_init, max_iter : int
+    tol : float
+        As of `StreamKMeans`.
+    seed : int
+        Of the starts; below 2^64.
+    """
+
+    n_clusters: int
+    init: str | NDArray[np.float64]
+    n_init: int
+    max_iter: int
+    tol: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Clusters of a coreset.
+
+    Attributes
+    ----------
+    centers : float64 (k, d)
+        Fewer than asked for where there are fewer distinct rows.
+    counts : float64 (k,)
+        Weight of each cluster by the coreset; their sum is that of all rows.
+    inertia : float
+        Weighted sum of squared distances to the centers, by the coreset.
+    n_iter : int
+        Lloyd steps on the coreset, after the search.
+    converged : bool
+        Whether these ended by `tol`.
+    """
+
+    centers: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    inertia: float
+    n_iter: int
+    converged: bool
+
+
+def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") -> Clusters:
+    """Cluster the rows of a coreset by their weights.
+
+    O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
+
+    Parameters
+    ----------
+    coreset : Coreset of s original rows
+        One that holds all rows gets the whole of Lloyd's algorithm; others a few steps, as more would fit the coreset,
+        not the data.
+    executor : "auto", int, or a Dask client
+        Only threads of this process are used.
+
+    Raises
+    ------
+    InvalidInputError
+        If `init` has another number of features than the rows.
+    """
+    sample = Sample(coreset.X, coreset.places, coreset.weights, coreset.complete)
+    seeding, searching, sketching = np.random.SeedSequence(search.seed).spawn(3)
+    n_clusters = min(search.n_clusters, len(sample.rows))
+    with open_executor(executor) as workers, local_executor(workers) as here:
+        if isinstance(search.init, str):
+            sketch = _sketch_of(sample, n_clusters, sketching)
+            centers = start_centers(
+                here,
+                sample.block(here, sketch, max(LARGEST_SEARCH_ROWS, n_clusters)),
+                n_clusters,
+                init=search.init,
+                n_init=search.n_init,
+                streams=Streams(np.random.default_rng(seeding), np.random.default_rng(searching)),
+            )
+            if not isinstance(sketch, IdentitySketch):
+                centers = original_centers(here, sample, sketch, centers)
+        else:
+            centers = search.init
+            if centers.shape[1] != sample.X.shape[1]:
+                raise InvalidInputError(f"init has {centers.shape[1]} features; the rows have {sample.X.shape[1]:,}")
+        result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol)
+        blocks = Blocks.of_local(here, sample.original_blocks(PIECES), sample.X.shape[1])
+        totals = blocks.totals(result.centers)
+        inertia = inertia_of(totals, result.centers, blocks.total_d2norm)
+    return Clusters(result.centers, totals.counts, inertia, result.n_iter, result.converged)
+
+
+def _sketch_of(sample: Sample, n_clusters: int, seed: np.random.SeedSequence) -> Sketch:
+    """The sketch that starts are found in."""
+    word = int(seed.generate_state(1, np.uint64)[0])
+    n_rows, width = sample.X.shape
+    if not isinstance(sample.X, np.ndarray):
+        return CountSketch(SPARSE_COMPONENTS, word) if width > SPARSE_COMPONENTS else IdentitySketch(width)
+    if width <= DENSE_IDENTITY:
+        return IdentitySketch(width)
+    wanted = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
+    n_components = min(wanted, n_rows, PCA_ROWS)
+    return PCASketch.fit(sample.X[:PCA_ROWS], n_components, random_state=word & 0xFFFFFFFF)

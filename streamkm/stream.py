@@ -1,0 +1,429 @@
+"""Endless streams: chunks of any size go in, memory stays flat, centers come out at any moment.
+
+A stream keeps a coreset of original rows and exact totals. Rows are gathered into parts of a fixed number of rows by
+their places, so the state is the same, bit for bit, however the rows are cut into chunks. May import fitting and
+below; knows nothing of estimators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2norms
+from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
+from streamkm.cluster.coreset_tree import CoresetTree
+from streamkm.cluster.sample import stacked
+from streamkm.clustering import Clusters, Search, cluster_coreset
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.matrices import Matrix, matrix_bytes, working_dtype
+from streamkm.passes import check_weights
+from streamkm.sources.base import ChunkedSource
+from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2, Walk
+
+FORMAT = 1
+CSR_ARRAYS = ("data", "indices", "indptr")
+PART_SIZES = 2  # rows of a part, in sizes of the coreset
+NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of them are kept
+FEW_ROWS = 64  # up to which a chunk is checked without batches
+
+
+def stream_size(n_clusters: int, row_bytes: float) -> int:
+    """Rows of a stream's coreset: as many as serve k clusters, fewer where they would take more than `NODE_BYTES`."""
+    return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Exact sums over all rows of a stream.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows, those without weight included.
+    weight : float
+        Their weight; as of the newest row where weights decay.
+    sums : float64 (d,)
+        Weighted sum of the rows.
+    last_place : int
+        Place of the newest row.
+    """
+
+    n_rows: int
+    weight: float
+    sums: NDArray[np.float64]
+    last_place: int
+
+    def plus(self, other: Totals, half_life: float) -> Totals:
+        """Both together; sums may differ in width."""
+        last = max(self.last_place, other.last_place)
+        sums = np.zeros(max(len(self.sums), len(other.sums)))
+        weight = 0.0
+        for each in (self, other):
+            fade = float(np.exp2((each.last_place - last) / half_life))
+            sums[: len(each.sums)] += fade * each.sums
+            weight += fade * each.weight
+        return Totals(self.n_rows + other.n_rows, weight, sums, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows that wait for their part to be complete."""
+
+    X: Matrix
+    places: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+class Stream:
+    """What is kept of an endless stream of rows.
+
+    Memory is that of two parts of ``PART_SIZES * rule.size`` rows and of at most ``log2(rows / part) + 1`` coresets of
+    ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters that its part is drawn by.
+
+    Parameters
+    ----------
+    rule : CoresetRule
+    first_row : int
+        Number of the first row. Streams of one rule on several machines whose row numbers do not overlap draw
+        independently, and `merged` gives what one stream of all rows would; bit for bit where together they
+        hold all rows from one number to another.
+
+    Attributes
+    ----------
+    tree : CoresetTree
+        Of the parts that are complete.
+    next_row : int
+        Number of the row that comes next.
+    n_rows : int
+        Rows taken, those without weight included.
+    """
+
+    def __init__(self, rule: CoresetRule, *, first_row: int = 0):
+        if first_row < 0:
+            raise InvalidParameterError(f"first_row={first_row}; needed: an integer from 0")
+        self.tree = CoresetTree(rule)
+        self.next_row = first_row
+        self.n_rows = 0
+        self._totals: Totals | None = None
+        self._width = 0
+        self._sparse: bool | None = None
+        self._pending: dict[int, list[_Piece]] = {}
+        self._found: tuple[Any, Clusters] | None = None
+
+    @property
+    def rule(self) -> CoresetRule:
+        """How rows are chosen."""
+        return self.tree.rule
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a part."""
+        return PART_SIZES * self.rule.size
+
+    @property
+    def n_features(self) -> int:
+        """Features of the rows, d; 0 before the first."""
+        return self._width
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows that are kept."""
+        waiting = (piece for pieces in self._pending.values() for piece in pieces)
+        held = sum(matrix_bytes(piece.X) + piece.places.nbytes + piece.weights.nbytes for piece in waiting)
+        return held + self.tree.n_bytes
+
+    def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
+        """Take rows, at least one; a refused chunk leaves the stream as it was.
+
+        Parameters
+        ----------
+        X : ndarray or csr_array (n, d)
+            Copied. Sparse chunks may differ in width.
+        weights : float64 (n,) or (0,)
+            Not negative.
+
+        Raises
+        ------
+        InvalidInputError
+            For NaN, infinity, another width, or dense rows after sparse ones; names the row.
+        """
+        self._check(X, weights)
+        n_rows, done = X.shape[0], 0
+        while done < n_rows:
+            index = self.next_row // self.part_rows
+            taken = min(n_rows - done, (index + 1) * self.part_rows - self.next_row)
+            stop = done + taken
+            places = np.arange(self.next_row, self.next_row + taken, dtype=np.int64)
+            part_weights = weights[done:stop].copy() if len(weights) else np.ones(taken)
+            self._hold(index, _Piece(X[done:stop].copy(), places, part_weights))
+            self.next_row += taken
+            done = stop
+        self.n_rows += n_rows
+        self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
+        self._found = None
+
+    def totals(self) -> Totals:
+        """Exact sums over all rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If there are no rows yet.
+        """
+        totals = self._totals
+        for index in sorted(self._pending):
+            totals = self._plus(totals, self._joined(index))
+        if totals is None:
+            raise InvalidInputError("the stream has no rows yet; needed: at least 1")
+        return totals
+
+    def coreset(self) -> Coreset:
+        """Weighted original rows that stand for all rows so far; the stream goes on as if nobody had asked.
+
+        Raises
+        ------
+        InvalidInputError
+            If there are no rows of positive weight yet.
+        """
+        with open_executor(1):
+            kept = self.tree.part()
+            parts = [] if kept is None else [kept]
+            for index in sorted(self._pending):
+                piece = self._joined(index)
+                parts.append(self.rule.part(piece.X, piece.places, piece.weights))
+            if not any(len(part.places) for part in parts):
+                raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
+            return self.rule.finish(self.rule.join(parts))
+
+    def clusters(self, search: Search, executor: Any = "auto") -> Clusters:
+        """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
+        key = (replace(search, init=""), search.init if isinstance(search.init, str) else search.init.tobytes())
+        if self._found is None or self._found[0] != key:
+            self._found = key, cluster_coreset(self.coreset(), search, executor)
+        return self._found[1]
+
+    def merged(self, other: Stream) -> Stream:
+        """A stream of the rows of both; neither is changed. It goes on after the higher row number.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the other was made by another rule.
+        InvalidInputError
+            If the rows differ in width or kind.
+        """
+        if self._sparse is not None and other._sparse is not None:
+            self._check_shape(other._sparse, other._width)
+        both = Stream(self.rule)
+        both.tree = self.tree.merged(other.tree)
+        both.next_row = max(self.next_row, other.next_row)
+        both.n_rows = self.n_rows + other.n_rows
+        both._sparse = self._sparse if other._sparse is None else other._sparse
+        both._width = max(self._width, other._width)
+        for totals in (self._totals, other._totals):
+            if totals is not None:
+                both._totals = totals if both._totals is None else both._totals.plus(totals, self.rule.half_life)
+        for stream in (self, other):
+            for index in stream._pending:
+                both._hold(index, stream._joined(index))
+        # parts that nobody will complete would pile up
+        while len(both._pending) > PART_SIZES:
+            both._close(min(both._pending))
+        return both
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays, for an .npz file, and JSON values that `restored` makes the same stream of."""
+        arrays: dict[str, NDArray[Any]] = {}
+        nodes = []
+        for number, ((level, index), part) in enumerate(self.tree.nodes.items()):
+            _store(arrays, f"node{number}_", _Piece(part.X, part.places, part.weights), part.keys)
+            limit = None if np.isinf(part.limit) else part.limit
+            nodes.append([level, index, part.depth, part.last_place, part.n_rows, part.total_weight, limit])
+        for number, index in enumerate(self._pending):
+            _store(arrays, f"pending{number}_", self._joined(index))
+        if self._totals is not None:
+            arrays["sums"] = self._totals.sums
+        rule = asdict(self.rule)
+        header = {
+            "format": FORMAT,
+            "rule": {**rule, "half_life": None if np.isinf(rule["half_life"]) else rule["half_life"]},
+            "nodes": nodes,
+            "pending": list(self._pending),
+            "totals": None
+            if self._totals is None
+            else [self._totals.n_rows, self._totals.weight, self._totals.last_place],
+            "next_row": self.next_row,
+            "n_rows": self.n_rows,
+            "n_features": self._width,
+            "sparse": self._sparse,
+        }
+        return arrays, header
+
+    @classmethod
+    def restored(cls, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Stream:
+        """Make the stream of which `state` gave these.
+
+        Raises
+        ------
+        ModelFileError
+            If they are damaged, or of a later format.
+        """
+        try:
+            if header["format"] != FORMAT:
+                raise ModelFileError(f"format {header['format']!r}, not {FORMAT}")
+            rule = dict(header["rule"])
+            half_life = np.inf if rule["half_life"] is None else float(rule["half_life"])
+            stream = cls(CoresetRule(**{**rule, "half_life": half_life}))
+            width = stream._width = int(header["n_features"])
+            stream._sparse = header["sparse"]
+            stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
+            for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
+                piece, keys = _stored(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
+                if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):
+                    raise ValueError(f"keys of {keys.dtype} {keys.shape}")
+                known = np.inf if limit is None else float(limit)
+                stream.tree.nodes[int(level), int(index)] = Part(
+                    piece.X, piece.weights, piece.places, keys, known, int(depth), int(last_place), int(n_rows),
+                    float(weight),
+                )  # fmt: skip
+            for number, index in enumerate(header["pending"]):
+                stream._pending[int(index)] = [_stored(arrays, f"pending{number}_", width)]
+            if header["totals"] is not None:
+                n_rows, weight, last_place = header["totals"]
+                stream._totals = Totals(int(n_rows), float(weight), arrays["sums"], int(last_place))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"this is no stream that this release reads: {error}") from error
+        return stream
+
+    def _check(self, X: Matrix, weights: NDArray[np.float64]) -> None:
+        if X.shape[0] == 0:
+            raise InvalidInputError("a chunk of 0 rows; needed: at least 1")
+        self._check_shape(sp.issparse(X), X.shape[1])
+        if len(weights) not in (0, X.shape[0]):
+            raise InvalidInputError(f"sample_weight has {len(weights):,} values; the chunk has {X.shape[0]:,} rows")
+        if isinstance(X, np.ndarray) and X.shape[0] <= FEW_ROWS:
+            rows = X.astype(np.float64)
+            d2norms = np.einsum("ij,ij->i", rows, rows)
+        else:
+            d2norms = row_d2norms(X)
+        double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
+        valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
+        if not valid.all():
+            row = self.next_row + int(np.argmin(valid))
+            raise InvalidInputError(f"NaN, infinity or a value too large to square in row {row:,} of the stream")
+
+    def _check_shape(self, sparse: bool, width: int) -> None:
+        if self._sparse is None:
+            return
+        if sparse != self._sparse:
+            kinds = ("dense", "sparse")
+            raise InvalidInputError(f"{kinds[sparse]} rows in a stream of {kinds[self._sparse]} ones; needed: one kind")
+        if not sparse and width != self._width:
+            raise InvalidInputError(f"rows of {width:,} features; the stream has {self._width:,}")
+
+    def _hold(self, index: int, piece: _Piece) -> None:
+        """Keep rows of part `index`; reduce it once it is complete."""
+        pieces = self._pending.setdefault(index, [])
+        pieces.append(piece)
+        while len(pieces) > 1 and len(pieces[-2].places) <= 2 * len(pieces[-1].places):
+            last = pieces.pop()
+            pieces[-1] = _together([pieces[-1], last])
+        if sum(len(held.places) for held in pieces) >= self.part_rows:
+            self._close(index)
+
+    def _close(self, index: int) -> None:
+        piece = self._joined(index)
+        self._totals = self._plus(self._totals, piece)
+        with open_executor(1):
+            self.tree.add(index, piece.X, piece.places, piece.weights)
+        del self._pending[index]
+
+    def _joined(self, index: int) -> _Piece:
+        return _together(self._pending[index])
+
+    def _plus(self, totals: Totals | None, piece: _Piece) -> Totals:
+        last = int(piece.places.max())
+        decayed = piece.weights * np.exp2((piece.places - last) / self.rule.half_life)
+        sums, counts = np.zeros((1, piece.X.shape[1])), np.zeros(1)
+        add_rows(piece.X, decayed, np.zeros(len(decayed), np.int32), sums, counts)
+        added = Totals(len(decayed), float(counts[0]), sums[0], last)
+        return added if totals is None else totals.plus(added, self.rule.half_life)
+
+
+def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
+    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
+
+    Parameters
+    ----------
+    stream : Stream
+        Changed. Where a chunk is refused, those before it have been taken.
+    weights : float64 (n,) or (0,)
+
+    Raises
+    ------
+    InvalidInputError
+        If a row is invalid, or `weights` has another length than the rows.
+    """
+    source, done = walk.source, 0
+    if source.n_rows is not None:
+        check_weights(walk, weights, source.n_rows)
+    items = source.chunks(walk.target_bytes) if isinstance(source, ChunkedSource) else source.stream(walk.target_bytes)
+    for item in items:
+        valid = walk.read(item)
+        read = weights[done : done + valid.n_read]
+        done += valid.n_read
+        if len(weights) and len(read) < valid.n_read:
+            check_weights(walk, weights, done)
+        if valid.X.shape[0]:
+            stream.add(valid.X, read if valid.kept is None or not len(weights) else read[valid.kept])
+    check_weights(walk, weights, done)
+
+
+def _together(pieces: list[_Piece]) -> _Piece:
+    """Rows of several pieces in the order of their places."""
+    if len(pieces) == 1:
+        return pieces[0]
+    places = np.concatenate([piece.places for piece in pieces])
+    weights = np.concatenate([piece.weights for piece in pieces])
+    X = stacked([piece.X for piece in pieces])
+    if pieces[0].places[-1] < pieces[-1].places[0]:
+        return _Piece(X, places, weights)
+    order = np.argsort(places, kind="stable")
+    return _Piece(X[order], places[order], weights[order])
+
+
+def _store(
+    arrays: dict[str, NDArray[Any]], prefix: str, piece: _Piece, keys: NDArray[np.float64] | None = None
+) -> None:
+    """Put rows among the arrays."""
+    arrays[prefix + "places"], arrays[prefix + "weights"] = piece.places, piece.weights
+    if keys is not None:
+        arrays[prefix + "keys"] = keys
+    if isinstance(piece.X, np.ndarray):
+        arrays[prefix + "X"] = piece.X
+    else:
+        for name in CSR_ARRAYS:
+            arrays[prefix + name] = getattr(piece.X, name)
+
+
+def _stored(arrays: dict[str, NDArray[Any]], prefix: str, width: int) -> _Piece:
+    """Rows out of the arrays; any bytes may stand there, and kernels trust shapes and indices."""
+    places, weights = arrays[prefix + "places"], arrays[prefix + "weights"]
+    n_rows = len(places)
+    if places.dtype != np.int64 or weights.dtype != np.float64 or places.shape != weights.shape or places.ndim != 1:
+        raise ValueError(f"places of {places.dtype} {places.shape}, weights of {weights.dtype} {weights.shape}")
+    if prefix + "X" in arrays:
+        X = arrays[prefix + "X"]
+        if X.shape != (n_rows, width) or not np.issubdtype(X.dtype, np.number):
+            raise ValueError(f"rows of {X.dtype} {X.shape}; needed: numbers ({n_rows}, {width})")
+        return _Piece(X, places, weights)
+    data, indices, indptr = (arrays[prefix + name] for name in CSR_ARRAYS)
+    X = sp.csr_array((data, indices, indptr), shape=(n_rows, width))
+    X.check_format(full_check=True)
+    return _Piece(X, places, weights)

@@ -1,0 +1,191 @@
+"""Row l: an endless stream: memory as rows pass by, objective of the stream shuffled and sorted, small chunks.
+
+    python -m tests.benchmarks stream --data FOLDER
+
+Rows are made on the fly: a mixture of unequal Gaussian clusters, in random order or sorted by cluster.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.benchmarks.measure import Row, Settings, run_child
+
+N_ROWS, N_FEATURES, K = 20_000_000, 32, 100
+MARKS = (1_000_000, 5_000_000, 10_000_000, 20_000_000)
+QUICK = 100  # times fewer rows in quick runs
+PEER_ROWS = 5_000_000
+CHUNK_ROWS, JUDGED_ROWS = 10_000, 200_000
+SMALL_CHUNKS = {1: 200_000, 100: 2_000_000, 10_000: 2_000_000}  # rows of a chunk: rows of the stream
+GROWTH_MOST, SORTED_MOST = 1.25, 1.02
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Gaussian clusters; the largest has ten times the rows of the smallest.
+
+    Attributes
+    ----------
+    n_rows : int
+        Of the whole stream.
+    seed : int
+    """
+
+    n_rows: int
+    seed: int = 0
+
+    @cached_property
+    def centers(self) -> NDArray[np.float32]:
+        """The true centers (k, d)."""
+        drawn = np.random.default_rng(self.seed).normal(0, 2, (K, N_FEATURES))
+        return drawn.astype(np.float32)
+
+    @cached_property
+    def bounds(self) -> NDArray[np.float64]:
+        """Shares of the rows up to each cluster."""
+        sizes = np.random.default_rng(self.seed + 1).permutation(np.linspace(1, 10, K))
+        return np.cumsum(sizes) / sizes.sum()
+
+    def chunk(self, number: int, *, in_order: bool) -> NDArray[np.float32]:
+        """Rows of one chunk: a function of (seed, number); `in_order`: sorted by cluster over the whole stream."""
+        rng = np.random.default_rng([self.seed, number])
+        shares = rng.random(CHUNK_ROWS)
+        if in_order:
+            shares = (number * CHUNK_ROWS + np.arange(CHUNK_ROWS)) / self.n_rows
+        labels = np.searchsorted(self.bounds, shares, side="right").clip(0, K - 1)
+        return self.centers[labels] + rng.standard_normal((CHUNK_ROWS, N_FEATURES), np.float32)
+
+    def chunks(self, *, in_order: bool) -> Iterator[NDArray[np.float32]]:
+        """All chunks of the stream."""
+        for number in range(self.n_rows // CHUNK_ROWS):
+            yield self.chunk(number, in_order=in_order)
+
+    def objective(self, centers: Any) -> float:
+        """Mean squared distance of fresh rows to the nearest of `centers`."""
+        from sklearn.metrics import pairwise_distances_argmin_min
+
+        total = 0.0
+        for number in range(JUDGED_ROWS // CHUNK_ROWS):
+            X = self.chunk((1 << 40) + number, in_order=False)
+            _, distances = pairwise_distances_argmin_min(X, np.asarray(centers, np.float32))
+            total += float((distances.astype(np.float64) ** 2).sum())
+        return total / JUDGED_ROWS
+
+
+def run(settings: Settings) -> list[Row]:
+    """Row l."""
+    n_rows = N_ROWS // QUICK if settings.quick else N_ROWS
+    peer_rows = PEER_ROWS // QUICK if settings.quick else PEER_ROWS
+    ours = {order: _child("ours", rows=n_rows, in_order=order) for order in (False, True)}
+    shorter = {order: _child("ours", rows=peer_rows, in_order=order) for order in (False, True)}
+    theirs = {order: _child("minibatch", rows=peer_rows, in_order=order) for order in (False, True)}
+    small = _child("small_chunks", factor=QUICK if settings.quick else 1)
+    marks = ours[False]["marks"]
+    growth = marks[-1]["rss_mib"] / marks[0]["rss_mib"]
+    ratio = ours[True]["objective"] / ours[False]["objective"]
+    what = f"stream of {n_rows / 1e6:g} million rows x {N_FEATURES}, k={K}"
+    seen = ", ".join(f"{mark['rows'] / 1e6:g} million rows {mark['rss_mib']:.0f} MiB" for mark in marks)
+    rates = ", ".join(f"chunks of {size} rows {rate:,.0f} rows/s" for size, rate in small["rates"].items())
+    rows = [
+        Row("l", f"{what}: resident memory, last over first mark", ratio=f"{growth:.2f}", target=f"<= {GROWTH_MOST}",
+            met=None if settings.quick else growth <= GROWTH_MOST, figures=ours[False],
+            note=f"{seen}; peak {ours[False]['peak_mib']:.0f} MiB; {ours[False]['rate']:,.0f} rows/s; {rates}"),
+        Row("l", f"{what}: sorted by cluster", "the same shuffled", f"{ratio:.4f}", f"{ours[True]['objective']:.4f}",
+            f"{ours[False]['objective']:.4f}", f"<= {SORTED_MOST}", None if settings.quick else ratio <= SORTED_MOST,
+            f"the true centers: {ours[False]['true']:.4f}; clustering the state takes {ours[False]['cluster_s']:.1f} s",
+            ours[True]),
+    ]  # fmt: skip
+    for order, name in ((False, "shuffled"), (True, "sorted")):
+        quotient = theirs[order]["objective"] / shorter[order]["objective"]
+        rows.append(
+            Row("l", f"{peer_rows / 1e6:g} million rows {name}", "MiniBatchKMeans.partial_fit", f"{quotient:.3f}",
+                f"{shorter[order]['objective']:.4f}", f"{theirs[order]['objective']:.4f}", ">= 1",
+                None if settings.quick else quotient >= 1,
+                f"its objective over ours; {shorter[order]['rate']:,.0f} to {theirs[order]['rate']:,.0f} rows/s",
+                {"ours": shorter[order], "theirs": theirs[order]})
+        )  # fmt: skip
+    return rows
+
+
+def _child(function: str, **arguments: Any) -> dict[str, Any]:
+    return run_child("call", function=f"bench_stream:{function}", **arguments)
+
+
+def ours(rows: int, in_order: bool) -> dict[str, Any]:
+    """Streamkm: memory at the marks, rate, objective of the centers at the end."""
+    from streamkm.clustering import Search
+
+    stream = _stream()
+    found: dict[str, Any] = {"marks": []}
+
+    def look(done: int) -> None:
+        if done in {mark * rows // N_ROWS for mark in MARKS}:
+            found["marks"].append({"rows": done, "rss_mib": _rss_mib(), "kept_mib": stream.n_bytes / MIB})
+
+    mixture = Mixture(rows)
+    found["rate"] = _walk(mixture, in_order, stream.add, look)
+    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    started = time.perf_counter()
+    clusters = stream.clusters(Search(K, "k-means++", 1, 100, 1e-4, 0))
+    found["cluster_s"] = time.perf_counter() - started
+    found["objective"] = mixture.objective(clusters.centers)
+    found["true"] = mixture.objective(mixture.centers)
+    return found
+
+
+def minibatch(rows: int, in_order: bool) -> dict[str, Any]:
+    """scikit-learn's MiniBatchKMeans.partial_fit on the same chunks."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    mixture = Mixture(rows)
+    fitted = MiniBatchKMeans(K, n_init=3, random_state=0)
+    rate = _walk(mixture, in_order, fitted.partial_fit, lambda done: None)
+    return {"rate": rate, "objective": mixture.objective(fitted.cluster_centers_)}
+
+
+def small_chunks(factor: int) -> dict[str, Any]:
+    """Rows a second in chunks of few rows."""
+    rates = {}
+    X = Mixture(CHUNK_ROWS).chunk(0, in_order=False)
+    for size, rows in SMALL_CHUNKS.items():
+        stream = _stream()
+        started = time.perf_counter()
+        for first in range(0, rows // factor, size):
+            at = first % CHUNK_ROWS
+            stream.add(X[at : at + size])
+        rates[size] = rows // factor / (time.perf_counter() - started)
+    return {"rates": rates}
+
+
+def _stream() -> Any:
+    from streamkm.cluster.coreset import CoresetRule
+    from streamkm.stream import Stream, stream_size
+
+    return Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))
+
+
+def _walk(mixture: Mixture, in_order: bool, take: Callable[[Any], Any], look: Callable[[int], None]) -> float:
+    """Feed the stream; rows a second of taking them alone."""
+    took, done = 0.0, 0
+    for X in mixture.chunks(in_order=in_order):
+        started = time.perf_counter()
+        take(X)
+        took += time.perf_counter() - started
+        done += len(X)
+        look(done)
+    return done / took
+
+
+def _rss_mib() -> float:
+    import psutil
+
+    return psutil.Process().memory_info().rss / MIB

@@ -1,0 +1,403 @@
+"""Coresets: weights that sum up, objectives without bias, trees that do not care for order, and what they are worth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ks_2samp
+from sklearn.datasets import make_blobs
+
+from streamkm.cluster import importance
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
+from streamkm.cluster.coreset_tree import CoresetTree, join_trees
+from streamkm.clustering import Search, cluster_coreset
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernels.balancing import balance
+from tests import naive
+
+METHODS = ("sensitivity", "lightweight", "uniform")
+DRAWN = METHODS[:2]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def rows(n=600, d=3, seed=0):
+    return rng(seed).normal(size=(n, d)).astype(np.float32) + 4 * rng(seed + 1).integers(0, 3, (n, 1), np.int64)
+
+
+def tree_of(rule, X, bounds, weights=NO_WEIGHTS, order=None):
+    tree = CoresetTree(rule)
+    cuts = list(pairwise(bounds))
+    for index in range(len(cuts)) if order is None else order:
+        start, stop = cuts[index]
+        tree.add(index, X[start:stop], np.arange(start, stop), weights[start:stop])
+    return tree
+
+
+def coreset_of(rule, X, n_parts=5, weights=NO_WEIGHTS):
+    bounds = np.linspace(0, X.shape[0], n_parts + 1).astype(int)
+    return rule.finish(tree_of(rule, X, bounds, weights).part())
+
+
+def assert_same(one, other):
+    np.testing.assert_array_equal(naive.dense(one.X), naive.dense(other.X))
+    np.testing.assert_array_equal(one.weights, other.weights)
+    np.testing.assert_array_equal(one.places, other.places)
+    assert (one.n_rows, one.total_weight, one.complete) == (other.n_rows, other.total_weight, other.complete)
+
+
+# ---- the kernel that lets rows exchange weight
+
+
+def drawn_weights(weights, probabilities, seed):
+    out, tops = weights.copy(), weights / probabilities
+    balance(out, tops, rng(seed).random(len(weights)))
+    return out, tops
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.booleans())
+def test_balance_keeps_the_sum_and_the_number_and_ends_at_the_bounds(seed, n, equal):
+    weights = np.ones(n) if equal else rng(seed).exponential(1, n) + 1e-3
+    probabilities = np.full(n, 0.3) if equal else rng(seed + 1).random(n) * 0.98 + 0.01
+    out, tops = drawn_weights(weights, probabilities, seed + 2)
+    np.testing.assert_allclose(out.sum(), weights.sum(), rtol=1e-9)
+    inside = (out > 0) & (out < tops)
+    assert inside.sum() <= 1
+    assert (out >= 0).all()
+    assert (out <= tops).all()
+    assert abs((out > 0).sum() - probabilities.sum()) < 2 + 1e-6
+
+
+def test_balance_keeps_every_expectation():
+    weights = np.array([1.0, 2, 0.5, 3, 1, 1, 0.2])
+    probabilities = np.array([0.2, 0.5, 0.9, 0.4, 0.05, 1.0, 0.3])
+    runs = 20_000
+    outs = np.array([drawn_weights(weights, probabilities, seed)[0] for seed in range(runs)])
+    errors = outs.std(axis=0) / np.sqrt(runs)
+    assert (np.abs(outs.mean(axis=0) - weights) <= 4 * errors + 1e-9).all()
+    assert (outs[:, 5] == 1).all()  # certain rows stay as they are
+
+
+def test_balance_draws_equal_neighbours_evenly():
+    """Of rows in runs of ten that exchange weight with their like, every run keeps about its share."""
+    out, _ = drawn_weights(np.ones(1000), np.full(1000, 0.2), 0)
+    kept = (out > 0).reshape(100, 10).sum(axis=1)
+    assert kept.min() >= 1
+    assert kept.max() <= 4
+
+
+# ---- importance against its formulas
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_lightweight_is_its_formula(sparse):
+    X, weights = rows(50), rng(5).random(50) + 0.1
+    got, _, _ = importance.lightweight(sp.csr_array(X) if sparse else X, weights)
+    mean = sum(w * x.astype(float) for x, w in zip(X, weights, strict=True)) / weights.sum()
+    d2 = [naive.d2(x, mean) for x in X]
+    spread = sum(w * d for w, d in zip(weights, d2, strict=True))
+    wanted = [w * (0.5 / weights.sum() + 0.5 * d / spread) for w, d in zip(weights, d2, strict=True)]
+    np.testing.assert_allclose(got / 2, wanted, rtol=1e-5)
+    np.testing.assert_allclose(sum(wanted), 1)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sensitivity_is_its_formula(sparse):
+    X, weights, k = rows(200), rng(5).random(200) + 0.1, 3
+    stored = sp.csr_array(X) if sparse else X
+    got, labels, d2 = importance.sensitivity(stored, weights, k, lambda round_: rng(round_).random(200))
+    factor = 16 * (np.log2(k) + 2)
+    mean_cost = sum(w * d for w, d in zip(weights, d2, strict=True)) / weights.sum()
+    for i in range(200):
+        same = [j for j in range(200) if labels[j] == labels[i]]
+        size = sum(weights[j] for j in same)
+        cost = sum(weights[j] * d2[j] for j in same)
+        bound = factor * d2[i] / mean_cost + 2 * factor * cost / (size * mean_cost) + 4 * weights.sum() / size
+        np.testing.assert_allclose(got[i], weights[i] * bound / weights.sum(), rtol=1e-6)
+
+
+def test_rough_clusters_find_every_far_group():
+    X, y = make_blobs(2000, 4, centers=20, cluster_std=0.01, random_state=0)
+    labels, d2 = importance.rough_clusters(X, np.ones(2000), 60, lambda round_: rng(round_).random(2000))
+    assert d2.max() < 1
+    assert all(len(np.unique(y[labels == label])) == 1 for label in np.unique(labels))
+
+
+def test_rows_that_are_all_alike():
+    X = np.ones((300, 2))
+    for method in METHODS:
+        coreset = coreset_of(CoresetRule(50, 3, 0, method), X)
+        np.testing.assert_allclose(coreset.weights.sum(), 300)
+
+
+# ---- weights, and objectives without bias
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(seed=st.integers(0, 10**6), size=st.integers(4, 120), n_parts=st.integers(1, 9), weighted=st.booleans())
+def test_weights_sum_up_and_rows_are_rows(method, seed, size, n_parts, weighted):
+    X = rows(300, seed=seed)
+    weights = rng(seed).exponential(1, 300) if weighted else NO_WEIGHTS
+    coreset = coreset_of(CoresetRule(size, 5, seed, method), X, n_parts, weights)
+    assert len(coreset.weights) <= size
+    assert coreset.n_rows == 300
+    np.testing.assert_allclose(coreset.total_weight, weights.sum() if weighted else 300)
+    np.testing.assert_allclose(coreset.weights.sum(), coreset.total_weight, rtol=1e-9)
+    np.testing.assert_array_equal(coreset.X, X[coreset.places])
+    assert len(np.unique(coreset.places)) == len(coreset.places)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_coreset_that_has_room_holds_exactly_the_rows(method, sparse):
+    X, weights = rows(200), rng(3).random(200)
+    weights[::7] = 0
+    stored = sp.csr_array(X) if sparse else X
+    coreset = coreset_of(CoresetRule(200, 5, 1, method), stored)
+    assert coreset.complete
+    np.testing.assert_array_equal(np.sort(coreset.places), np.arange(200))
+    np.testing.assert_array_equal(coreset.weights, np.ones(200))
+    coreset = coreset_of(CoresetRule(200, 5, 1, method), stored, weights=weights)
+    assert coreset.complete
+    np.testing.assert_array_equal(np.sort(coreset.places), np.flatnonzero(weights))
+    np.testing.assert_array_equal(coreset.weights, weights[coreset.places])
+
+
+def estimates(method, weights, many_centers, runs, X, size=60):
+    """The objectives (runs, sets) of several sets of centers on coresets of many seeds."""
+    bounds = np.linspace(0, len(X), 6).astype(int)
+    found = []
+    for seed in range(runs):
+        rule = CoresetRule(size, 4, seed, method)
+        coreset = rule.finish(tree_of(rule, X, bounds, weights).part())
+        found.append([coreset.weights @ naive.nearest(coreset.X, centers)[1] for centers in many_centers])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_objective_of_any_centers_is_unbiased(method, weighted):
+    """Within four standard errors; uniform drawing by weights is normalised, which may cost 1 / size besides."""
+    X = rows(600)
+    weights = rng(9).exponential(1, 600) if weighted else np.ones(600)
+    runs = 150
+    many_centers = (X[:4].astype(float), np.array([[0.0, 0, 0]]), np.array([[50.0, 0, 0], [4.0, 4, 4]]))
+    objectives = estimates(method, weights if weighted else NO_WEIGHTS, many_centers, runs, X)
+    for centers, found in zip(many_centers, objectives.T, strict=True):
+        truth = float(weights @ naive.nearest(X, centers)[1])
+        allowed = 4 * found.std() / np.sqrt(runs)
+        if method == "uniform" and weighted:
+            allowed += truth / 60
+        assert abs(found.mean() - truth) <= allowed
+        assert found.std() < 0.5 * truth
+
+
+@pytest.mark.parametrize("method", DRAWN)
+def test_merges_are_free_of_order_in_distribution(method):
+    X, centers = rows(600), [rows(600)[:4].astype(float)]
+    forward = estimates(method, NO_WEIGHTS, centers, 100, X)[:, 0]
+    perm = rng(4).permutation(600)
+    shuffled = estimates(method, NO_WEIGHTS, centers, 100, X[perm])[:, 0]
+    by_cluster = estimates(method, NO_WEIGHTS, centers, 100, X[np.argsort(X[:, 0], kind="stable")])[:, 0]
+    assert ks_2samp(forward, shuffled).pvalue > 0.001
+    # sorted rows are easier: clusters of a part are tighter, so the spread may only be smaller
+    assert by_cluster.std() < 1.3 * forward.std()
+
+
+# ---- the same whatever the order, the cuts and the workers
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(order=st.permutations(range(7)), seed=st.integers(0, 1000))
+def test_parts_may_come_in_any_order(method, order, seed):
+    X, rule = rows(400), CoresetRule(40, 4, seed, method)
+    bounds = [0, 50, 60, 150, 151, 290, 300, 400]
+    wanted = rule.finish(tree_of(rule, X, bounds).part())
+    assert_same(rule.finish(tree_of(rule, X, bounds, order=order).part()), wanted)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@given(cuts=st.lists(st.integers(1, 399), max_size=8, unique=True))
+def test_uniform_is_the_same_however_rows_are_cut(weighted, cuts):
+    X, rule = rows(400), CoresetRule(40, 4, 3, "uniform")
+    weights = rng(1).random(400) if weighted else NO_WEIGHTS
+    whole = rule.finish(rule.part(X, np.arange(400), weights))
+    got = rule.finish(tree_of(rule, X, [0, *sorted(cuts), 400], weights).part())
+    np.testing.assert_array_equal(got.places, whole.places)
+    np.testing.assert_allclose(got.weights, whole.weights, rtol=1e-12)
+
+
+def test_uniform_keeps_the_lowest_keys():
+    X, rule = rows(300), CoresetRule(30, 4, 5, "uniform")
+    coreset = rule.finish(rule.part(X, np.arange(300), NO_WEIGHTS))
+    word = int(np.random.SeedSequence([5, 0]).generate_state(1, np.uint64)[0])
+    order = sorted(range(300), key=lambda place: naive.splitmix64(word, place))
+    assert set(coreset.places) == set(order[:30])
+    np.testing.assert_array_equal(coreset.weights, np.full(30, 10.0))
+
+
+@given(split=st.integers(0, 7), method=st.sampled_from(METHODS))
+def test_trees_of_two_machines_join_to_the_tree_of_one(split, method):
+    X, rule = rows(400), CoresetRule(40, 4, 3, method)
+    cuts = [(i, slice(50 * i, 50 * i + 50)) for i in range(8)]
+    trees = []
+    for part in (cuts[:split], cuts[split:], cuts):
+        tree = CoresetTree(rule)
+        for index, rows_ in part:
+            tree.add(index, X[rows_], np.arange(400)[rows_], NO_WEIGHTS)
+        trees.append(tree)
+    for joined in (trees[0].merged(trees[1]), trees[1].merged(trees[0]), join_trees(trees[:2])):
+        assert joined.nodes.keys() == trees[2].nodes.keys() == {(3, 0)}
+        assert_same(rule.finish(joined.part()), rule.finish(trees[2].part()))
+
+
+def add_item(tree, item, rule):
+    index, X = item
+    tree = CoresetTree(rule) if tree is None else tree
+    tree.add(index, X, np.arange(10 * index, 10 * index + 10), NO_WEIGHTS)
+    return tree, None
+
+
+def fold(executor, rule, X):
+    items = [(i, X[10 * i : 10 * i + 10]) for i in range(40)]
+    return rule.finish(executor.fold("coreset", add_item, join_trees, items, 40, rule).part())
+
+
+def test_threads_and_a_cluster_fold_the_same_coreset(client):
+    X, rule = rows(400), CoresetRule(50, 4, 3)
+    wanted = coreset_of(rule, X, 40)
+    with open_executor(3) as threads, open_executor(client) as cluster:
+        for executor in (threads, cluster):
+            assert_same(fold(executor, rule, X), wanted)
+
+
+def test_a_part_that_comes_twice_counts_twice():
+    X, rule = rows(100), CoresetRule(30, 4, 3)
+    tree = tree_of(rule, X, [0, 50, 100])
+    both = rule.finish(tree.merged(tree).part())
+    np.testing.assert_allclose(both.weights.sum(), 200)
+    assert both.n_rows == 200
+    assert len(both.weights) <= 30
+
+
+def test_memory_grows_with_the_logarithm_of_the_parts():
+    rule, tree, most = CoresetRule(20, 4, 0), CoresetTree(CoresetRule(20, 4, 0)), 0
+    for index in range(200):
+        tree.insert(rule.part(rows(40, seed=index), np.arange(40 * index, 40 * index + 40), NO_WEIGHTS), index)
+        most = max(most, sum(len(part.places) for part in tree.nodes.values()))
+    assert most <= 20 * 8
+    assert tree.n_bytes <= 20 * 8 * (3 * 8 + 8 + 8)
+
+
+# ---- weights that decay
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("first", [0, 10**12])
+def test_weights_decay_by_half(method, first):
+    X = rows(400)
+    rule = CoresetRule(60, 4, 2, method, half_life=50.0)
+    tree = CoresetTree(rule)
+    for index in range(8):
+        part = slice(50 * index, 50 * index + 50)
+        tree.add(index, X[part], first + np.arange(400)[part], NO_WEIGHTS)
+    coreset = rule.finish(tree.part())
+    wanted = sum(0.5 ** ((399 - i) / 50) for i in range(400))
+    np.testing.assert_allclose(coreset.total_weight, wanted, rtol=1e-6)
+    np.testing.assert_allclose(coreset.weights.sum(), wanted, rtol=1e-6)
+    assert np.isfinite(coreset.weights).all()
+    assert (coreset.places - first >= 200).sum() > (coreset.places - first < 200).sum()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_decayed_objectives_are_unbiased(method):
+    X = rows(400)
+    decay = 0.5 ** ((399 - np.arange(400)) / 80)
+    centers = X[:3].astype(float)
+    truth = float(decay @ naive.nearest(X, centers)[1])
+    found = []
+    for seed in range(150):
+        coreset = coreset_of(CoresetRule(50, 4, seed, method, half_life=80.0), X, 4)
+        found.append(coreset.weights @ naive.nearest(coreset.X, centers)[1])
+    allowed = 4 * np.std(found) / np.sqrt(150) + (truth / 50 if method == "uniform" else 0)
+    assert abs(np.mean(found) - truth) <= allowed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_half_life_of_one_row_keeps_the_newest(method):
+    coreset = coreset_of(CoresetRule(50, 4, 0, method, half_life=1.0), rows(4000), 3)
+    np.testing.assert_allclose(coreset.weights.sum(), 2.0)
+    assert {3999, 3998, 3997} <= set(coreset.places.tolist())
+    assert coreset.weights[coreset.places == 3999] == pytest.approx(1.0)
+
+
+# ---- what they are worth
+
+
+def excess(method, X, k, size, best):
+    coreset = coreset_of(CoresetRule(size, k, 0, method), X, 6)
+    found = cluster_coreset(coreset, Search(k, "k-means++", 3, 100, 1e-4, 0), 2)
+    np.testing.assert_allclose(found.counts.sum(), len(X))
+    return naive.nearest(X, found.centers)[1].sum() / best
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clusters_of_a_coreset_are_those_of_everything(method):
+    """Centers of s rows cost k / s of the objective, twice that with the labels' noise: 2 percent here."""
+    X, y = make_blobs(8000, 5, centers=8, random_state=1)
+    X = X.astype(np.float32)
+    assert excess(method, X, 8, 800, naive.within(X, y)) <= 1.02
+
+
+def far_groups():
+    """Two big clusters and six tiny ones, all far from the mean; the tiny ones lie near the first."""
+    centers = np.array([[1000.0, 0], [-1000, 0]] + [[1000 + 40 * np.cos(a), 40 * np.sin(a)] for a in range(6)])
+    y = np.concatenate([np.repeat([0, 1], 6000), np.repeat(np.arange(2, 8), 5)])
+    y = rng(0).permutation(y)
+    return (centers[y] + rng(1).normal(0, 0.1, (len(y), 2))).astype(np.float32), y
+
+
+def test_only_sensitivity_finds_tiny_clusters_near_big_ones():
+    X, y = far_groups()
+    best = naive.within(X, y)
+    assert excess("sensitivity", X, 8, 400, best) <= 1.05
+    assert excess("uniform", X, 8, 400, best) > 10
+    assert excess("lightweight", X, 8, 400, best) > 10
+
+
+# ---- sizes and errors
+
+
+def test_sizes():
+    assert coreset_size(10, 4, 0.5, 0.1, "lightweight") == int(np.ceil((40 * np.log(10) + np.log(10)) / 0.25))
+    wanted = int(np.ceil((4 * 1000 * np.log(10) + 100 * np.log(10)) / 0.25))
+    assert coreset_size(10, 4, 0.5, 0.1, "sensitivity") == wanted
+    assert default_size(8) == 10_000
+    assert default_size(100) == 50_000
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(InvalidParameterError, match="no size that holds for all data"):
+        coreset_size(10, 4, 0.5, 0.1, "uniform")
+    with pytest.raises(InvalidParameterError, match=r"eps=2.*between 0 and 1"):
+        coreset_size(10, 4, 2, 0.1, "lightweight")
+    with pytest.raises(InvalidParameterError, match=r"size=3.*at least 4"):
+        CoresetRule(3, 8, 0)
+    with pytest.raises(InvalidParameterError, match="half_life=0"):
+        CoresetRule(10, 8, 0, half_life=0)
+    with pytest.raises(InvalidParameterError, match="method='best'"):
+        CoresetRule(10, 8, 0, "best")
+    with pytest.raises(InvalidParameterError, match="different rules"):
+        CoresetTree(CoresetRule(10, 8, 0)).merged(CoresetTree(CoresetRule(10, 8, 1)))
+    coreset = coreset_of(CoresetRule(50, 2, 0), rows())
+    with pytest.raises(InvalidInputError, match="init has 2 features; the rows have 3"):
+        cluster_coreset(coreset, Search(2, np.zeros((2, 2)), 1, 10, 0.0, 0), 1)

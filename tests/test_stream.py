@@ -1,0 +1,405 @@
+"""Endless streams: the same state however rows are cut, merged or saved, flat memory, and centers at any moment."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.datasets import make_blobs
+
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.coreset import CoresetRule, default_size
+from streamkm.clustering import Search
+from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.sources import open_source
+from streamkm.stream import NODE_BYTES, Stream, feed, stream_size
+from streamkm.walk import Walk
+from tests import naive
+
+METHODS = ("sensitivity", "lightweight", "uniform")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def rule(size=100, k=4, method="sensitivity", **options):
+    return CoresetRule(size, k, 7, method, **options)
+
+
+def search(k=4, **options):
+    return Search(
+        **{"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4, "seed": 0, **options}
+    )
+
+
+def data(n=1000, d=3, seed=0):
+    X = rng(seed).normal(size=(n, d)) + 4 * rng(seed + 1).integers(0, 3, (n, 1))
+    return X.astype(np.float32)
+
+
+def fed(stream, X, step=None, weights=NO_WEIGHTS):
+    step = step or X.shape[0]
+    for start in range(0, X.shape[0], step):
+        stream.add(X[start : start + step], weights[start : start + step])
+    return stream
+
+
+def assert_same(one, other):
+    a, b = one.coreset(), other.coreset()
+    np.testing.assert_array_equal(naive.dense(a.X), naive.dense(b.X))
+    np.testing.assert_array_equal(a.weights, b.weights)
+    np.testing.assert_array_equal(a.places, b.places)
+    assert (a.n_rows, a.total_weight, a.complete) == (b.n_rows, b.total_weight, b.complete)
+    assert one.next_row == other.next_row
+
+
+# ---- one state, however rows come
+
+
+@pytest.mark.parametrize(("method", "sparse"), [(method, False) for method in METHODS] + [("sensitivity", True)])
+@settings(max_examples=10)
+@given(cuts=st.lists(st.integers(1, 699), max_size=12, unique=True))
+def test_the_state_is_the_same_however_rows_are_cut(method, sparse, cuts):
+    X = data(700)
+    X = sp.csr_array(X) if sparse else X
+    cut = Stream(rule(100, method=method))
+    for start, stop in pairwise([0, *sorted(cuts), 700]):
+        cut.add(X[start:stop])
+    whole = fed(Stream(rule(100, method=method)), X)
+    assert_same(cut, whole)
+    one, other = cut.totals(), whole.totals()
+    assert (one.n_rows, one.weight, one.last_place) == (other.n_rows, other.weight, other.last_place)
+    np.testing.assert_array_equal(one.sums, other.sums)
+
+
+def test_single_rows_and_one_chunk():
+    X = data(333)
+    assert_same(fed(Stream(rule(60)), X, 1), fed(Stream(rule(60)), X))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("half_life", [np.inf, 150.0])
+@settings(max_examples=6)
+@given(split=st.integers(1, 899))
+def test_two_machines_are_one_stream(method, half_life, split):
+    X, weights = data(900), rng(2).integers(1, 4, 900).astype(float)
+    kind = rule(100, method=method, half_life=half_life)
+    first = fed(Stream(kind), X[:split], 100, weights[:split])
+    second = fed(Stream(kind, first_row=split), X[split:], 70, weights[split:])
+    one = fed(Stream(kind), X, 90, weights)
+    for both in (first.merged(second), second.merged(first)):
+        if half_life == np.inf:
+            assert_same(both, one)
+        np.testing.assert_array_equal(both.coreset().places, one.coreset().places)
+        np.testing.assert_allclose(both.coreset().weights, one.coreset().weights, rtol=1e-9)
+        np.testing.assert_allclose(both.totals().sums, one.totals().sums, rtol=1e-9)
+        np.testing.assert_allclose(both.totals().weight, one.totals().weight, rtol=1e-9)
+        assert both.totals().n_rows == both.n_rows == 900
+
+
+def test_merging_changes_neither_stream_and_goes_on():
+    X = data(900)
+    first, second = fed(Stream(rule()), X[:410]), fed(Stream(rule(), first_row=410), X[410:700])
+    before = first.coreset(), second.coreset()
+    both = first.merged(second)
+    both.add(X[700:])
+    assert_same(both, fed(Stream(rule()), X))
+    np.testing.assert_array_equal(first.coreset().weights, before[0].weights)
+    np.testing.assert_array_equal(second.coreset().weights, before[1].weights)
+    assert (first.next_row, second.next_row) == (410, 700)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_streams_that_all_count_from_0_are_merged_too(method):
+    """Statistically one stream: every row counts once, objectives stay unbiased."""
+    X = data(900)
+    truth = naive.nearest(X, X[:4])[1].sum()
+    found = []
+    for seed in range(40):
+        parts = [fed(Stream(CoresetRule(100, 4, seed, method)), X[i::3]) for i in range(3)]
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.merged(part)
+        coreset = merged.coreset()
+        np.testing.assert_allclose(coreset.weights.sum(), 900)
+        assert len(coreset.weights) <= 100
+        found.append(coreset.weights @ naive.nearest(coreset.X, X[:4])[1])
+    assert abs(np.mean(found) - truth) <= 4 * np.std(found) / np.sqrt(40)
+
+
+def test_an_empty_stream_merges():
+    full = fed(Stream(rule()), data())
+    assert_same(full.merged(Stream(rule())), full)
+    assert_same(Stream(rule()).merged(full), full)
+
+
+# ---- what it knows
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_totals_are_exact(sparse):
+    X, weights = data(777), rng(1).random(777)
+    stream = fed(Stream(rule()), sp.csr_array(X) if sparse else X, 50, weights)
+    totals = stream.totals()
+    assert (totals.n_rows, totals.last_place) == (777, 776)
+    np.testing.assert_allclose(totals.weight, weights.sum())
+    np.testing.assert_allclose(totals.sums, weights @ X.astype(float))
+    np.testing.assert_allclose(stream.coreset().weights.sum(), weights.sum())
+
+
+@pytest.mark.parametrize("first_row", [0, 10**12])
+def test_weights_decay(first_row):
+    X = data(777)
+    stream = fed(Stream(rule(half_life=100.0), first_row=first_row), X, 50)
+    decay = 0.5 ** ((776 - np.arange(777)) / 100)
+    np.testing.assert_allclose(stream.totals().weight, decay.sum())
+    np.testing.assert_allclose(stream.totals().sums, decay @ X.astype(float), rtol=1e-6)
+    np.testing.assert_allclose(stream.coreset().weights.sum(), decay.sum())
+
+
+def test_a_drifting_stream_is_followed():
+    old, new = data(3000, seed=1), data(3000, seed=5) + np.float32(100)
+    forgetful = fed(fed(Stream(rule(200, half_life=200.0)), old), new)
+    faithful = fed(fed(Stream(rule(200)), old), new)
+    assert forgetful.clusters(search(2)).centers.min() > 50
+    assert faithful.clusters(search(2)).centers.min() < 50
+
+
+def test_memory_grows_with_the_logarithm_of_the_rows():
+    stream, X = Stream(rule(100)), data(500)
+    for chunk in range(1, 41):
+        stream.add(X)
+        rows = sum(len(part.places) for part in stream.tree.nodes.values())
+        assert rows <= 100 * (1 + np.log2(max(1, stream.next_row / stream.part_rows)))
+        assert stream.n_bytes <= (rows + stream.part_rows) * (3 * 4 + 8 + 8)
+        assert stream.next_row == 500 * chunk
+
+
+def test_chunks_are_copied():
+    X = data(100)
+    buffer = X.copy()
+    stream = Stream(rule(200))
+    stream.add(buffer)
+    buffer[:] = 0
+    np.testing.assert_array_equal(stream.coreset().X, X[stream.coreset().places])
+
+
+# ---- centers
+
+
+def test_centers_come_from_any_number_of_rows():
+    stream, X = Stream(rule(100, k=5)), data(400)
+    for n in (1, 2, 3, 50, 344):
+        stream.add(X[stream.next_row : stream.next_row + n])
+        found = stream.clusters(search(5))
+        assert len(found.centers) == min(5, stream.next_row)
+        np.testing.assert_allclose(found.counts.sum(), stream.next_row)
+    assert stream.next_row == 400
+
+
+def test_clusters_are_kept_until_rows_come():
+    stream = fed(Stream(rule()), data())
+    found = stream.clusters(search())
+    assert stream.clusters(search()) is found
+    assert stream.clusters(search(seed=1)) is not found
+    stream.add(data(1))
+    assert stream.clusters(search()) is not found
+
+
+def test_looking_does_not_change_the_stream():
+    X, watched = data(), Stream(rule(100))
+    for start in range(0, 1000, 190):
+        watched.add(X[start : start + 190])
+        watched.clusters(search())
+    assert_same(watched, fed(Stream(rule(100)), X))
+
+
+def test_inertia_and_counts_are_those_of_the_coreset():
+    stream = fed(Stream(rule(100)), data())
+    found, coreset = stream.clusters(search()), stream.coreset()
+    labels, d2 = naive.nearest(coreset.X, found.centers)
+    np.testing.assert_allclose(found.inertia, coreset.weights @ d2, rtol=1e-5)
+    np.testing.assert_allclose(found.counts, np.bincount(labels, coreset.weights))
+
+
+def test_given_centers_are_the_start():
+    X, y = make_blobs(1000, 3, centers=4, random_state=0)
+    start = np.stack([X[y == c].mean(axis=0) for c in range(4)])
+    found = fed(Stream(rule(200)), X).clusters(search(init=start))
+    np.testing.assert_allclose(found.centers, start, atol=0.5)
+
+
+@pytest.mark.parametrize("kind", ["wide dense", "wide sparse"])
+def test_wide_rows_are_searched_in_a_sketch(kind):
+    X, y = make_blobs(1200, 600, centers=6, cluster_std=2.0, random_state=0)
+    X = X.astype(np.float32)
+    if kind == "wide sparse":
+        X = sp.csr_array(np.pad(np.where(rng(1).random(X.shape) < 0.2, X, 0), ((0, 0), (0, 2400))))
+    found = fed(Stream(rule(600, k=6)), X, 100).clusters(search(6))
+    assert naive.nearest(X, found.centers)[1].sum() <= 1.03 * naive.within(X, y)
+
+
+def test_sorted_rows_are_as_good_as_shuffled_ones():
+    X, y = make_blobs(6_000, 8, centers=12, random_state=0)
+    X = X.astype(np.float32)
+    objective, peer = {}, {}
+    for name, order in (("shuffled", rng().permutation(6_000)), ("sorted", np.argsort(y, kind="stable"))):
+        stream, other = Stream(rule(1000, k=12)), MiniBatchKMeans(12, random_state=0, n_init=3)
+        for start in range(0, 6_000, 300):
+            stream.add(X[order[start : start + 300]])
+            other.partial_fit(X[order[start : start + 300]])
+        objective[name] = naive.nearest(X, stream.clusters(search(12)).centers)[1].sum()
+        peer[name] = naive.nearest(X, other.cluster_centers_)[1].sum()
+    best = naive.within(X, y)
+    assert objective["sorted"] <= 1.02 * objective["shuffled"]
+    assert objective["sorted"] <= 1.02 * best
+    assert objective["shuffled"] <= peer["shuffled"]
+    assert 2 * objective["sorted"] <= peer["sorted"]
+
+
+# ---- sources
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
+    X, weights = data(500), rng(2).random(500)
+    X[[3, 77, 78, 499], 1] = np.nan
+    valid = np.isfinite(X).all(axis=1)
+    kept = X[valid]
+    path = tmp_path / "X.npy"
+    np.save(path, X)
+    for source in (open_source(sp.csr_array(X) if sparse else path), open_source([X[:200], X[200:]])):
+        stream = Stream(rule())
+        feed(stream, Walk(source, 1000, "euclidean", "skip"), weights)
+        kind = sp.csr_array(kept) if sp.issparse(stream.coreset().X) else kept
+        assert_same(stream, fed(Stream(rule()), kind, weights=weights[valid]))
+        assert stream.n_rows == 496
+        with pytest.raises(InvalidInputError, match="NaN in row 3"):
+            feed(Stream(rule()), Walk(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
+
+
+def test_rows_of_a_cosine_stream_have_unit_length():
+    stream = Stream(rule())
+    feed(stream, Walk(open_source(data(300)), 1000, "cosine", "raise"), NO_WEIGHTS)
+    np.testing.assert_allclose((stream.coreset().X ** 2).sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [299, 301])
+def test_weights_must_be_as_many_as_rows(count):
+    for source in (open_source(data(300)), open_source(iter([data(100), data(200)]))):
+        with pytest.raises(InvalidInputError, match=f"sample_weight has {count} values"):
+            feed(Stream(rule()), Walk(source, 1000, "euclidean", "raise"), np.ones(count))
+
+
+# ---- files
+
+
+def through_npz(stream):
+    arrays, header = stream.state()
+    file = io.BytesIO()
+    np.savez(file, header=np.array(json.dumps(header, allow_nan=False)), **arrays)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as stored:
+        return Stream.restored({name: stored[name] for name in stored.files}, json.loads(str(stored["header"])))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("half_life", [np.inf, 100.0])
+def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_life):
+    X = data(900)
+    X = sp.csr_array(X) if sparse else X
+    kind = rule(100, method=method, half_life=half_life)
+    one, stopped = Stream(kind), Stream(kind)
+    for start in range(0, 900, 230):
+        one.add(X[start : start + 230])
+        stopped = through_npz(stopped)
+        stopped.add(X[start : start + 230])
+    assert_same(stopped, one)
+    np.testing.assert_array_equal(stopped.totals().sums, one.totals().sums)
+    assert stopped.rule == one.rule
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda arrays, header: header.update(format=99),
+        lambda arrays, header: header.pop("nodes"),
+        lambda arrays, header: header["rule"].update(size=0),
+        lambda arrays, header: header["rule"].update(colour="red"),
+        lambda arrays, header: arrays.pop("node0_places"),
+        lambda arrays, header: arrays.update(node0_indices=arrays["node0_indices"] + 1000),
+        lambda arrays, header: arrays.update(node0_weights=arrays["node0_weights"][:-1]),
+        lambda arrays, header: arrays.update(node0_keys=arrays["node0_weights"][:-1]),
+    ],
+)
+def test_damaged_states_are_refused(harm):
+    arrays, header = fed(Stream(rule(40)), sp.csr_array(data(500))).state()
+    harm(arrays, header)
+    with pytest.raises(ModelFileError, match="no stream that this release reads"):
+        Stream.restored(arrays, header)
+
+
+def test_dense_rows_of_another_width_are_refused_in_files():
+    arrays, header = fed(Stream(rule(40)), data(500)).state()
+    arrays["node0_X"] = arrays["node0_X"][:, :2]
+    with pytest.raises(ModelFileError, match=r"needed: numbers \(40, 3\)|needed: numbers \(39, 3\)"):
+        Stream.restored(arrays, header)
+
+
+# ---- errors leave the stream as it was
+
+
+@pytest.mark.parametrize(
+    ("X", "weights", "message"),
+    [
+        (np.array([[1.0, 2, 3], [1, np.nan, 3]]), NO_WEIGHTS, "in row 1,001 of the stream"),
+        (np.full((100, 3), np.inf), NO_WEIGHTS, "in row 1,000 of the stream"),
+        (np.full((2, 3), 1e25, np.float32), NO_WEIGHTS, "too large to square"),
+        (np.zeros((0, 3)), NO_WEIGHTS, "a chunk of 0 rows; needed: at least 1"),
+        (np.zeros((2, 4)), NO_WEIGHTS, "rows of 4 features; the stream has 3"),
+        (sp.csr_array(np.eye(3)), NO_WEIGHTS, "sparse rows in a stream of dense ones"),
+        (np.zeros((2, 3)), np.ones(3), "sample_weight has 3 values; the chunk has 2 rows"),
+    ],
+)
+def test_bad_chunks_are_refused(X, weights, message):
+    stream, same = fed(Stream(rule()), data()), fed(Stream(rule()), data())
+    with pytest.raises(InvalidInputError, match=message):
+        stream.add(X, weights)
+    assert_same(stream, same)
+
+
+def test_empty_streams_have_no_centers():
+    stream = Stream(rule())
+    with pytest.raises(InvalidInputError, match="no rows of positive weight yet"):
+        stream.clusters(search())
+    with pytest.raises(InvalidInputError, match="no rows yet"):
+        stream.totals()
+    stream.add(data(5), np.zeros(5))
+    with pytest.raises(InvalidInputError, match="no rows of positive weight yet"):
+        stream.coreset()
+    stream.add(data(5), np.ones(5))
+    assert stream.coreset().n_rows == 10
+
+
+def test_streams_that_do_not_fit_together_are_refused():
+    with pytest.raises(InvalidParameterError, match="different rules"):
+        Stream(rule()).merged(Stream(rule(60)))
+    with pytest.raises(InvalidInputError, match="rows of 4 features; the stream has 3"):
+        fed(Stream(rule()), data()).merged(fed(Stream(rule()), data(d=4)))
+    with pytest.raises(InvalidParameterError, match="first_row=-1"):
+        Stream(rule(), first_row=-1)
+
+
+def test_sizes_follow_the_clusters_and_the_bytes_of_a_row():
+    assert stream_size(100, 128) == default_size(100)
+    assert stream_size(100, 4 * 784) == NODE_BYTES // (4 * 784)
+    assert stream_size(100, 1e9) == 200
