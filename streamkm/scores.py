@@ -1,6 +1,6 @@
 """How good a clustering is by itself: silhouette, Calinski-Harabasz, Davies-Bouldin, objective.
 
-Each is scikit-learn's of the same name. All but the silhouette follow from sums over the rows, gathered in two walks, so
+Each is scikit-learn's of the same name. All but the silhouette follow from sums over rows, gathered in two walks, so
 that rows need not fit in memory. May import cluster, sources and below; knows nothing of estimators.
 """
 
