@@ -62,7 +62,7 @@ def spread(X: Any, labels: Any) -> Spread:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise InvalidInputError(f"labels are {labels.dtype} {labels.shape}; needed: integers (n,)")
     present, codes = np.unique(labels, return_inverse=True)
-    codes = (codes - np.count_nonzero(present < 0)).astype(np.int32).clip(-1)
+    codes = np.maximum(codes - np.count_nonzero(present < 0), -1).astype(np.int32)
     n_clusters = int(codes.max(initial=-1)) + 1
     if not n_clusters:
         raise InvalidInputError(f"none of {len(labels):,} labels is 0 or more; needed: a row in a cluster")
