@@ -155,6 +155,24 @@ def sweep(
     )
 
 
+def clusters_of(text: str) -> list[int]:
+    """Numbers of clusters that a text names: ``50``, ``2,5,10``, ``2:200`` (200 among them) or ``10:200:10``.
+
+    Raises
+    ------
+    InvalidParameterError
+        For anything else, or no number.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        bounds = [bound.strip() for bound in part.split(":")]
+        if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
+            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number as 50, or a range as 2:200:1")
+        first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
+        found.extend(range(first, last + 1, step))
+    return _wanted(found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """One clustering of one run."""

@@ -6,9 +6,11 @@ May import cluster, compute and below; writes nothing but tables.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,10 +98,10 @@ class SweepResult:
         return tuple(self._labels)
 
     @property
-    def best(self) -> int:
+    def best(self) -> int | None:
         """The elbow: the k at which the curve of the lowest inertia of each k lies farthest below its chord.
 
-        Both axes scaled to [0, 1]. The first k where there is no curve to speak of.
+        Both axes scaled to [0, 1]. None for fewer than three k, or where the curve does not fall.
 
         References
         ----------
@@ -107,7 +109,8 @@ class SweepResult:
         for a finished convex decreasing curve and without its threshold.
         """
         lowest = [min(row.inertia for row in self.rows if row.n_clusters == k) for k in self.n_clusters]
-        return self.n_clusters[elbow(self.n_clusters, lowest)]
+        at = elbow(self.n_clusters, lowest)
+        return None if at is None else self.n_clusters[at]
 
     def best_by(self, score: str) -> int:
         """The k with the best value of a score, seeds averaged; the lowest of equals.
@@ -171,25 +174,56 @@ class SweepResult:
             "rows": [dict(zip(COLUMNS, map(_plain, astuple(row)), strict=True)) for row in self.rows],
         }
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as CSV with a header; empty for NaN."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+    def csv_text(self) -> str:
+        """The rows as CSV with a header; nothing for NaN."""
+        with io.StringIO(newline="") as buffer:
+            writer = csv.writer(buffer, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows([_plain(value) for value in astuple(row)] for row in self.rows)
+            return buffer.getvalue()
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write `csv_text` to a file."""
+        Path(path).write_text(self.csv_text(), "utf-8")
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        ks = self.n_clusters
+        part = "all" if self.n_sampled == self.n_samples else f"{self.n_sampled:,} of"
+        lines = [
+            ("rows", f"{part} {self.n_samples:,}"),
+            ("clusters", f"{len(ks):,} numbers from {ks[0]:,} to {ks[-1]:,}"),
+            ("scored", f"in the {self.space} space; silhouettes on {self.n_judged:,} rows"),
+        ]
+        if self.best is not None:
+            lines.append(("elbow", f"{self.best:,} clusters"))
+        for name, said in _SCORES.items():
+            if any(np.isfinite(getattr(row, name)) for row in self.rows):
+                k = self.best_by(name)
+                value = np.mean([getattr(row, name) for row in self.rows if row.n_clusters == k])
+                lines.append((said, f"{k:,} clusters ({value:,.4g})"))
+        return lines
 
 
-def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int:
-    """Position of the point farthest below the chord of a falling curve, both axes scaled to [0, 1]; 0 without one."""
+def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
+    """Position of the point farthest below the chord of a falling curve, both axes scaled to [0, 1].
+
+    None for fewer than three points, or a curve that does not fall.
+    """
     x, y = np.asarray(n_clusters, np.float64), np.asarray(inertia, np.float64)
     if len(x) < 3 or y[0] <= y[-1]:
-        return 0
+        return None
     below = (x[-1] - x) / (x[-1] - x[0]) - (y - y[-1]) / (y[0] - y[-1])
     return int(np.argmax(below))
 
 
 COLUMNS = tuple(entry.name for entry in fields(SweepRow))
-_SCORES = ("silhouette", "calinski_harabasz", "davies_bouldin", "stability")
+_SCORES = {
+    "silhouette": "best silhouette",
+    "calinski_harabasz": "best Calinski-Harabasz",
+    "davies_bouldin": "best Davies-Bouldin",
+    "stability": "most stable",
+}
 
 
 def _plain(value: Any) -> Any:
