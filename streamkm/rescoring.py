@@ -152,7 +152,7 @@ class Rescoring:
 
     def _multiply(self, clusters: NDArray[np.int64]) -> None:
         """Products of these means with all, about the mean of all rows."""
-        k = int(self._labels.max()) + 1
+        k = int(max(self._labels.max(), clusters.max(initial=0))) + 1
         means = self._means[:k]
         if self._shift.any():
             means = means - self._shift.astype(means.dtype)
