@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ from streamkm.model import Metric
 from streamkm.passes import sketch_pass
 from streamkm.progress import Progress, Stage
 from streamkm.rescoring import Distances, Rescoring, Scores
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sketches import SKETCHES, CountSketch, IdentitySketch, PCASketch, Sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.swept import SweepResult, SweepRow
@@ -120,11 +120,18 @@ def sweep(
     (2, 0.0)
     """
     wanted = _wanted(n_clusters)
+    for name, value, choices in (
+        ("sketch", sketch, ("auto", *SKETCHES)),
+        ("metric", metric, get_args(Metric)),
+        ("on_invalid", on_invalid, get_args(OnInvalid)),
+    ):
+        if value not in choices:
+            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     source = open_source(X)
     kind, m, _ = choose_sketch(source, sketch, _checked("n_components", n_components), wanted[-1])
     n_clustered, n_kept = _sample_sizes(source, wanted[-1], _checked("sample_rows", sample_rows))
-    if _checked("seeds", seeds) == "auto":
-        raise InvalidParameterError("seeds='auto'; needed: an integer from 1")
+    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:
+        raise InvalidParameterError(f"seeds={seeds!r}; needed: an integer from 1")
     words = check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)
     sketch_seed, sample_seed, runs = np.random.SeedSequence([int(word) for word in words]).spawn(3)
     walk = Walk(source, _chunk_bytes(source, _checked("chunk_bytes", chunk_bytes)), metric, on_invalid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_chunks_equal_the_whole(cuts, seed):
     true, pred = labellings(seed=seed)
     pred[::7] = -1
     bounds = [0, *sorted(cuts), 400]
-    pieces = ((true[a:b], pred[a:b]) for a, b in zip(bounds, bounds[1:], strict=False))
+    pieces = ((true[a:b], pred[a:b]) for a, b in pairwise(bounds))
     assert same(contingency(pieces), contingency(true, pred))
 
 

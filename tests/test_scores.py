@@ -127,8 +127,8 @@ def test_kernel_against_loops(sparse, dtype):
     means, d2, distances = np.full((4, 5), 7.0), np.full(4, 7.0), np.full(4, 7.0)
     wanted = np.array([3, 1, 2])
     if sparse:
-        A = sp.csr_array(X)
-        spread_csr(A.indptr, A.indices, A.data, order, starts, wanted, means, d2, distances)
+        stored = sp.csr_array(X)
+        spread_csr(stored.indptr, stored.indices, stored.data, order, starts, wanted, means, d2, distances)
     else:
         spread_dense(X, order, starts, wanted, means, d2, distances)
     assert (means[0] == 7).all()
