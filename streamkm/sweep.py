@@ -30,10 +30,11 @@ from streamkm.budget import (
     decoded_row_bytes,
 )
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
-from streamkm.cluster.growing import Growing
+from streamkm.cluster.growing import Growing, around_mean
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.sample import Sample, SampleRule, as_block_matrix
-from streamkm.cluster.starting import Streams, search_rows, start_centers
+from streamkm.cluster.seeding import kmeans_plusplus
+from streamkm.cluster.starting import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidParameterError
 from streamkm.fitting import PCA_ROWS, check_clusters
@@ -50,8 +51,9 @@ from streamkm.walk import OnInvalid, Walk
 
 logger = logging.getLogger(__name__)
 
-START_TRIES, FEW_CLUSTERS = 4, 10  # starts of the first clustering, where it has few clusters
-SEARCH_AGAIN = 1.25  # swaps are looked for whenever there are so many times more clusters than the last time
+FEW_CLUSTERS, START_TRIES = 10, 4  # up to so many clusters, so many starts from nothing are tried as well
+SEARCH_ALWAYS = 20  # up to so many clusters, swaps are looked for at every k; it is cheap there, and each center counts
+SEARCH_AGAIN = 1.25  # beyond, whenever there are so many times more clusters than the last time
 SEARCH_ROUNDS = 6
 JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 20, 2000, 5000  # rows that silhouettes are taken of
 
@@ -74,7 +76,8 @@ def sweep(
     """Cluster rows into many numbers of clusters and score each.
 
     The data are read once, for a sample of rows. Each clustering starts from the one before: the clusters that gain
-    most are split, lazy steps of Lloyd's algorithm follow, and now and then swaps are looked for.
+    most are split, lazy steps of Lloyd's algorithm follow, and now and then swaps are looked for. Up to ten clusters,
+    the best of a few fresh starts replaces it where that is better.
 
     Parameters
     ----------
@@ -143,7 +146,7 @@ def sweep(
         check_clusters(wanted[-1], read.n_valid)
         with stages.stage("sketch"):
             made = _made_sketch(kind, m, read.sample, _word(sketch_seed))
-            block = read.sample.block(here, made, n_clustered)
+            block = around_mean(read.sample.block(here, made, n_clustered))
             space = choose_space(read.n_features, wanted[-1], available_memory())
             rows = as_block_matrix(read.sample.X[:n_clustered]) if space == "original" else merged(block.X)
             n_judged = min(len(block.d2norms), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
@@ -206,15 +209,17 @@ def _grown(
     for k in wanted:
         started = time.perf_counter()
         if growing is None:
-            n_init = START_TRIES if k <= FEW_CLUSTERS else 1
-            start = start_centers(
-                here, block, k, init="k-means++", n_init=n_init, streams=Streams(streams[0], streams[1])
-            )
+            start = start_centers(here, block, k, init="k-means++", n_init=1, streams=Streams(streams[0], streams[1]))
             growing = Growing(here, block, start, rng=streams[2])
         growing.grow(k)
-        if k >= SEARCH_AGAIN * searched:
+        if k <= SEARCH_ALWAYS or k >= SEARCH_AGAIN * searched:
             growing.search(SEARCH_ROUNDS)
             searched = k
+        for _ in range(START_TRIES if k <= FEW_CLUSTERS else 0):
+            start = kmeans_plusplus(prefix(block, SMALLEST_SEED_ROWS), k, rng=streams[0])
+            other = Growing(here, block, start, rng=streams[2])
+            if other.n_clusters == growing.n_clusters and other.inertia < growing.inertia:
+                growing = other
         scores = rescoring.score(growing.labels)
         steps.append(_Step(growing.labels.astype(small), scores, time.perf_counter() - started))
         stage.advance()

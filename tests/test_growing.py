@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster import growing
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
-from streamkm.cluster.growing import Growing
+from streamkm.cluster.growing import Growing, around_mean
 from streamkm.cluster.sample import as_block_matrix, sketched_d2norms
 from streamkm.compute import open_executor
 from streamkm.sketches import CountSketch
@@ -31,7 +31,9 @@ def block_of(X):
 
 
 def grown(executor, X, start, k, seed=0):
-    growing_ = Growing(executor, block_of(X), np.asarray(start, np.float64), rng=np.random.default_rng(seed))
+    shift = np.zeros(X.shape[1]) if sp.issparse(X) else X.mean(axis=0, dtype=np.float64)
+    centers = np.asarray(start, np.float64) - shift
+    growing_ = Growing(executor, around_mean(block_of(X)), centers, rng=np.random.default_rng(seed))
     growing_.grow(k)
     return growing_
 

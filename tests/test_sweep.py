@@ -27,7 +27,9 @@ QUIET = {"progress": False, "random_state": 0}
 
 @pytest.fixture(scope="module")
 def blobs():
-    X, _ = make_blobs(1200, 6, centers=8, cluster_std=0.7, random_state=3)
+    """Eight groups around the corners of a cube."""
+    corners = np.array([[x, y, z, 0, 0, 0] for x in (-6, 6) for y in (-6, 6) for z in (-6, 6)])
+    X, _ = make_blobs(1200, centers=corners, cluster_std=0.7, random_state=3)
     return X
 
 

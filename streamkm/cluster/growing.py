@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2norms
@@ -66,7 +65,7 @@ class Growing:
     executor : Executor
         Of this process.
     block : Block of n rows
-        Without weights. Entries of a row may repeat an index.
+        Without weights; dense rows around the origin. Entries of a CSR row may repeat an index.
     centers : float64 (k, m)
         Where to start.
     rng : Generator
@@ -76,11 +75,6 @@ class Growing:
     def __init__(
         self, executor: Executor, block: Block, centers: NDArray[np.float64], *, rng: np.random.Generator
     ) -> None:
-        shift = np.zeros(centers.shape[1])
-        if not sp.issparse(block.X):  # float32 distances between rows far from the origin would be noise
-            shift = block.X.mean(axis=0, dtype=np.float64)
-            X = (block.X - shift).astype(block.X.dtype)
-            block = Block(X, row_d2norms(X), NO_WEIGHTS)
         self._executor, self._block, self._rng = executor, block, rng
         cuts = np.unique(np.linspace(0, block.n_rows, PIECES + 1).astype(int))
         self._pieces = [(slice(start, stop), block.X[start:stop]) for start, stop in pairwise(cuts)]
@@ -89,7 +83,7 @@ class Growing:
         self._state = _State(
             np.full(block.n_rows, -1, np.int32),
             np.full(block.n_rows, np.inf, block.X.dtype),
-            centers - shift,
+            centers.copy(),
             np.ones(n_clusters, np.bool_),
             np.zeros((n_clusters, n_components)),
             np.zeros(n_clusters),
@@ -259,6 +253,17 @@ class Growing:
 
     def _table(self, centers: NDArray[np.float64]) -> CenterTable:
         return CenterTable.build(centers, self._block.X.dtype, around_origin=True)
+
+
+def around_mean(block: Block) -> Block:
+    """Dense rows less their mean, without weights: float32 distances between rows far from the origin would be noise.
+
+    CSR rows as they are.
+    """
+    if not isinstance(block.X, np.ndarray):
+        return block
+    X = (block.X - block.X.mean(axis=0, dtype=np.float64)).astype(block.X.dtype)
+    return Block(X, row_d2norms(X), NO_WEIGHTS)
 
 
 def _nearest(
