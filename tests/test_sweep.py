@@ -13,12 +13,11 @@ import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from streamkm import StreamKMeans
-from streamkm import sweep as sweep_module
+from streamkm import StreamKMeans, sweep, sweeping
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
-from streamkm.sweep import clusters_of, sweep
+from streamkm.sweeping import clusters_of
 from streamkm.swept import COLUMNS, elbow
 from tests import naive
 
@@ -123,7 +122,7 @@ def test_a_sample_stands_for_all(blobs):
 
 
 def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch):
-    monkeypatch.setattr(sweep_module, "available_memory", lambda: 10_000_000)
+    monkeypatch.setattr(sweeping, "available_memory", lambda: 1_000_000)
     X = small_topics.X
     result = sweep(X, [2, 10], n_components=256, **QUIET)
     assert result.space == "sketch"

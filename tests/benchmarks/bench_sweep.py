@@ -41,8 +41,7 @@ def measured(data: str, most: int, compared: list[int], runs: int) -> dict[str, 
     """Seconds of sweeps and fits by turns, after one of each; objectives of assigning all rows to both's centers."""
     import scipy.sparse as sp
 
-    from streamkm import StreamKMeans
-    from streamkm.sweep import sweep
+    from streamkm import StreamKMeans, sweep
     from tests.benchmarks.quality import objective
 
     X = sp.load_npz(data)

@@ -116,7 +116,7 @@ def sweep(
     Examples
     --------
     >>> import numpy as np
-    >>> from streamkm.sweep import sweep
+    >>> from streamkm import sweep
     >>> X = np.repeat([[0.0], [1.0], [9.0], [10.0]], 25, axis=0)
     >>> result = sweep(X, range(1, 5), random_state=0, progress=False)
     >>> result.best, round(result.rows[-1].inertia, 6)
