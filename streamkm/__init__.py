@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
+    from streamkm.sweeping import sweep
 
 _HOMES = {
     "CountSketch": "streamkm.sketches",
@@ -21,9 +22,10 @@ _HOMES = {
     "StreamKMeans": "streamkm.estimators",
     "StreamkmError": "streamkm.errors",
     "open_source": "streamkm.sources",
+    "sweep": "streamkm.sweeping",
 }
 
-__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamkmError", "__version__", "open_source"]
+__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamkmError", "__version__", "open_source", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

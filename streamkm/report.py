@@ -1,4 +1,4 @@
-"""The report of a run, with its pictures: convergence, cluster sizes and the sketch in two dimensions.
+"""The report of a run, with its pictures: convergence, cluster sizes, the sketch in two dimensions; that of a sweep.
 
 Responsible for how results are drawn. Everything drawn comes from the files in a results directory, so a report can be
 made again. The only module that imports matplotlib, through Figure objects and never through pyplot. May import output,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from streamkm.swept import SweepResult
+
 logger = logging.getLogger(__name__)
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; without black and yellow, which is weak on white
@@ -34,6 +36,13 @@ _INK, _FAINT, _GRID = "#222222", "#757575", "#e4e4e4"
 _WIDTH_INCHES, _DPI = 10.0, 130
 _TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10}
 _MOST_BARS, _MOST_NAMED = 40, 25  # clusters named one by one below bars, and among points; more would overlap
+SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
+_SCORES = {  # name, heading, whether more is better
+    "silhouette": ("silhouette", True),
+    "calinski_harabasz": ("Calinski-Harabasz", True),
+    "davies_bouldin": ("Davies-Bouldin", False),
+    "stability": ("agreement of seeds (ARI)", True),
+}
 _STAGES = {
     "lloyd": "Lloyd on the sketch",
     "polish": "polish: sampled rows, original space",
@@ -224,6 +233,102 @@ def plot_sketch_2d(points: NDArray[Any], labels: NDArray[Any], shares: ArrayLike
     return figure
 
 
+def write_sweep(directory: str | os.PathLike[str], result: SweepResult) -> Path:
+    """Write sweep.csv, sweep.json and the picture sweep.svg into a directory, which is made where it is missing.
+
+    Without matplotlib there is no picture, which is logged.
+
+    Returns
+    -------
+    Path
+        Of the directory.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    folder, table = Path(directory), result.to_dict()
+    write_text(folder / SWEEP_CSV, result.csv_text())
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        logger.warning("the sweep has no picture: matplotlib is missing; pip install 'streamkm[plot]'")
+    else:
+        # the same file for the same sweep
+        with io.StringIO() as buffer, mpl.rc_context({"svg.hashsalt": "streamkm"}):
+            sweep_figure(table).savefig(buffer, format="svg", metadata={"Date": None})
+            write_text(folder / SWEEP_SVG, buffer.getvalue())
+    write_text(folder / SWEEP_JSON, json.dumps(table, indent=2, allow_nan=False) + "\n")
+    return folder
+
+
+def sweep_figure(table: dict[str, Any]) -> Figure:
+    """Draw a sweep: the objective by the number of clusters with its elbow, and below it the scores with their best k.
+
+    Parameters
+    ----------
+    table : dict
+        As of `SweepResult.to_dict`. Scores without a value are left out.
+
+    Returns
+    -------
+    Figure
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    rows = table["rows"]
+    ks = sorted({row["n_clusters"] for row in rows})
+    scores = [name for name in _SCORES if any(row[name] is not None for row in rows)]
+    figure, (top, *panels) = _new_figure(max(1, len(scores)), height=6.4 if scores else 3.8, below=bool(scores))
+    lowest = [min(row["inertia_per_row"] for row in rows if row["n_clusters"] == k) for k in ks]
+    _draw_seeds(top, rows, "inertia_per_row")
+    top.plot(ks, lowest, color=_COLOURS[0], linewidth=1.6)
+    if table["best"] is not None:
+        top.plot([ks[0], ks[-1]], [lowest[0], lowest[-1]], color=_FAINT, linewidth=1, linestyle=":")
+        _mark(top, table["best"], lowest[ks.index(table["best"])], f"elbow: k = {table['best']:,}", above=False)
+    part = "all" if table["n_sampled"] == table["n_samples"] else "a sample of"
+    seeds = len({row["seed"] for row in rows})
+    top.set_title(
+        f"Objective of {len(ks):,} numbers of clusters, {seeds} seed{'s' * (seeds > 1)}, on {part} "
+        f"{table['n_sampled']:,} rows, in the {table['space']} space",
+        **_TITLE,
+    )
+    top.set_ylabel("squared distance a row")
+    top.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    top.set_xlabel("clusters, k")
+    for panel, name in zip(panels, scores, strict=True):
+        heading, more = _SCORES[name]
+        means = {k: [row[name] for row in rows if row["n_clusters"] == k and row[name] is not None] for k in ks}
+        points = [(k, sum(values) / len(values)) for k, values in means.items() if values]
+        if name != "stability":
+            _draw_seeds(panel, rows, name)
+        panel.plot(*zip(*points, strict=True), color=_COLOURS[0], linewidth=1.2)
+        best = (max if more else min)(points, key=lambda point: point[1])
+        _mark(panel, *best, f"k = {best[0]:,}", above=more)
+        panel.set_title(f"{heading}\n{'more' if more else 'less'} is better", **_TITLE)
+        panel.set_xlabel("clusters, k")
+        panel.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    return figure
+
+
+def _draw_seeds(panel: Axes, rows: list[dict[str, Any]], name: str) -> None:
+    """A faint dot for every run."""
+    points = [(row["n_clusters"], row[name]) for row in rows if row[name] is not None]
+    panel.plot(*zip(*points, strict=True), ".", color=_COLOURS[5], markersize=4, alpha=0.6)
+
+
+def _mark(panel: Axes, x: float, y: float, text: str, *, above: bool) -> None:
+    """Point out the best k, on the side of the curve that is free."""
+    panel.plot([x], [y], "o", color=_COLOURS[3], markersize=7)
+    left = x > sum(panel.get_xlim()) / 2
+    panel.annotate(
+        text, (x, y), xytext=(-8 if left else 8, 8 if above else -8), textcoords="offset points",
+        color=_COLOURS[3], bbox=_halo(), ha="right" if left else "left", va="bottom" if above else "top",
+    )  # fmt: skip
+    panel.margins(y=0.16)
+
+
 def _spread_colours(middles: NDArray[np.float64], sizes: NDArray[Any]) -> NDArray[np.intp]:
     """A colour number a cluster: large ones first, each as far as can be from those of its colour. O(k^2)."""
     numbers = np.full(len(middles), -1)
@@ -243,18 +348,25 @@ def _halo() -> dict[str, Any]:
     return {"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.75, "linewidth": 0}
 
 
-def _new_figure(n_panels: int, height: float) -> tuple[Figure, list[Axes]]:
+def _new_figure(n_panels: int, height: float, *, below: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side; `below`: under one more panel, the first, that is as wide as all."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_INCHES, height), dpi=_DPI, layout="constrained")
-    axes = list(figure.subplots(1, n_panels, squeeze=False)[0])
+    grid = figure.add_gridspec(2 if below else 1, n_panels)
+    axes = [figure.add_subplot(grid[0, :])] if below else []
+    axes += [figure.add_subplot(grid[-1, column]) for column in range(n_panels)]
     for panel in axes:
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.spines[["left", "bottom"]].set_color(_FAINT)
-        panel.tick_params(color=_FAINT, labelcolor=_INK)
-        panel.grid(axis="y", color=_GRID, linewidth=0.8)
-        panel.set_axisbelow(True)
+        _dress(panel)
     return figure, axes
+
+
+def _dress(panel: Axes) -> None:
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(_FAINT)
+    panel.tick_params(color=_FAINT, labelcolor=_INK)
+    panel.grid(axis="y", color=_GRID, linewidth=0.8)
+    panel.set_axisbelow(True)
 
 
 def _png(figure: Figure) -> bytes:

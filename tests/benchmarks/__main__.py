@@ -23,6 +23,7 @@ from tests.benchmarks import (
     bench_sketch,
     bench_start,
     bench_stream,
+    bench_sweep,
     bench_topics,
     limits,
 )
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "overhead": ("j", bench_overhead.run),
     "start": ("k", bench_start.run),
     "stream": ("l", bench_stream.run),
+    "sweep": ("s", bench_sweep.run),
     "limits": ("", limits.run),
 }
 
@@ -49,6 +51,7 @@ def chosen(names: list[str]) -> list[str]:
     unknown = [n for n in names if n not in BENCHMARKS and not any(n in letters for letters, _ in BENCHMARKS.values())]
     if unknown:
         raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-l")
+        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}, a-k and s")
     return found
 
 

@@ -1,0 +1,179 @@
+"""Scores of clusterings of the same rows that follow each other: what did not change is not computed again.
+
+From one clustering to the next, a few clusters are split or lose a few rows. Means, distances to them and distances
+between them are kept for the clusters that stayed as they were; sums of the silhouette's distances move with the rows
+that moved. May import scores, cluster and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.compute import Executor
+from streamkm.kernels.scores import spread_csr, spread_dense
+from streamkm.matrices import Matrix
+from streamkm.scores import cluster_sums, mean_overlap, mean_silhouette, variance_ratio
+
+TASKS = 16  # that the changed clusters are shared out in, for threads
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How good a clustering of the rows is.
+
+    Attributes
+    ----------
+    n_found : int
+        Clusters with rows.
+    inertia : float
+        Sum of squared distances of the rows to the means of their clusters.
+    silhouette : float
+        Of the first rows, within themselves.
+    calinski_harabasz, davies_bouldin : float
+        Of all rows. Like the silhouette NaN where they have no meaning, as for one cluster.
+    """
+
+    n_found: int
+    inertia: float
+    silhouette: float
+    calinski_harabasz: float
+    davies_bouldin: float
+
+
+class Distances:
+    """Distances between the first rows (s, s), which many clusterings are judged by.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array (n, d)
+        float32 or float64.
+    n_rows : int
+        s; all rows if there are no more. Takes 4 s^2 bytes for float32 rows, 8 s^2 for others, twice that for a moment.
+    """
+
+    def __init__(self, X: Matrix, n_rows: int) -> None:
+        from sklearn.metrics.pairwise import euclidean_distances
+
+        rows = X[:n_rows]
+        distances = euclidean_distances(rows.astype(np.float64))
+        np.fill_diagonal(distances, 0.0)
+        self.values: NDArray[Any] = distances.astype(X.dtype)
+
+
+class Rescoring:
+    """Scores one clustering after the other.
+
+    Parameters
+    ----------
+    executor : Executor
+        Of this process.
+    X : ndarray or csr_array (n, d)
+        float32 or float64; CSR indices distinct within a row.
+    distances : Distances
+        Of its first rows.
+    most_clusters : int
+        K, the most clusters that there will be. Takes K * d numbers in the dtype of X, and K * s in float64.
+
+    Notes
+    -----
+    Means are kept in the dtype of X, so for float32 rows davies_bouldin is exact to some 1e-5; all else is gathered in
+    float64.
+    """
+
+    def __init__(self, executor: Executor, X: Matrix, distances: Distances, most_clusters: int) -> None:
+        n_rows, n_features = X.shape
+        self._executor, self._X, self._between = executor, X, distances.values
+        self._shift = np.zeros(n_features)
+        if isinstance(X, np.ndarray):
+            self._shift = X.mean(axis=0, dtype=np.float64)  # means near the origin have exact distances
+        self._labels = np.full(n_rows, -1, np.int32)
+        self._means = np.zeros((most_clusters, n_features), X.dtype)
+        self._d2, self._distances = np.zeros(most_clusters), np.zeros(most_clusters)
+        self._products = np.zeros((most_clusters, most_clusters))
+        self._sums = np.zeros((most_clusters, len(self._between)))
+        whole = np.zeros(n_rows, np.int64)
+        self._spread(whole, np.array([0]))
+        self._total_d2 = float(self._d2[0])
+
+    def score(self, labels: NDArray[np.int32]) -> Scores:
+        """Score a clustering of all rows.
+
+        Parameters
+        ----------
+        labels : int32 (n,)
+            From 0 to K - 1.
+        """
+        changed_rows = np.flatnonzero(labels != self._labels)
+        before, after = self._labels[changed_rows], labels[changed_rows]
+        changed = np.unique(np.concatenate([before[before >= 0], after])).astype(np.int64)
+        self._move_sums(changed_rows, labels)
+        self._labels = labels.copy()
+        counts = np.bincount(labels, minlength=len(self._means))
+        self._spread(labels, changed)
+        self._multiply(changed)
+        found = np.flatnonzero(counts)
+        inertia = float(self._d2[found].sum())
+        n_rows, judged = len(labels), labels[: len(self._between)]
+        squares = np.diagonal(self._products)[found]
+        d2 = squares[:, None] + squares - 2 * self._products[np.ix_(found, found)]
+        np.fill_diagonal(d2, 0.0)
+        k = int(labels.max()) + 1
+        return Scores(
+            len(found),
+            inertia,
+            mean_silhouette(self._sums[:k], judged, np.bincount(judged, minlength=k)),
+            variance_ratio(n_rows, len(found), self._total_d2 - inertia, inertia),
+            mean_overlap(self._distances[found] / counts[found], np.sqrt(np.maximum(d2, 0.0))),
+        )
+
+    def _move_sums(self, changed_rows: NDArray[np.intp], labels: NDArray[np.int32]) -> None:
+        """Bring the sums of distances to each cluster up to date."""
+        n_judged = len(self._between)
+        moved = changed_rows[changed_rows < n_judged]
+        if 2 * len(moved) > n_judged:
+            self._sums[:] = cluster_sums(self._between, labels[:n_judged], len(self._sums))
+            return
+        for row in moved.tolist():
+            self._sums[self._labels[row]] -= self._between[row]
+            self._sums[labels[row]] += self._between[row]
+
+    def _spread(self, labels: NDArray[Any], clusters: NDArray[np.int64]) -> None:
+        """Means and distances of these clusters."""
+        order = np.argsort(labels, kind="stable")
+        starts = np.searchsorted(labels[order], np.arange(len(self._means) + 1))
+        out = (self._means, self._d2, self._distances)
+        tasks = np.array_split(clusters, min(TASKS, max(1, len(clusters))))
+        for _ in self._executor.map("score", _spread, tasks, self._X, order, starts, out):
+            pass
+
+    def _multiply(self, clusters: NDArray[np.int64]) -> None:
+        """Products of these means with all, about the mean of all rows."""
+        k = int(max(self._labels.max(), clusters.max(initial=0))) + 1
+        means = self._means[:k]
+        if self._shift.any():
+            means = means - self._shift.astype(means.dtype)
+        tasks = np.array_split(clusters, min(TASKS, max(1, len(clusters))))
+        for part, products in zip(tasks, self._executor.map("score", _products, tasks, means), strict=True):
+            self._products[part, :k] = products
+            self._products[:k, part] = products.T
+
+
+def _spread(
+    clusters: NDArray[np.int64],
+    X: Matrix,
+    order: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    out: tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]],
+) -> None:
+    if isinstance(X, np.ndarray):
+        spread_dense(X, order, starts, clusters, *out)
+    else:
+        spread_csr(X.indptr, X.indices, X.data, order, starts, clusters, *out)
+
+
+def _products(clusters: NDArray[np.int64], means: NDArray[Any]) -> NDArray[Any]:
+    return means[clusters] @ means.T

@@ -1,0 +1,235 @@
+"""What a sweep found: a table, the elbow of its curve, and labels and centers of every clustering.
+
+May import cluster, compute and below; writes nothing but tables.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, add_rows
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
+from streamkm.cluster.sample import Sample
+from streamkm.compute import local_executor, open_executor
+from streamkm.errors import InvalidParameterError
+from streamkm.model import Space
+from streamkm.sketches import Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One clustering of a sweep.
+
+    Attributes
+    ----------
+    n_clusters : int
+        k, as asked for.
+    seed : int
+        Number of the run, from 0.
+    n_found : int
+        Clusters found; fewer than k if the rows are too much alike.
+    inertia : float
+        Sum of squared distances of the clustered rows to the means of their clusters.
+    inertia_per_row : float
+    silhouette, calinski_harabasz, davies_bouldin : float
+        NaN where they have no meaning, as for one cluster.
+    stability : float
+        Mean adjusted Rand index between the labels of all pairs of seeds, the same for all seeds of a k; NaN for a
+        single seed.
+    seconds : float
+        Wall time of this clustering, and of its scores.
+    """
+
+    n_clusters: int
+    seed: int
+    n_found: int
+    inertia: float
+    inertia_per_row: float
+    silhouette: float
+    calinski_harabasz: float
+    davies_bouldin: float
+    stability: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """What a sweep found.
+
+    Attributes
+    ----------
+    rows : tuple of SweepRow
+        By k, then by seed.
+    space : "original" or "sketch"
+        Where `rows` are scored; the sketch only where the centers would take too much memory.
+    n_samples : int
+        Valid rows of the data, n.
+    n_sampled : int
+        Rows that were clustered and scored. Equal to `n_samples` where all were.
+    n_judged : int
+        Rows among them that silhouettes are taken of, within themselves.
+    sample_rows : int64 (n_sampled,)
+        Their numbers in the data.
+    sketch : Sketch
+    """
+
+    rows: tuple[SweepRow, ...]
+    space: Space
+    n_samples: int
+    n_sampled: int
+    n_judged: int
+    sample_rows: NDArray[np.int64]
+    sketch: Sketch
+    _labels: dict[int, NDArray[Any]] = field(repr=False)
+    _sample: Sample = field(repr=False)
+
+    @property
+    def n_clusters(self) -> tuple[int, ...]:
+        """Every k, ascending."""
+        return tuple(self._labels)
+
+    @property
+    def best(self) -> int | None:
+        """The elbow: the k at which the curve of the lowest inertia of each k lies farthest below its chord.
+
+        Both axes scaled to [0, 1]. None for fewer than three k, or where the curve does not fall.
+
+        References
+        ----------
+        Satopaa, Albrecht, Irwin and Raghavan, "Finding a kneedle in a haystack", ICDCS workshops (2011), section 3,
+        for a finished convex decreasing curve and without its threshold.
+        """
+        lowest = [min(row.inertia for row in self.rows if row.n_clusters == k) for k in self.n_clusters]
+        at = elbow(self.n_clusters, lowest)
+        return None if at is None else self.n_clusters[at]
+
+    def best_by(self, score: str) -> int:
+        """The k with the best value of a score, seeds averaged; the lowest of equals.
+
+        Parameters
+        ----------
+        score : "silhouette", "calinski_harabasz", "davies_bouldin" or "stability"
+
+        Raises
+        ------
+        InvalidParameterError
+            For another name, or where the score has no value for any k.
+        """
+        if score not in _SCORES:
+            raise InvalidParameterError(f"score={score!r}; needed: one of {', '.join(map(repr, _SCORES))}")
+        means = [np.mean([getattr(row, score) for row in self.rows if row.n_clusters == k]) for k in self.n_clusters]
+        values = np.where(np.isnan(means), -np.inf, -np.array(means) if score == "davies_bouldin" else means)
+        if not np.isfinite(values).any():
+            raise InvalidParameterError(f"{score} has no value for any k of this sweep; use more seeds, or k from 2")
+        return self.n_clusters[int(np.argmax(values))]
+
+    def labels(self, n_clusters: int) -> NDArray[np.int32]:
+        """Labels (n_sampled,) of the clustered rows, `sample_rows`, by the seed of the lowest inertia.
+
+        Raises
+        ------
+        InvalidParameterError
+            If this k was not among those of the sweep.
+        """
+        if n_clusters not in self._labels:
+            raise InvalidParameterError(
+                f"n_clusters={n_clusters!r} is not in this sweep; it holds {_shortly(self.n_clusters)}"
+            )
+        return self._labels[n_clusters].astype(np.int32)
+
+    def centers(self, n_clusters: int) -> NDArray[np.float64]:
+        """Centers (k, d) in the original space: means of the clustered rows, polished by Lloyd steps on the sample.
+
+        Computed when asked for. ``StreamKMeans(k, init=result.centers(k))`` starts there and labels all rows.
+
+        Raises
+        ------
+        InvalidParameterError
+            If this k was not among those of the sweep.
+        """
+        labels = self.labels(n_clusters)
+        sums, counts = np.zeros((int(labels.max()) + 1, self._sample.X.shape[1])), np.zeros(int(labels.max()) + 1)
+        add_rows(self._sample.X[: len(labels)], NO_WEIGHTS, labels, sums, counts)
+        means = sums[counts > 0] / counts[counts > 0, None]
+        with open_executor() as workers, local_executor(workers) as here:
+            return polish(here, self._sample, means, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: the rows, the elbow, and what they were computed on; null for NaN."""
+        return {
+            "space": self.space,
+            "n_samples": self.n_samples,
+            "n_sampled": self.n_sampled,
+            "n_judged": self.n_judged,
+            "best": self.best,
+            "rows": [dict(zip(COLUMNS, map(_plain, astuple(row)), strict=True)) for row in self.rows],
+        }
+
+    def csv_text(self) -> str:
+        """The rows as CSV with a header; nothing for NaN."""
+        with io.StringIO(newline="") as buffer:
+            writer = csv.writer(buffer, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows([_plain(value) for value in astuple(row)] for row in self.rows)
+            return buffer.getvalue()
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write `csv_text` to a file."""
+        Path(path).write_text(self.csv_text(), "utf-8")
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        ks = self.n_clusters
+        part = "all" if self.n_sampled == self.n_samples else f"{self.n_sampled:,} of"
+        lines = [
+            ("rows", f"{part} {self.n_samples:,}"),
+            ("clusters", f"{len(ks):,} numbers from {ks[0]:,} to {ks[-1]:,}"),
+            ("scored", f"in the {self.space} space; silhouettes on {self.n_judged:,} rows"),
+        ]
+        if self.best is not None:
+            lines.append(("elbow", f"{self.best:,} clusters"))
+        for name, said in _SCORES.items():
+            if any(np.isfinite(getattr(row, name)) for row in self.rows):
+                k = self.best_by(name)
+                value = np.mean([getattr(row, name) for row in self.rows if row.n_clusters == k])
+                lines.append((said, f"{k:,} clusters ({value:,.4g})"))
+        return lines
+
+
+def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
+    """Position of the point farthest below the chord of a falling curve, both axes scaled to [0, 1].
+
+    None for fewer than three points, or a curve that does not fall.
+    """
+    x, y = np.asarray(n_clusters, np.float64), np.asarray(inertia, np.float64)
+    if len(x) < 3 or y[0] <= y[-1]:
+        return None
+    below = (x[-1] - x) / (x[-1] - x[0]) - (y - y[-1]) / (y[0] - y[-1])
+    return int(np.argmax(below))
+
+
+COLUMNS = tuple(entry.name for entry in fields(SweepRow))
+_SCORES = {
+    "silhouette": "best silhouette",
+    "calinski_harabasz": "best Calinski-Harabasz",
+    "davies_bouldin": "best Davies-Bouldin",
+    "stability": "most stable",
+}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _shortly(values: Sequence[int]) -> str:
+    shown = ", ".join(map(str, values[:10]))
+    return shown if len(values) <= 10 else f"{shown}, ... {values[-1]}"

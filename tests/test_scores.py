@@ -1,0 +1,183 @@
+"""Scores of a clustering by itself: scikit-learn's, whatever the rows are stored as, from scratch or carried along."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import dump_svmlight_file
+
+from streamkm import scores
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError
+from streamkm.kernels.scores import spread_csr, spread_dense
+from streamkm.rescoring import Distances, Rescoring
+from streamkm.scores import calinski_harabasz, davies_bouldin, objective, silhouette, spread
+from tests import naive
+
+PAIRS = [
+    (calinski_harabasz, sklearn.metrics.calinski_harabasz_score),
+    (davies_bouldin, sklearn.metrics.davies_bouldin_score),
+    (silhouette, sklearn.metrics.silhouette_score),
+]
+
+
+def rows(n=300, d=5, k=4, seed=0, dtype=np.float64):
+    """Rows (n, d), many of them zero, and labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    X = rng.normal(size=(n, d)) + 2 * rng.normal(size=(k, d))[y]
+    return (X * (rng.random((n, d)) < 0.7)).astype(dtype), y
+
+
+@pytest.fixture
+def executor():
+    with open_executor(2) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("stored", ["float64", "float32", "csr"])
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+def test_equals_scikit_learn(ours, theirs, stored, monkeypatch):
+    monkeypatch.setattr(scores, "CHUNK_BYTES", 1000)
+    X, y = rows(dtype=np.float32 if stored == "float32" else np.float64)
+    y = y * 3 + 1  # gaps between labels
+    given_rows = sp.csr_array(X) if stored == "csr" else X
+    assert ours(given_rows, y) == pytest.approx(theirs(X.astype(np.float64), y), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+def test_rows_without_a_cluster_take_no_part(ours, theirs):
+    X, y = rows()
+    y[::5] = -1
+    assert ours(X, y) == pytest.approx(theirs(X[y >= 0], y[y >= 0]), rel=1e-12)
+
+
+def test_rows_far_from_the_origin():
+    X, y = rows()
+    far = X + 1e6
+    assert davies_bouldin(far, y) == pytest.approx(davies_bouldin(X, y), rel=1e-6)
+    assert calinski_harabasz(far, y) == pytest.approx(calinski_harabasz(X, y), rel=1e-6)
+
+
+def test_text_that_does_not_tell_its_width(tmp_path):
+    X, y = rows(n=200)
+    X[:150, -2:] = 0  # the first chunks are narrower
+    dump_svmlight_file(X, y, str(tmp_path / "x.svm"), zero_based=True)
+    found = spread(str(tmp_path / "x.svm"), y)
+    np.testing.assert_allclose(found.means, [X[y == c].mean(axis=0) for c in range(4)], rtol=1e-6, atol=1e-7)
+    assert objective(str(tmp_path / "x.svm"), y) == pytest.approx(naive.within(X, y), rel=1e-6)
+
+
+def test_silhouette_of_the_sample_that_scikit_learn_draws():
+    X, y = rows()
+    wanted = sklearn.metrics.silhouette_score(X, y, sample_size=70, random_state=3)
+    assert silhouette(X, y, sample_rows=70, random_state=3) == pytest.approx(wanted, abs=1e-12)
+    assert silhouette(sp.csr_array(X), y, sample_rows=70, random_state=3) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_one_cluster_has_no_scores():
+    X, y = rows(n=20)
+    assert all(np.isnan(ours(X, np.zeros_like(y))) for ours, _ in PAIRS)
+    assert np.isnan(silhouette(X, np.arange(20)))
+    assert np.isnan(calinski_harabasz(X, np.arange(20)))
+
+
+def test_rows_on_their_means():
+    X = np.repeat(np.eye(3), 2, axis=0)
+    y = np.repeat(np.arange(3), 2)
+    assert calinski_harabasz(X, y) == sklearn.metrics.calinski_harabasz_score(X, y) == 1.0
+    assert davies_bouldin(X, y) == sklearn.metrics.davies_bouldin_score(X, y) == 0.0
+    assert silhouette(X, y) == sklearn.metrics.silhouette_score(X, y) == 1.0
+    assert silhouette(np.ones((6, 2)), y) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(299, int), "there are 299 labels; .* has more rows"),
+        (np.zeros(301, int), "there are 301 labels; .* has 300 rows"),
+        (np.zeros(300), r"labels are float64 \(300,\); needed: integers"),
+        (np.full(300, -1), "none of 300 labels is 0 or more"),
+    ],
+)
+def test_refused_labels(labels, message):
+    with pytest.raises(InvalidInputError, match=message):
+        objective(rows()[0], labels)
+
+
+def test_silhouette_refuses_other_lengths():
+    with pytest.raises(InvalidInputError, match=r"labels have shape \(2,\); X has 300 rows"):
+        silhouette(rows()[0], [0, 1])
+
+
+# ---- the kernel and what is carried along
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kernel_against_loops(sparse, dtype):
+    X, y = rows(n=60, dtype=dtype)
+    y[y == 2] = 1  # an empty cluster
+    order = np.argsort(y, kind="stable")
+    starts = np.searchsorted(y[order], np.arange(5))
+    means, d2, distances = np.full((4, 5), 7.0), np.full(4, 7.0), np.full(4, 7.0)
+    wanted = np.array([3, 1, 2])
+    if sparse:
+        stored = sp.csr_array(X)
+        spread_csr(stored.indptr, stored.indices, stored.data, order, starts, wanted, means, d2, distances)
+    else:
+        spread_dense(X, order, starts, wanted, means, d2, distances)
+    assert (means[0] == 7).all()
+    assert d2[0] == distances[0] == 7  # not asked for
+    assert d2[2] == distances[2] == means[2].sum() == 0
+    for c in (1, 3):
+        mean = sum(x.astype(np.float64) for x in X[y == c]) / np.count_nonzero(y == c)
+        each = [naive.d2(x, mean) for x in X[y == c]]
+        np.testing.assert_allclose(means[c], mean, rtol=1e-12)
+        assert d2[c] == pytest.approx(sum(each), rel=1e-12)
+        assert distances[c] == pytest.approx(sum(np.sqrt(each)), rel=1e-12)
+
+
+def compare(X, y, found, n_judged, rel):
+    dense = naive.dense(X)
+    dense -= dense.mean(axis=0)  # scikit-learn's distances between means lose digits far from the origin
+    assert found.n_found == len(np.unique(y))
+    assert found.inertia == pytest.approx(naive.within(dense, y), rel=1e-9)
+    for name, function, stop in (
+        ("calinski_harabasz", sklearn.metrics.calinski_harabasz_score, None),
+        ("davies_bouldin", sklearn.metrics.davies_bouldin_score, None),
+        ("silhouette", sklearn.metrics.silhouette_score, n_judged),
+    ):
+        if 2 <= len(np.unique(y[:stop])) < len(y[:stop]):
+            assert getattr(found, name) == pytest.approx(function(dense[:stop], y[:stop]), rel=rel, abs=1e-7)
+        else:
+            assert np.isnan(getattr(found, name))
+
+
+@pytest.mark.parametrize("stored", ["float64", "float32", "csr"])
+@given(seed=st.integers(0, 50))
+def test_carried_along_equals_from_scratch(stored, seed):
+    """Any labels after any others: clusters that appear, vanish, and change by one row or by all."""
+    rng = np.random.default_rng(seed)
+    X, y = rows(n=80, seed=seed)
+    X = sp.csr_array(X.astype(np.float32)) if stored == "csr" else X.astype(stored)
+    if stored == "float64":
+        X += 1000.0
+    with open_executor(2) as executor:
+        rescoring = Rescoring(executor, X, Distances(X, 30), 7)
+        labels = y.astype(np.int32)
+        for share in (1.0, 0.02, 0.3, 0.9, 0.0):
+            moved = rng.random(80) < share
+            labels = np.where(moved, rng.integers(0, rng.integers(1, 8), 80), labels).astype(np.int32)
+            compare(X, labels, rescoring.score(labels), 30, 1e-8 if stored == "float64" else 1e-4)
+
+
+def test_float32_rows_far_from_the_origin(executor):
+    X, y = rows(n=200, dtype=np.float32)
+    X += np.float32(100)
+    found = Rescoring(executor, X, Distances(X, 200), 4).score(y.astype(np.int32))
+    compare(X, y, found, 200, 1e-3)

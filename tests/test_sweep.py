@@ -1,0 +1,296 @@
+"""Sweeps: one walk, scores of scikit-learn, quality of independent fits, elbow, tables, picture, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.metrics
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+
+from streamkm import StreamKMeans, sweep, sweeping
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.report import sweep_figure, write_sweep
+from streamkm.sources import open_source
+from streamkm.sweeping import clusters_of
+from streamkm.swept import COLUMNS, elbow
+from tests import naive
+
+QUIET = {"progress": False, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Eight groups around the corners of a cube."""
+    corners = np.array([[x, y, z, 0, 0, 0] for x in (-6, 6) for y in (-6, 6) for z in (-6, 6)])
+    X, _ = make_blobs(1200, centers=corners, cluster_std=0.7, random_state=3)
+    return X
+
+
+@pytest.fixture(scope="module")
+def swept(blobs):
+    return sweep(blobs, range(1, 17), **QUIET)
+
+
+def test_rows_are_scored_as_scikit_learn_does(blobs, swept):
+    assert swept.n_sampled == swept.n_judged == swept.n_samples == 1200
+    assert swept.space == "original"
+    assert [(row.n_clusters, row.seed) for row in swept.rows] == [(k, seed) for k in range(1, 17) for seed in (0, 1)]
+    X = blobs[swept.sample_rows]
+    for k in (2, 8, 16):
+        labels = swept.labels(k)
+        row = min((row for row in swept.rows if row.n_clusters == k), key=lambda row: row.inertia)
+        assert row.n_found == len(np.unique(labels)) == k
+        assert row.inertia == pytest.approx(naive.within(X, labels), rel=1e-10)
+        assert row.inertia_per_row == row.inertia / 1200
+        assert row.silhouette == pytest.approx(sklearn.metrics.silhouette_score(X, labels), abs=1e-10)
+        assert row.calinski_harabasz == pytest.approx(sklearn.metrics.calinski_harabasz_score(X, labels), rel=1e-9)
+        assert row.davies_bouldin == pytest.approx(sklearn.metrics.davies_bouldin_score(X, labels), rel=1e-9)
+    one = swept.rows[0]
+    assert one.n_found == one.stability == 1
+    assert np.isnan([one.silhouette, one.calinski_harabasz, one.davies_bouldin]).all()
+
+
+def test_the_true_number_is_found(swept):
+    assert swept.best == 8
+    for score in ("silhouette", "calinski_harabasz", "davies_bouldin"):
+        assert swept.best_by(score) == 8
+    stability = {row.n_clusters: row.stability for row in swept.rows}
+    assert stability[8] == 1
+    assert all(-0.1 < value <= 1 for value in stability.values())
+    assert min(stability.values()) < 1
+
+
+def test_as_good_as_independent_fits(blobs, swept):
+    for k in (2, 5, 8, 16):
+        best = min(KMeans(k, n_init=1, random_state=seed).fit(blobs).inertia_ for seed in range(5))
+        assert min(row.inertia for row in swept.rows if row.n_clusters == k) <= 1.02 * best
+
+
+@pytest.mark.parametrize("sketch", ["auto", "countsketch"])
+def test_as_good_as_independent_fits_of_sketched_rows(small_topics, sketch):
+    X = small_topics.X
+    ks = [2, 5, 10, 20]
+    result = sweep(X, ks, sketch=sketch, n_components=512, **QUIET)
+    for k in ks:
+        fit = StreamKMeans(k, sketch=sketch, n_components=512, **QUIET).fit(X)
+        centers = result.centers(k)
+        assert centers.shape == (k, X.shape[1])
+        _, d2 = naive.nearest(X, centers)
+        assert d2.sum() <= 1.02 * fit.inertia_
+        again = StreamKMeans(k, init=centers, **QUIET).fit(X)
+        assert again.inertia_ <= 1.02 * fit.inertia_
+
+
+class Counting:
+    """Chunks of rows, and how many were asked for."""
+
+    def __init__(self, X, n_chunks=5):
+        self.parts = np.array_split(X, n_chunks)
+        self.read = 0
+
+    def __call__(self):
+        for part in self.parts:
+            self.read += 1
+            yield part
+
+
+def test_data_are_read_once(blobs, swept):
+    counting = Counting(blobs)
+    result = sweep(counting, range(1, 17), **QUIET)
+    assert counting.read == 5
+    assert result.rows[-1].inertia == pytest.approx(swept.rows[-1].inertia, rel=1e-6)
+    once = sweep(iter(counting.parts), [3], **QUIET)  # cannot be walked twice
+    np.testing.assert_array_equal(once.sample_rows, result.sample_rows)
+
+
+def test_a_sample_stands_for_all(blobs):
+    many = np.tile(blobs, (10, 1)) + np.random.default_rng(0).normal(0, 1e-3, (12_000, 6))
+    result = sweep(many, [4, 8, 12], sample_rows=2000, **QUIET)
+    assert (result.n_samples, result.n_sampled) == (12_000, 2000)
+    assert len(np.unique(result.sample_rows)) == 2000
+    fit = StreamKMeans(8, **QUIET).fit(many)
+    row = min((row for row in result.rows if row.n_clusters == 8), key=lambda row: row.inertia)
+    assert row.inertia_per_row == pytest.approx(fit.inertia_ / 12_000, rel=0.05)
+    _, d2 = naive.nearest(many, result.centers(8))
+    assert d2.sum() <= 1.02 * fit.inertia_
+
+
+def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch):
+    monkeypatch.setattr(sweeping, "available_memory", lambda: 1_000_000)
+    X = small_topics.X
+    result = sweep(X, [2, 10], n_components=256, **QUIET)
+    assert result.space == "sketch"
+    sketched = naive.dense(result.sketch.apply(X))[result.sample_rows]
+    labels = result.labels(10)
+    row = min(result.rows[2:], key=lambda row: row.inertia)
+    assert row.inertia == pytest.approx(naive.within(sketched, labels), rel=1e-6)
+    wanted = sklearn.metrics.davies_bouldin_score(sketched, labels)
+    assert row.davies_bouldin == pytest.approx(wanted, rel=1e-4)
+
+
+def test_invalid_rows_are_skipped(blobs):
+    X = blobs.copy()
+    X[[3, 700]] = np.nan
+    with pytest.raises(InvalidInputError, match="NaN in row 3"):
+        sweep(X, [2], **QUIET)
+    result = sweep(X, [2], on_invalid="skip", **QUIET)
+    assert result.n_samples == result.n_sampled == 1198
+    assert not np.isin([3, 700], result.sample_rows).any()
+
+
+def test_unit_rows_under_the_cosine_metric(blobs):
+    unit = blobs / np.linalg.norm(blobs, axis=1)[:, None]
+    cosine, plain = sweep(blobs, [5], metric="cosine", **QUIET), sweep(unit, [5], **QUIET)
+    assert cosine.rows[0].inertia == pytest.approx(plain.rows[0].inertia, rel=1e-9)
+
+
+def test_wide_dense_rows_use_principal_directions():
+    X, _ = make_blobs(800, 600, centers=6, cluster_std=2.0, random_state=0)
+    result = sweep(X, range(2, 11), **QUIET)
+    assert result.sketch.kind == "pca"
+    assert result.best == 6
+
+
+def test_fewer_distinct_rows_than_clusters():
+    X = np.repeat(np.eye(4), 20, axis=0)
+    result = sweep(X, [2, 4, 9], **QUIET)
+    assert [row.n_found for row in result.rows] == [2, 2, 4, 4, 4, 4]
+    assert result.rows[-1].inertia == pytest.approx(0, abs=1e-9)
+    assert result.centers(9).shape == (4, 4)
+
+
+def test_repeatable_whatever_the_threads(blobs):
+    def values(result):
+        return [tuple(getattr(row, name) for name in COLUMNS if name != "seconds") for row in result.rows]
+
+    one, three = (sweep(blobs, [2, 6, 9], executor=n, **QUIET) for n in (1, 3))
+    assert values(one) == values(three)
+    assert values(sweep(blobs, [2, 6, 9], progress=False, random_state=1)) != values(one)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_clusters": []}, "n_clusters is empty"),
+        ({"n_clusters": [2, 0]}, "n_clusters holds 0; needed: integers from 1"),
+        ({"n_clusters": 2.5}, "n_clusters holds 2.5"),
+        ({"n_clusters": [3], "seeds": 0}, "seeds=0; needed: an integer from 1"),
+        ({"n_clusters": [3], "seeds": "auto"}, "seeds='auto'; needed: an integer from 1"),
+        ({"n_clusters": [30], "sample_rows": 20}, "sample_rows=20 for up to 30 clusters"),
+        ({"n_clusters": [3], "chunk_bytes": -1}, "chunk_bytes=-1"),
+        ({"n_clusters": [3], "metric": "manhattan"}, "metric='manhattan'; needed: one of"),
+        ({"n_clusters": [3], "sketch": "magic"}, "sketch='magic'; needed: one of"),
+        ({"n_clusters": [3], "on_invalid": "ignore"}, "on_invalid='ignore'; needed: one of"),
+    ],
+)
+def test_refused_parameters(blobs, arguments, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        sweep(blobs, **arguments, **QUIET)
+
+
+def test_more_clusters_than_rows():
+    with pytest.raises(InvalidInputError, match="n_samples=5 should be >= n_clusters=6"):
+        sweep(np.eye(5), [2, 6], **QUIET)
+
+
+# ---- the elbow, tables, the picture
+
+
+def test_elbow_is_farthest_below_the_chord():
+    assert elbow([1, 2, 3, 4, 5], [100, 50, 10, 9, 8]) == 2
+    assert elbow([2, 10, 11, 100], [8.0, 4.0, 3.9, 0.0]) == 2  # k counts by its value, not by its place
+    assert elbow([1, 2], [3.0, 1.0]) is None
+    assert elbow([1, 2, 3], [0.0, 0.0, 0.0]) is None
+
+
+def test_results_are_asked_for_by_k(swept):
+    with pytest.raises(
+        InvalidParameterError, match=r"n_clusters=99 is not in this sweep; it holds 1, 2, .*, \.\.\. 16"
+    ):
+        swept.labels(99)
+    with pytest.raises(InvalidParameterError, match="score='inertia'; needed: one of 'silhouette'"):
+        swept.best_by("inertia")
+
+
+def test_one_seed_has_no_stability(blobs):
+    result = sweep(blobs, [2, 3], seeds=1, **QUIET)
+    assert np.isnan([row.stability for row in result.rows]).all()
+    assert result.best is None
+    with pytest.raises(InvalidParameterError, match="stability has no value for any k"):
+        result.best_by("stability")
+
+
+def test_clusters_of_text():
+    assert clusters_of("50") == [50]
+    assert clusters_of("2:5") == [2, 3, 4, 5]
+    assert clusters_of("10:30:10, 5,20") == [5, 10, 20, 30]
+    for wrong in ("", "a", "2:", "1:9:0", "1:2:3:4", "-3", "5:2", "0"):
+        with pytest.raises(InvalidParameterError):
+            clusters_of(wrong)
+
+
+def test_tables(swept, tmp_path):
+    table = swept.to_dict()
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
+    assert table["best"] == 8
+    assert table["rows"][0]["silhouette"] is None
+    swept.to_csv(tmp_path / "sweep.csv")
+    with open(tmp_path / "sweep.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [int(line["n_clusters"]) for line in lines] == [row.n_clusters for row in swept.rows]
+    assert [float(line["inertia"]) for line in lines] == [row.inertia for row in swept.rows]
+    assert lines[0]["silhouette"] == ""
+    said = dict(swept.lines())
+    assert said["rows"] == "all 1,200"
+    assert said["elbow"] == "8 clusters"
+    assert said["best silhouette"].startswith("8 clusters (")
+
+
+def test_picture(swept):
+    pytest.importorskip("matplotlib")
+    figure = sweep_figure(swept.to_dict())
+    top, *scores = figure.axes
+    assert top.get_title(loc="left") == (
+        "Objective of 16 numbers of clusters, 2 seeds, on all 1,200 rows, in the original space"
+    )
+    assert [text.get_text() for text in top.texts] == ["elbow: k = 8"]
+    assert [panel.texts[0].get_text() for panel in scores[:3]] == ["k = 8"] * 3
+    assert len(scores) == 4
+    figure.canvas.draw()
+
+
+def test_picture_of_little(blobs):
+    pytest.importorskip("matplotlib")
+    figure = sweep_figure(sweep(blobs, [1], seeds=1, **QUIET).to_dict())
+    assert len(figure.axes) == 1
+    figure.canvas.draw()
+    assert len(sweep_figure(sweep(blobs, [2, 3], seeds=1, **QUIET).to_dict()).axes) == 4
+
+
+def test_written_results(swept, tmp_path, monkeypatch, caplog):
+    pytest.importorskip("matplotlib")
+    folder = write_sweep(tmp_path / "out", swept)
+    assert sorted(path.name for path in folder.iterdir()) == ["sweep.csv", "sweep.json", "sweep.svg"]
+    assert json.loads((folder / "sweep.json").read_text()) == swept.to_dict()
+    assert (folder / "sweep.csv").read_text() == swept.csv_text()
+    picture = (folder / "sweep.svg").read_text()
+    write_sweep(folder, swept)
+    assert (folder / "sweep.svg").read_text() == picture
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_sweep(tmp_path / "bare", swept)
+    assert "pip install 'streamkm[plot]'" in caplog.text
+    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == ["sweep.csv", "sweep.json"]
+
+
+def test_files_are_read_too(blobs, swept, tmp_path):
+    np.save(tmp_path / "x.npy", blobs)
+    result = sweep(open_source(str(tmp_path / "x.npy")), [8], **QUIET)
+    assert result.rows[0].inertia == pytest.approx(swept.rows[14].inertia, rel=0.02)
+    sparse = sweep(sp.csr_array(blobs), [8], **QUIET)
+    assert sparse.rows[0].inertia == pytest.approx(swept.rows[14].inertia, rel=0.02)
