@@ -12,9 +12,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
+
+from streamkm.kernels.hashing import bucket_of, mix
 
 VECTOR_BYTES = 64
 CACHED_BYTES = 16384
@@ -233,3 +234,41 @@ def pick(rotated, picked, scale, out):
         row = rotated[i]
         for c in range(picked.shape[0]):
             out[i, c] = scale * row[picked[c]]
+
+
+@nb.njit(nogil=True, cache=True)
+def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
+    """Keep some entries of each row, drawn without replacement by a hash of the row.
+
+    Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", Commun. ACM 30, 1987): n_kept draws, whatever the
+    width. The hash takes the row's first 16 entries, each a signed sum of all features.
+
+    Parameters
+    ----------
+    seed : uint64
+    n_kept : int64
+    scale : float64
+    rotated : float32 or float64 (n, p)
+    bits : uint32 or uint64 (n, p)
+        The same memory.
+    out_indices : int32 (n, n_kept)
+        Written, ascending.
+    out_data : float32 (n, n_kept)
+        Written.
+    """
+    n_rows, width = rotated.shape
+    taken = np.zeros(width, np.bool_)
+    for i in range(n_rows):
+        word = seed
+        for c in range(16):
+            word = mix(word, np.uint64(0) if rotated[i, c] == 0 else np.uint64(bits[i, c]))  # -0 is 0
+        for last in range(width - n_kept, width):
+            drawn = np.int64(bucket_of(mix(word, np.uint64(last)), np.uint64(last + 1)))
+            taken[last if taken[drawn] else drawn] = True
+        n_found = 0
+        for c in range(width):
+            if taken[c]:
+                taken[c] = False
+                out_indices[i, n_found] = c
+                out_data[i, n_found] = np.float32(scale * rotated[i, c])
+                n_found += 1
