@@ -46,10 +46,11 @@ class CountSketch:
     -----
     Inner products are unbiased, with variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m if s divides m,
     whatever s. What s changes are the tails: with s = 1 two heavy features that meet spoil every row that has both,
-    with s blocks they spoil a part 1 / s of it. For s = 1 a share 1 - delta of the seeds keeps all lengths in an
-    r-dimensional space within 1 +- eps, and with it the cost of every partition of rows that span it, if
-    m >= (r^2 + r) / (delta (2 eps - eps^2)^2) (Nelson and Nguyen, theorem 3). The bound of Makarychev, Makarychev and
-    Razenshteyn (STOC 2019) is for sub-Gaussian maps; this is none.
+    with s blocks they spoil a part 1 / s of it. Summed over an orthonormal basis the variance bounds how far squared
+    lengths in an r-dimensional space move: a share 1 - delta of the seeds keeps them within 1 +- eps, and with them
+    the cost of every partition of rows whose differences span it, if m >= (r^2 + r) / (delta eps^2) (Nelson and
+    Nguyen, theorem 3). The bound of Makarychev, Makarychev and Razenshteyn (STOC 2019) is for sub-Gaussian maps; this
+    is none.
 
     References
     ----------
@@ -140,7 +141,7 @@ class CountSketch:
         n_batch = max(4, BATCH_ENTRIES // max(1, X.shape[1]) // 4 * 4)
         hashes = [self.hash(0, X.shape[1], block) for block in range(self.nnz_per_feature)]
         if self.nnz_per_feature > 1:
-            hashes = [(buckets, (signs * self.scale).astype(out.dtype)) for buckets, signs in hashes]
+            hashes = [(buckets, signs.astype(out.dtype) * out.dtype.type(self.scale)) for buckets, signs in hashes]
         for start in range(0, X.shape[0], n_batch):
             batch = np.ascontiguousarray(as_working(X[start : start + n_batch]))
             for buckets, signs in hashes:

@@ -237,7 +237,7 @@ class HadamardCountSketch:
         rotation, sketch = Rotation(self.n_features, self.seed), self.countsketch()
         hashes = [sketch.hash(0, rotation.n_padded, block) for block in range(self.nnz_per_feature)]
         scale = sketch.scale / math.sqrt(rotation.n_padded)
-        scaled = [(buckets, (signs * scale).astype(out.dtype)) for buckets, signs in hashes]
+        scaled = [(buckets, signs.astype(out.dtype) * out.dtype.type(scale)) for buckets, signs in hashes]
         for rows, rotated in rotation.batches(X):
             for buckets, signs in scaled:
                 sketch_dense(rotated, buckets, signs, out[rows])

@@ -23,7 +23,7 @@ from streamkm.sketches.checks import check_components, check_seed
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18
 """Entries of the map that are made at once: 1 MiB."""
-BATCH_ROWS = 1024
+BATCH_ROWS = 256
 WIDE = 1 << 16
 """Features up to which counting all of them is cheaper than sorting those that occur."""
 FEW = 1 / 16
