@@ -92,17 +92,19 @@ def test_padded_width(n_features, n_padded):
 def test_is_the_explicit_matrix(seed, sparse):
     X = whole_numbers(0.4)
     rows = sp.csr_array(X) if sparse else X
-    R = naive.rotation_matrix(seed, N_FEATURES, PADDED)
-    np.testing.assert_allclose(R @ R.T, np.eye(N_FEATURES), atol=1e-12)
+    rotation = naive.rotation_matrix(seed, N_FEATURES, PADDED)
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(N_FEATURES), atol=1e-12)
 
     sketch = SubsampledHadamard(20, N_FEATURES, seed)
     order = [naive.splitmix64(naive.stream_seed(seed, 1), c) for c in range(PADDED)]
     picked = sorted(sorted(range(PADDED), key=order.__getitem__)[:20])
-    np.testing.assert_allclose(sketch.apply(rows), X @ R[:, picked] * np.sqrt(PADDED / 20), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        sketch.apply(rows), X @ rotation[:, picked] * np.sqrt(PADDED / 20), rtol=1e-12, atol=1e-12
+    )
 
     for s in (1, 3):
         sketch = HadamardCountSketch(20, N_FEATURES, seed, s)
-        wanted = X @ R @ naive.block_matrix(naive.stream_seed(seed, 1), PADDED, 20, s)
+        wanted = X @ rotation @ naive.block_matrix(naive.stream_seed(seed, 1), PADDED, 20, s)
         np.testing.assert_allclose(sketch.apply(rows), wanted, rtol=1e-12, atol=1e-12)
 
 

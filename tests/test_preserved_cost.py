@@ -1,4 +1,4 @@
-"""How sketches keep the cost of partitions: every partition of a few rows, at the number of components that a bound asks.
+"""How sketches keep the cost of partitions: all partitions of a few rows, with the components that a bound asks for.
 
 The cost of a partition into clusters is its sum of squared distances to the means. Liu et al.'s definition 2 asks for
 the largest relative change over all partitions; here all 1,093 partitions of 8 rows into 2 or 3 clusters are looked at.
@@ -92,9 +92,9 @@ def test_independent_signs_keep_all_costs(make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda m, seed: CountSketch(m, seed),
+        CountSketch,
         lambda m, seed: CountSketch(m, seed, 4),
-        lambda m, seed: SignProjection(m, seed),
+        SignProjection,
         lambda m, seed: SubsampledHadamard(m, N_FEATURES, seed),
         lambda m, seed: HadamardCountSketch(m, N_FEATURES, seed),
     ],

@@ -1,4 +1,4 @@
-"""Projections with independent entries: the contract, explicit matrices, golden values, scikit-learn's distributions."""
+"""Projections with independent entries: contract, explicit matrices, golden values, scikit-learn's distributions."""
 
 from __future__ import annotations
 
@@ -154,7 +154,11 @@ def test_entries_are_normal_and_unrelated():
     moments = [(values**power).mean() for power in (1, 2, 3, 4)]
     for got, wanted, variance in zip(moments, (0, 1, 0, 3), (1, 2, 15, 96), strict=True):
         assert abs(got - wanted) < 4 * np.sqrt(variance / n)
-    for first, second in ((values[:, ::2], values[:, 1::2]), (values[1:], values[:-1]), (values[:, 2:], values[:, :-2])):
+    for first, second in (
+        (values[:, ::2], values[:, 1::2]),
+        (values[1:], values[:-1]),
+        (values[:, 2:], values[:, :-2]),
+    ):
         assert abs((first * second).sum()) < 4 * np.sqrt(first.size)
         assert abs((first**2 * second**2).mean() - 1) < 4 * np.sqrt(8 / first.size)
 

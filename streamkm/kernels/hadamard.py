@@ -257,7 +257,7 @@ def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
         Written.
     """
     n_rows, width = rotated.shape
-    taken = np.zeros(width, np.bool_)
+    taken, places = np.zeros(width, np.bool_), np.empty(width + 1, np.int32)
     for i in range(n_rows):
         word = seed
         for c in range(16):
@@ -266,9 +266,10 @@ def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
             drawn = np.int64(bucket_of(mix(word, np.uint64(last)), np.uint64(last + 1)))
             taken[last if taken[drawn] else drawn] = True
         n_found = 0
-        for c in range(width):
-            if taken[c]:
-                taken[c] = False
-                out_indices[i, n_found] = c
-                out_data[i, n_found] = np.float32(scale * rotated[i, c])
-                n_found += 1
+        for c in range(width):  # without a branch, which nothing could predict
+            places[n_found] = c
+            n_found += taken[c]
+        taken[:] = False
+        for t in range(n_kept):
+            out_indices[i, t] = places[t]
+            out_data[i, t] = np.float32(scale * rotated[i, places[t]])

@@ -107,11 +107,7 @@ def _fill_tables(typingctx, tables, turned):
         def signed_sums(first, second):
             """By pattern of two bits, the lower for the first vector."""
             below = builder.fneg(first)
-            return [
-                combine(start, second)
-                for combine in (builder.fsub, builder.fadd)
-                for start in (below, first)
-            ]
+            return [combine(start, second) for combine in (builder.fsub, builder.fadd) for start in (below, first)]
 
         with cgutils.for_range(builder, ir.Constant(index, GROUPS)) as loop:
             first = builder.mul(loop.index, ir.Constant(index, GROUP))

@@ -81,16 +81,16 @@ class Rotation:
         check_width(X, self.n_features)
         dtype = working_dtype(X.dtype)
         signs = self._signs(X.shape[1]).astype(dtype)
-        data = None if isinstance(X, np.ndarray) else as_working(X.data)
+        values = None if isinstance(X, np.ndarray) else as_working(X.data)
         n_batch = max(1, BATCH_ENTRIES // self.n_padded)
         rotated = np.empty((min(n_batch, X.shape[0]), self.n_padded), dtype)
         for start in range(0, X.shape[0], n_batch):
             stop = min(start + n_batch, X.shape[0])
             out = rotated[: stop - start]
-            if data is None:
+            if isinstance(X, np.ndarray):
                 kernels.rotate_dense(np.ascontiguousarray(as_working(X[start:stop])), signs, out)
             else:
-                kernels.rotate_csr(X.indptr, X.indices, data, start, signs, out)
+                kernels.rotate_csr(X.indptr, X.indices, values, start, signs, out)
             yield slice(start, stop), out
 
     def _signs(self, n_features: int) -> NDArray[np.float32]:
@@ -195,8 +195,8 @@ class HadamardCountSketch:
     -----
     CountSketch suffers when few features carry the norm: where two of them meet in a component, all rows that have
     both are spoilt, with probability 1 / m whatever the data. Rotated rows have no such features. Their variance is no
-    lower: (|x|^2 |y|^2 + <x, y>^2 - 2 q) / m with q = (|x|^2 |y|^2 + 2 <x, y>^2 - 2 sum x_j^2 y_j^2) / p in the mean over
-    signs, for s that divide m. What is won are the tails.
+    lower: (|x|^2 |y|^2 + <x, y>^2 - 2 q) / m, for s that divide m, where q is the mean over signs of the sum of
+    squared products of rotated entries, (|x|^2 |y|^2 + 2 <x, y>^2 - 2 sum x_j^2 y_j^2) / p. What is won are the tails.
 
     References
     ----------

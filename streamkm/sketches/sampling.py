@@ -100,7 +100,7 @@ class PreconditionedSampling:
         for rows, rotated in Rotation(self.n_features, self.seed).batches(X):
             bits = rotated.view(np.uint32 if rotated.itemsize == 4 else np.uint64)
             sample_entries(seed, q, scale, rotated, bits, indices[rows], data[rows])
-        indptr = np.arange(0, n * q + 1, q, np.int32 if n * q <= np.iinfo(np.int32).max else np.int64)
+        indptr = (np.arange(n + 1) * q).astype(np.int32 if n * q <= np.iinfo(np.int32).max else np.int64)
         return sp.csr_array((data.ravel(), indices.ravel(), indptr), shape=(n, self.n_components))
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.benchmarks import (
     bench_overhead,
     bench_parse,
     bench_sketch,
+    bench_sketches,
     bench_start,
     bench_topics,
     limits,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "file": ("hi", bench_file.run),
     "overhead": ("j", bench_overhead.run),
     "start": ("k", bench_start.run),
+    "sketches": ("lmno", bench_sketches.run),
     "limits": ("", limits.run),
 }
 
@@ -46,7 +48,7 @@ def chosen(names: list[str]) -> list[str]:
     ]
     unknown = [n for n in names if n not in BENCHMARKS and not any(n in letters for letters, _ in BENCHMARKS.values())]
     if unknown:
-        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-k")
+        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-o")
     return found
 
 
