@@ -66,6 +66,16 @@ def test_transform_is_the_explicit_matrix(n, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [16, 64, 512, 1 << 13])
+def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
+    row = np.random.default_rng(n).normal(size=n).astype(dtype)
+    plain = row.copy()
+    kernels.transform(row)
+    kernels.transform.py_func(plain)
+    np.testing.assert_array_equal(row, plain)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1 << p for p in range(12, 18)])
 def test_transform_of_rows_past_the_cache(n, dtype):
     # the transform of a unit vector is a column of signs, and the transform is its own inverse times n

@@ -116,6 +116,18 @@ def test_many_blocks_of_packed_signs(monkeypatch):
     np.testing.assert_array_equal(sketch.apply(X[:17]), wanted[:17])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_vectors_do_what_the_plain_functions_say(dtype):
+    X = np.random.default_rng(0).normal(size=(19, 130)).astype(dtype)
+    packed = np.empty((3, 64), np.uint64)
+    signs.pack_signs(np.uint64(3), 0, packed)
+    sums = []
+    for project_dense in (signs.project_dense, signs.project_dense.py_func):
+        sums.append(np.zeros((19, 5), dtype))
+        project_dense(X, packed, sums[-1])
+    np.testing.assert_allclose(*sums, rtol=0, atol=200 * np.finfo(dtype).eps)  # look-ups are added in another order
+
+
 def test_golden_values():
     X = np.arange(1, 16)[None].astype(np.float64)
     assert (8 * SignProjection(64, 7).apply(X))[0, :6].tolist() == [32, -24, -8, -18, 56, 58]
