@@ -56,7 +56,7 @@ class Rotation:
     @property
     def n_padded(self) -> int:
         """The width p: the lowest power of two from 16 on that holds the features."""
-        return max(LEAST_WIDTH, 1 << (self.n_features - 1).bit_length())
+        return max(LEAST_WIDTH, 1 << (int(self.n_features) - 1).bit_length())
 
     def batches(self, X: Matrix) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Rotate rows, some at a time.
