@@ -3,8 +3,8 @@
 Entry c of the transform is ``sum_j (-1)^popcount(c & j) * row[j]``: not normalized, so whole numbers stay whole. A row
 is worked on by itself in the first-level cache: butterflies of eight vectors for the upper bits of the index, shuffles
 within a vector for the lowest. Sixteen rows side by side would need no shuffles, but a tile of 64 d bytes, which
-leaves that cache from d = 512 on, and transposing both ways. Plain Python functions say what each step means and run under
-``NUMBA_DISABLE_JIT=1``; compiled callers get LLVM forms. Nothing is bounds-checked.
+leaves that cache from d = 512 on, and transposing both ways. Plain Python functions say what each step means and run
+under ``NUMBA_DISABLE_JIT=1``; compiled callers get LLVM forms. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

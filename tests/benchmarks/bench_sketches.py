@@ -19,7 +19,7 @@ from tests.benchmarks.measure import Row, Settings, run_child
 PEERS = {"PolynomialCountSketch(degree=1)": 500, "SparseRandomProjection": 10, "GaussianRandomProjection": 30}
 HADAMARD_TIMES, BLOCKS_TIMES = 2, 4.5
 COMPONENTS, FEW_COMPONENTS = 512, 256
-CHUNK_ROWS, FEW_ROWS = 12_500, 2000  # PolynomialCountSketch takes a minute for 2,000 rows, column by column
+CHUNK_ROWS, FEW_ROWS = 12_500, 2000  # PolynomialCountSketch takes columns one by one
 SLOW_RUNS = 3
 DENSE_ROWS, DENSE_FEATURES, DENSE_CHUNK = 100_000, 1024, 4096
 SEED = 7
