@@ -5,6 +5,8 @@ Nothing here is fast, and nothing here imports streamkm.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,68 @@ def countsketch_matrix(seed: int, n_features: int, n_components: int) -> NDArray
         bucket, sign = bucket_and_sign(seed, j, n_components)
         S[j, bucket] = sign
     return S
+
+
+def block_matrix(seed: int, n_features: int, n_components: int, n_blocks: int) -> NDArray[np.float64]:
+    """CountSketch with a bucket in each block as a matrix (d, m): s entries of +-1 / sqrt(s) in each row."""
+    bounds = [r * n_components // n_blocks for r in range(n_blocks + 1)]
+    seeds = [stream_seed(seed, r) for r in range(n_blocks)]
+    parts = [countsketch_matrix(seeds[r], n_features, bounds[r + 1] - bounds[r]) for r in range(n_blocks)]
+    return np.hstack(parts) / math.sqrt(n_blocks)
+
+
+def stream_seed(seed: int, stream: int) -> int:
+    """Seed of a further stream of hashes: the outputs from the last on backward."""
+    return splitmix64(seed, BITS_64 - stream) if stream else seed
+
+
+def sign_matrix(seed: int, features: Sequence[int], n_components: int) -> NDArray[np.float64]:
+    """Random signs (d, m): bit c % 64 of word c // 64 of each feature."""
+    S = np.empty((len(features), n_components))
+    for row, j in enumerate(features):
+        for c in range(n_components):
+            word = splitmix64(splitmix64(seed, j), c // 64)
+            S[row, c] = 1 if (word >> (c % 64)) & 1 else -1
+    return S
+
+
+def _halves(seed: int, feature: int, pair: int) -> tuple[int, int]:
+    """Lower and upper half of the word of two components."""
+    word = splitmix64(splitmix64(seed, feature), pair)
+    return word & 0xFFFFFFFF, word >> 32
+
+
+def normal_matrix(seed: int, features: Sequence[int], n_components: int) -> NDArray[np.float64]:
+    """Standard normal entries (d, m) by Box and Muller's method, in float64."""
+    G = np.empty((len(features), n_components))
+    for row, j in enumerate(features):
+        for c in range(n_components):
+            lower, upper = _halves(seed, j, c // 2)
+            angle = 2 * math.pi * lower / 2**32
+            G[row, c] = math.sqrt(-2 * math.log((upper + 0.5) / 2**32)) * (math.sin if c % 2 else math.cos)(angle)
+    return G
+
+
+def sparse_matrix(seed: int, features: Sequence[int], n_components: int, density: float) -> NDArray[np.float64]:
+    """Entries -1, 0 and +1 (d, m)."""
+    S = np.zeros((len(features), n_components))
+    for row, j in enumerate(features):
+        for c in range(n_components):
+            half = _halves(seed, j, c // 2)[c % 2]
+            if half < 2 * round(density * 2**31):
+                S[row, c] = 1 if half & 1 else -1
+    return S
+
+
+def hadamard_matrix(n: int) -> NDArray[np.float64]:
+    """Walsh-Hadamard matrix (n, n), entry (c, j) by the number of bits that c and j share."""
+    return np.array([[(-1.0) ** (c & j).bit_count() for j in range(n)] for c in range(n)])
+
+
+def rotation_matrix(seed: int, n_features: int, n_padded: int) -> NDArray[np.float64]:
+    """The randomized Hadamard transform (d, p): rows are orthonormal."""
+    signs = [1 if splitmix64(seed, j) & 1 else -1 for j in range(n_features)]
+    return np.array(signs)[:, None] * hadamard_matrix(n_padded)[:n_features] / math.sqrt(n_padded)
 
 
 def d2(x: ArrayLike, y: ArrayLike) -> float:

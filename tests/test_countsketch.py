@@ -9,26 +9,40 @@ import scipy.sparse as sp
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
-from tests.sketch_contract import N_FEATURES, HashedSketchContract, whole_numbers
+from tests.sketch_contract import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
 
 N_SEEDS = 4000
 
 
-class TestCountSketch(HashedSketchContract):
+class TestCountSketch(UnboundedSketchContract):
     def make_sketch(self):
         return CountSketch(16, seed=5)
 
 
-class TestManyComponents(HashedSketchContract):
+class TestManyComponents(UnboundedSketchContract):
     """More than features: sparse rows stay sparse at any density."""
 
     def make_sketch(self):
         return CountSketch(3000, seed=2**64 - 1)
 
 
-class TestOneComponent(HashedSketchContract):
+class TestOneComponent(UnboundedSketchContract):
     def make_sketch(self):
         return CountSketch(1, seed=0)
+
+
+class TestFourBlocks(UnboundedSketchContract):
+    def make_sketch(self):
+        return CountSketch(16, seed=5, nnz_per_feature=4)
+
+
+class TestBlocksOfManyComponents(UnboundedSketchContract):
+    """Of unequal sizes; 1 / sqrt(7) is rounded."""
+
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return CountSketch(3000, seed=11, nnz_per_feature=7)
 
 
 class TestIdentity(HashedSketchContract):
@@ -55,6 +69,41 @@ def test_is_the_explicit_matrix(n_components, density):
         sketched = sketch.apply(rows)
         assert sp.issparse(sketched) == (sp.issparse(rows) and n_components == 1000)
         np.testing.assert_array_equal(naive.dense(sketched), wanted)
+
+
+@pytest.mark.parametrize("n_blocks", [2, 3, 4, 8])
+@pytest.mark.parametrize("n_components", [9, 64, 1000])
+def test_blocks_are_the_explicit_matrix(n_components, n_blocks):
+    X, seed = whole_numbers(0.3), 123
+    wanted = X @ naive.block_matrix(seed, N_FEATURES, n_components, n_blocks)
+    sketch = CountSketch(n_components, seed, n_blocks)
+    np.testing.assert_allclose(sketch.apply(X), wanted, rtol=1e-13, atol=1e-13)
+    sketched = sketch.apply(sp.csr_array(X))
+    assert sp.issparse(sketched) == (n_components == 1000)
+    np.testing.assert_allclose(naive.dense(sketched), wanted, rtol=1e-6, atol=1e-5)
+    if sp.issparse(sketched):
+        np.testing.assert_array_equal(np.diff(sketched.indptr), n_blocks * (X != 0).sum(axis=1))
+
+
+def test_golden_values_of_blocks():
+    X = 2 * np.arange(1, 16)[None]
+    wanted = [[16, 3, -57, 25, -13, 14, 8, -30, 38, -5, -9, 16]]
+    sketch = CountSketch(12, seed=7, nnz_per_feature=4)
+    assert sketch.apply(X).astype(int).tolist() == wanted
+    assert sketch.apply(sp.csr_array(X)).astype(int).tolist() == wanted
+
+
+def test_models_without_the_field_hold_one_bucket():
+    described = {"kind": "countsketch", "n_components": 6, "seed": 7}
+    assert sketch_from_dict(described, {}) == CountSketch(6, 7, 1)
+    assert CountSketch(6, 7).to_dict() == described
+    assert CountSketch(6, 7, 3).to_dict() == {**described, "nnz_per_feature": 3}
+
+
+@pytest.mark.parametrize(("n_components", "n_blocks"), [(64, 0), (64, 9), (3, 4)])
+def test_refuses_blocks_out_of_range(n_components, n_blocks):
+    with pytest.raises(InvalidParameterError, match=rf"nnz_per_feature={n_blocks} with n_components={n_components}"):
+        CountSketch(n_components, 0, n_blocks)
 
 
 def test_golden_values():
@@ -96,24 +145,36 @@ def test_sparse_sketch_of_narrow_types():
     assert Y.indices.max() < 2048
 
 
-def inner_products(x, y, n_components):
+def inner_products(x, y, n_components, n_blocks=1):
     """<Sx, Sy> for many seeds."""
     both = np.stack([x, y])
-    sketched = [CountSketch(n_components, seed).apply(both) for seed in range(N_SEEDS)]
+    sketched = [CountSketch(n_components, seed, n_blocks).apply(both) for seed in range(N_SEEDS)]
     return np.array([first @ second for first, second in sketched])
 
 
-@pytest.mark.parametrize("n_components", [4, 64])
-def test_inner_products_are_unbiased_with_the_known_variance(n_components):
+@pytest.mark.parametrize(("n_components", "n_blocks"), [(4, 1), (64, 1), (64, 4), (64, 8)])
+def test_inner_products_are_unbiased_with_the_known_variance(n_components, n_blocks):
     rng = np.random.default_rng(1)
     x = rng.normal(size=60)
     y = 0.5 * x + rng.normal(size=60)
-    got = inner_products(x, y, n_components)
+    got = inner_products(x, y, n_components, n_blocks)
     # exact for fully independent hashes; at most 2 / m |x|^2 |y|^2
     variance = ((x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x**2 @ y**2)) / n_components
     assert variance <= 2 / n_components * (x @ x) * (y @ y)
     assert abs(got.mean() - x @ y) < 4 * np.sqrt(variance / N_SEEDS)
     assert 0.85 < got.var() / variance < 1.15
+
+
+def test_blocks_make_the_tails_thin():
+    # two heavy features: what one component in 16 spoils whole, four blocks of four spoil by quarters
+    x = np.zeros(60)
+    x[[3, 40]] = 1.0
+    whole, parts = (inner_products(x, x, 16, n_blocks) / 2 for n_blocks in (1, 4))
+    assert set(whole.round(6)) == {0.0, 1.0, 2.0}
+    assert abs((whole != 1).mean() - 1 / 16) < 4 * np.sqrt(1 / 16 / N_SEEDS)
+    # all four blocks must collide with one sign: probability 2 / 8^4
+    assert ((parts < 0.01) | (parts > 1.99)).mean() < 0.003
+    assert 0.8 < parts.var() / whole.var() < 1.25
 
 
 def test_one_feature_keeps_its_length():
@@ -143,7 +204,7 @@ def test_refuses_seeds_out_of_range(seed):
         CountSketch(4, seed)
 
 
-@pytest.mark.parametrize("described", [{"kind": "gaussian", "n_components": 3}, {"n_components": 3}, {}])
+@pytest.mark.parametrize("described", [{"kind": "fourier", "n_components": 3}, {"n_components": 3}, {}])
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
         sketch_from_dict(described, {})

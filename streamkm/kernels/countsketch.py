@@ -16,7 +16,7 @@ _ONE = np.uint64(1)
 
 @nb.njit(nogil=True, cache=True)
 def sketch_dense(X, buckets, signs, out):
-    """Write the CountSketch of dense rows.
+    """Add the CountSketch of dense rows to `out`.
 
     Four rows at a time share each look-up of a bucket and a sign; their scattered sums stay in the first-level cache
     and are independent of one another, so that the processor overlaps them.
@@ -27,11 +27,11 @@ def sketch_dense(X, buckets, signs, out):
     buckets : int32 (d,)
         Each in [0, m).
     signs : float32 or float64 (d,)
+        Scale included.
     out : float32 or float64 (n, m)
-        Written.
+        Added to.
     """
     n_rows, n_features = X.shape
-    out[:] = 0
     n_grouped = n_rows - n_rows % 4
     for i in range(0, n_grouped, 4):
         y0, y1, y2, y3 = out[i], out[i + 1], out[i + 2], out[i + 3]
@@ -90,6 +90,67 @@ def sketch_csr_to_dense(seed, n_components, indptr, indices, data, out):
             bits = mix(seed, np.uint64(indices[t]))
             value = data[t]
             y[bucket_of(bits, n_components)] += value if (bits & _ONE) else -value
+
+
+@nb.njit(nogil=True, cache=True)
+def sketch_csr_blocks(seeds, bounds, scale, indptr, indices, data, out_indices, out_data):
+    """Give every stored entry a bucket and a sign in each of s blocks of components.
+
+    The entries of a row are written block by block, so that the inner loop is over neighbours in memory.
+
+    Parameters
+    ----------
+    seeds : uint64 (s,)
+        Of the blocks.
+    bounds : uint64 (s + 1,)
+        Block r has the components from bounds[r] to bounds[r + 1].
+    scale : float32
+    indptr, indices : int32 or int64
+    data : (nnz,) any real dtype
+    out_indices : int32 (s * nnz,)
+        Written: row i from s * indptr[i].
+    out_data : float32 (s * nnz,)
+        Written.
+    """
+    n_blocks = seeds.shape[0]
+    for i in range(indptr.shape[0] - 1):
+        start, n_entries = np.int64(indptr[i]), np.int64(indptr[i + 1]) - np.int64(indptr[i])
+        row = indices[start : start + n_entries]
+        values = data[start : start + n_entries]
+        for r in range(n_blocks):
+            first = n_blocks * start + r * n_entries
+            row_indices = out_indices[first : first + n_entries]
+            row_data = out_data[first : first + n_entries]
+            seed, offset, size = seeds[r], bounds[r], bounds[r + 1] - bounds[r]
+            for t in range(n_entries):
+                bits = mix(seed, np.uint64(row[t]))
+                row_indices[t] = np.int32(offset + bucket_of(bits, size))
+                value = scale * np.float32(values[t])
+                row_data[t] = value if (bits & _ONE) else -value
+
+
+@nb.njit(nogil=True, cache=True)
+def sketch_csr_to_dense_blocks(seeds, bounds, scale, indptr, indices, data, out):
+    """Add the CountSketch by s blocks of CSR rows to `out`.
+
+    Parameters
+    ----------
+    seeds : uint64 (s,)
+    bounds : uint64 (s + 1,)
+    scale : same dtype as data
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    out : float32 or float64 (n, m)
+        Added to.
+    """
+    for i in range(indptr.shape[0] - 1):
+        y = out[i]
+        for r in range(seeds.shape[0]):
+            seed, offset, size = seeds[r], bounds[r], bounds[r + 1] - bounds[r]
+            for t in range(indptr[i], indptr[i + 1]):
+                bits = mix(seed, np.uint64(indices[t]))
+                value = scale * data[t]
+                y[offset + bucket_of(bits, size)] += value if (bits & _ONE) else -value
 
 
 @nb.njit(nogil=True, cache=True)

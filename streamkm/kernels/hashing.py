@@ -39,6 +39,23 @@ def mix(seed, counter):
     return z ^ (z >> _S31)
 
 
+@nb.njit(nogil=True, cache=True)
+def stream_seed(seed, stream):
+    """Seed of a further stream of hashes: stream 0 is the seed's own.
+
+    Features are below 2^63, so the counters from 2^64 - 1 downward are free for streams.
+
+    Parameters
+    ----------
+    seed, stream : uint64
+
+    Returns
+    -------
+    uint64
+    """
+    return seed if stream == 0 else mix(seed, ~stream)
+
+
 @nb.njit(nogil=True, cache=True, inline="always")
 def bucket_of(bits, n_components):
     """Bucket in [0, n_components) from the upper 32 of 64 mixed bits (multiply-shift; bias below n_components / 2^32).

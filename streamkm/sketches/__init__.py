@@ -9,10 +9,27 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.pca import PCASketch
+from streamkm.sketches.projections import GaussianProjection, SparseProjection
+from streamkm.sketches.sampling import PreconditionedSampling
+from streamkm.sketches.signs import SignProjection
 
-SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch)}
+SKETCHES: dict[str, type[Any]] = {
+    sketch.kind: sketch
+    for sketch in (
+        CountSketch,
+        GaussianProjection,
+        HadamardCountSketch,
+        IdentitySketch,
+        PCASketch,
+        PreconditionedSampling,
+        SignProjection,
+        SparseProjection,
+        SubsampledHadamard,
+    )
+}
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:
@@ -35,4 +52,18 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
-__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "SketchFit", "sketch_from_dict"]
+__all__ = [
+    "SKETCHES",
+    "CountSketch",
+    "GaussianProjection",
+    "HadamardCountSketch",
+    "IdentitySketch",
+    "PCASketch",
+    "PreconditionedSampling",
+    "SignProjection",
+    "Sketch",
+    "SketchFit",
+    "SparseProjection",
+    "SubsampledHadamard",
+    "sketch_from_dict",
+]

@@ -96,10 +96,10 @@ def run(settings: Settings) -> list[Row]:
     seen = ", ".join(f"{mark['rows'] / 1e6:g} million rows {mark['rss_mib']:.0f} MiB" for mark in marks)
     rates = ", ".join(f"chunks of {size} rows {rate:,.0f} rows/s" for size, rate in small["rates"].items())
     rows = [
-        Row("l", f"{what}: resident memory, last over first mark", ratio=f"{growth:.2f}", target=f"<= {GROWTH_MOST}",
+        Row("p", f"{what}: resident memory, last over first mark", ratio=f"{growth:.2f}", target=f"<= {GROWTH_MOST}",
             met=None if settings.quick else growth <= GROWTH_MOST, figures=ours[False],
             note=f"{seen}; peak {ours[False]['peak_mib']:.0f} MiB; {ours[False]['rate']:,.0f} rows/s; {rates}"),
-        Row("l", f"{what}: sorted by cluster", "the same shuffled", f"{ratio:.4f}", f"{ours[True]['objective']:.4f}",
+        Row("p", f"{what}: sorted by cluster", "the same shuffled", f"{ratio:.4f}", f"{ours[True]['objective']:.4f}",
             f"{ours[False]['objective']:.4f}", f"<= {SORTED_MOST}", None if settings.quick else ratio <= SORTED_MOST,
             f"the true centers: {ours[False]['true']:.4f}; clustering the state takes {ours[False]['cluster_s']:.1f} s",
             ours[True]),
@@ -107,7 +107,7 @@ def run(settings: Settings) -> list[Row]:
     for order, name in ((False, "shuffled"), (True, "sorted")):
         quotient = theirs[order]["objective"] / shorter[order]["objective"]
         rows.append(
-            Row("l", f"{peer_rows / 1e6:g} million rows {name}", "MiniBatchKMeans.partial_fit", f"{quotient:.3f}",
+            Row("p", f"{peer_rows / 1e6:g} million rows {name}", "MiniBatchKMeans.partial_fit", f"{quotient:.3f}",
                 f"{shorter[order]['objective']:.4f}", f"{theirs[order]['objective']:.4f}", ">= 1",
                 None if settings.quick else quotient >= 1,
                 f"its objective over ours; {shorter[order]['rate']:,.0f} to {theirs[order]['rate']:,.0f} rows/s",

@@ -1,0 +1,285 @@
+"""Sketches after a randomized Hadamard transform: contract, explicit matrices, golden values, statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.linalg import hadamard
+
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernels import hadamard as kernels
+from streamkm.sketches import CountSketch, HadamardCountSketch, PreconditionedSampling, SubsampledHadamard
+from streamkm.sketches.hadamard import Rotation
+from tests import naive
+from tests.sketch_contract import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
+
+N_SEEDS = 3000
+PADDED = 64
+SKETCHES = [
+    lambda d, seed=0: SubsampledHadamard(8, d, seed),
+    lambda d, seed=0: HadamardCountSketch(8, d, seed),
+    lambda d, seed=0: PreconditionedSampling(0.25, d, seed),
+]
+
+
+class TestSubsampled(HashedSketchContract):
+    def make_sketch(self):
+        return SubsampledHadamard(16, N_FEATURES, seed=5)
+
+
+class TestSubsampledWider(HashedSketchContract):
+    """For more features than the rows have; 1 / sqrt(50) is rounded."""
+
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return SubsampledHadamard(50, 300, seed=2**64 - 1)
+
+
+class TestHadamardCountSketch(HashedSketchContract):
+    def make_sketch(self):
+        return HadamardCountSketch(16, N_FEATURES, seed=5)
+
+
+class TestHadamardCountSketchBlocks(HashedSketchContract):
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return HadamardCountSketch(50, N_FEATURES, seed=5, nnz_per_feature=3)
+
+
+class TestSampling(SketchContract):
+    def make_sketch(self):
+        return PreconditionedSampling(0.3, N_FEATURES, seed=5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [16, 32, 64, 128, 256, 512, 2048])
+def test_transform_is_the_explicit_matrix(n, dtype):
+    row = np.random.default_rng(n).integers(-9, 10, n).astype(dtype)
+    wanted = hadamard(n) @ row
+    kernels.transform(row)
+    np.testing.assert_array_equal(row, wanted)
+    if n <= 64:
+        np.testing.assert_array_equal(naive.hadamard_matrix(n), hadamard(n))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [16, 64, 512, 1 << 13])
+def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
+    row = np.random.default_rng(n).normal(size=n).astype(dtype)
+    plain = row.copy()
+    kernels.transform(row)
+    kernels.transform.py_func(plain)
+    np.testing.assert_array_equal(row, plain)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1 << p for p in range(12, 18)])
+def test_transform_of_rows_past_the_cache(n, dtype):
+    # the transform of a unit vector is a column of signs, and the transform is its own inverse times n
+    row = np.zeros(n, dtype)
+    row[n // 3] = 1
+    kernels.transform(row)
+    places = np.arange(0, n, 97)
+    wanted = [(-1.0) ** (int(c) & (n // 3)).bit_count() for c in places]
+    np.testing.assert_array_equal(row[places], wanted)
+    row[:] = np.random.default_rng(n).integers(-9, 10, n)
+    twice = row.copy()
+    kernels.transform(twice)
+    kernels.transform(twice)
+    np.testing.assert_array_equal(twice, n * row)
+
+
+@pytest.mark.parametrize(("n_features", "n_padded"), [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
+def test_padded_width(n_features, n_padded):
+    assert Rotation(n_features, 0).n_padded == n_padded
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("seed", [0, 123])
+def test_is_the_explicit_matrix(seed, sparse):
+    X = whole_numbers(0.4)
+    rows = sp.csr_array(X) if sparse else X
+    rotation = naive.rotation_matrix(seed, N_FEATURES, PADDED)
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(N_FEATURES), atol=1e-12)
+
+    sketch = SubsampledHadamard(20, N_FEATURES, seed)
+    order = [naive.splitmix64(naive.stream_seed(seed, 1), c) for c in range(PADDED)]
+    picked = sorted(sorted(range(PADDED), key=order.__getitem__)[:20])
+    np.testing.assert_allclose(
+        sketch.apply(rows), X @ rotation[:, picked] * np.sqrt(PADDED / 20), rtol=1e-12, atol=1e-12
+    )
+
+    for s in (1, 3):
+        sketch = HadamardCountSketch(20, N_FEATURES, seed, s)
+        wanted = X @ rotation @ naive.block_matrix(naive.stream_seed(seed, 1), PADDED, 20, s)
+        np.testing.assert_allclose(sketch.apply(rows), wanted, rtol=1e-12, atol=1e-12)
+
+
+def kept_of(rotated, seed, n_kept):
+    """Floyd's sample for one rotated row (p,), not normalized."""
+    word = naive.stream_seed(seed, 1)
+    for value in rotated[:16]:
+        bits = int(np.array(value + 0.0).view(np.uint64 if rotated.itemsize == 8 else np.uint32))
+        word = naive.splitmix64(word, bits)
+    kept = set()
+    for last in range(len(rotated) - n_kept, len(rotated)):
+        drawn = ((naive.splitmix64(word, last) >> 32) * (last + 1)) >> 32
+        kept.add(last if drawn in kept else drawn)
+    return sorted(kept)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gamma", [0.001, 0.25, 0.8, 1])
+def test_sampling_is_the_naive_one(gamma, dtype):
+    X, seed = whole_numbers(0.4).astype(dtype), 9
+    sketch = PreconditionedSampling(gamma, N_FEATURES, seed)
+    rotated = (X @ naive.rotation_matrix(seed, N_FEATURES, PADDED) * np.sqrt(PADDED)).round().astype(dtype)
+    Y = sketch.apply(X)
+    assert (Y.dtype, Y.indices.dtype, Y.shape) == (np.float32, np.int32, (len(X), PADDED))
+    q = sketch.n_kept
+    assert q == max(1, round(gamma * PADDED))
+    for i, row in enumerate(rotated):
+        kept = kept_of(row, seed, q)
+        assert Y.indices[Y.indptr[i] : Y.indptr[i + 1]].tolist() == kept
+        np.testing.assert_allclose(Y.data[Y.indptr[i] : Y.indptr[i + 1]], row[kept] * 8 / q, rtol=1e-6)
+
+
+def test_sampling_is_blind_to_how_rows_are_stored():
+    X = whole_numbers(0.4)
+    sketch = PreconditionedSampling(0.3, N_FEATURES, 1)
+    wanted = naive.dense(sketch.apply(X))
+    np.testing.assert_array_equal(naive.dense(sketch.apply(sp.csr_array(X))), wanted)
+    wide = sp.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    np.testing.assert_array_equal(naive.dense(sketch.apply(wide)), wanted)
+    np.testing.assert_array_equal(naive.dense(sketch.apply(-0.0 * X)), 0)
+    np.testing.assert_array_equal(naive.dense(sketch.apply(X[[3, 3, 3]])), wanted[[3, 3, 3]])
+
+
+def test_rows_keep_different_entries_each_as_often():
+    X = np.random.default_rng(0).normal(size=(4000, N_FEATURES))
+    Y = PreconditionedSampling(0.25, N_FEATURES, 1).apply(X)
+    counts = np.bincount(Y.indices, minlength=PADDED)
+    # without replacement: 16 of 64 for each row
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(4000 * 0.25 * 0.75)
+    together = Y[:, [3]].astype(bool).astype(int).multiply(Y[:, [40]].astype(bool).astype(int)).sum()
+    wanted = 4000 * 16 * 15 / (64 * 63)
+    assert abs(together - wanted) < 4 * np.sqrt(wanted)
+
+
+def test_golden_values():
+    X = np.arange(1, 16)[None].astype(np.float64)
+    assert (2 * SubsampledHadamard(4, 15, 7).apply(X)).tolist() == [[22, 10, -30, -50]]
+    assert (4 * HadamardCountSketch(4, 15, 7).apply(X)).tolist() == [[80, -110, -50, 24]]
+    Y = PreconditionedSampling(0.25, 15, 7).apply(X)
+    assert (Y.indices.tolist(), Y.data.tolist()) == ([1, 5, 7, 15], [-6, 42, -18, 62])
+
+
+def test_all_components_are_a_rotation():
+    X = np.random.default_rng(0).normal(size=(30, N_FEATURES))
+    for Y in (SubsampledHadamard(64, N_FEATURES, 3).apply(X), PreconditionedSampling(1, N_FEATURES, 3).apply(X)):
+        np.testing.assert_allclose(naive.d2_matrix(Y, Y), naive.d2_matrix(X, X), rtol=1e-5, atol=1e-5)
+
+
+def rows_and_products():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=N_FEATURES)
+    y = 0.5 * x + rng.normal(size=N_FEATURES)
+    shared = (x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x**2 @ y**2)
+    return x, y, shared
+
+
+def check_moments(got, mean, variance):
+    assert abs(got.mean() - mean) < 4 * np.sqrt(variance / len(got))
+    assert 0.85 < got.var() / variance < 1.15
+
+
+@pytest.mark.parametrize("n_components", [4, 16, 48])
+def test_subsampled_inner_products_have_the_known_moments(n_components):
+    x, y, shared = rows_and_products()
+    sketched = [SubsampledHadamard(n_components, N_FEATURES, seed).apply(np.stack([x, y])) for seed in range(N_SEEDS)]
+    variance = shared / n_components * (PADDED - n_components) / (PADDED - 1)
+    check_moments(np.array([first @ second for first, second in sketched]), x @ y, variance)
+
+
+@pytest.mark.parametrize(("n_components", "n_blocks"), [(8, 1), (32, 4)])
+def test_hashed_inner_products_have_the_known_moments(n_components, n_blocks):
+    x, y, shared = rows_and_products()
+    both = np.stack([x, y])
+    sketched = [HadamardCountSketch(n_components, N_FEATURES, seed, n_blocks).apply(both) for seed in range(N_SEEDS)]
+    q = (shared + (x @ y) ** 2) / PADDED
+    variance = ((x @ x) * (y @ y) + (x @ y) ** 2 - 2 * q) / n_components
+    check_moments(np.array([first @ second for first, second in sketched]), x @ y, variance)
+
+
+def test_sampled_products_with_a_center_have_the_known_moments():
+    x, center, shared = rows_and_products()
+    got = []
+    for seed in range(N_SEEDS):
+        rotated = PreconditionedSampling(1, N_FEATURES, seed).apply(center[None])
+        got.append((PreconditionedSampling(0.25, N_FEATURES, seed).apply(x[None]) @ rotated.T).toarray()[0, 0])
+    check_moments(np.array(got), x @ center, shared / 16 * (PADDED - 16) / (PADDED - 1))
+
+
+def test_means_of_sampled_rows_are_the_rotated_means():
+    rng = np.random.default_rng(0)
+    center = rng.normal(size=N_FEATURES) * 3
+    X = center + rng.normal(size=(20_000, N_FEATURES))
+    rotated = PreconditionedSampling(1, N_FEATURES, 3).apply(X.mean(axis=0)[None]).toarray()[0]
+    mean = PreconditionedSampling(0.25, N_FEATURES, 3).apply(X).sum(axis=0) / len(X)
+    # an entry v is 4 v with probability 1/4: variance 3 v^2
+    assert np.abs((mean - rotated) / np.sqrt(3 * (rotated**2 + 1) / len(X))).max() < 4.5
+
+
+def test_heavy_features_do_not_meet_after_a_rotation():
+    # two features carry the norm: CountSketch of m = 64 spoils one seed in 64 by 100 %, and no rotated sketch so much
+    x = np.zeros((1, 1000))
+    x[0, [3, 400]] = 1.0
+    plain, rotated = (
+        np.array([(make(seed).apply(x) ** 2).sum() / 2 for seed in range(N_SEEDS)])
+        for make in (lambda seed: CountSketch(64, seed), lambda seed: HadamardCountSketch(64, 1000, seed))
+    )
+    assert abs((np.abs(plain - 1) > 0.99).mean() - 1 / 64) < 4 * np.sqrt(1 / 64 / N_SEEDS)
+    assert np.abs(rotated - 1).max() < 0.99
+    assert 0.7 < rotated.var() / (2 / 64) < 1.15
+
+
+@pytest.mark.parametrize("make", SKETCHES)
+def test_narrower_rows_lack_their_last_features(make):
+    X = whole_numbers(0.4)
+    sketch = make(N_FEATURES)
+    wanted = naive.dense(sketch.apply(np.hstack([X[:, :25], np.zeros((len(X), 15))])))
+    for rows in (X[:, :25], sp.csr_array(X[:, :25])):
+        np.testing.assert_array_equal(naive.dense(sketch.apply(rows)), wanted)
+
+
+@pytest.mark.parametrize("make", SKETCHES)
+def test_refuses_wider_rows(make):
+    for rows in (np.zeros((2, 41)), sp.csr_array((2, 41))):
+        with pytest.raises(InvalidInputError, match=r"41 features; needed: at most 40"):
+            make(40).apply(rows)
+
+
+@pytest.mark.parametrize("make", SKETCHES)
+def test_refuses_features_and_seeds_out_of_range(make):
+    for n_features in (0, 2**30 + 1):
+        with pytest.raises(InvalidParameterError, match=f"n_features={n_features}"):
+            make(n_features)
+    with pytest.raises(InvalidParameterError, match="seed=-1"):
+        make(40, -1)
+
+
+def test_refuses_components_and_shares_out_of_range():
+    for n_components in (0, 65):
+        with pytest.raises(InvalidParameterError, match=f"n_components={n_components}; needed: 1 to 64"):
+            SubsampledHadamard(n_components, 40, 0)
+    with pytest.raises(InvalidParameterError, match="n_components=0"):
+        HadamardCountSketch(0, 40, 0)
+    with pytest.raises(InvalidParameterError, match="nnz_per_feature=9"):
+        HadamardCountSketch(64, 40, 0, 9)
+    for gamma in (0, -0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidParameterError, match=f"gamma={gamma}"):
+            PreconditionedSampling(gamma, 40, 0)

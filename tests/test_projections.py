@@ -1,0 +1,240 @@
+"""Projections with independent entries: contract, explicit matrices, golden values, scikit-learn's distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy import stats
+from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+
+from streamkm.errors import InvalidParameterError
+from streamkm.kernels import entries, signs
+from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
+from streamkm.sketches.projections import BATCH_ROWS
+from tests import naive
+from tests.sketch_contract import N_FEATURES, UnboundedSketchContract, whole_numbers
+
+N_SEEDS = 3000
+SKETCHES = [SignProjection, GaussianProjection, SparseProjection]
+FEATURES = [0, 1, 2, 63, 64, 1000, 2**31, 2**32 + 1, 2**63 - 2]
+
+
+class TestSigns(UnboundedSketchContract):
+    def make_sketch(self):
+        return SignProjection(16, seed=5)
+
+
+class TestSignsOfManyComponents(UnboundedSketchContract):
+    """Several words, the last not full; 1 / sqrt(150) is rounded."""
+
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return SignProjection(150, seed=2**64 - 1)
+
+
+class TestGaussian(UnboundedSketchContract):
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return GaussianProjection(16, seed=5)
+
+
+class TestOddGaussian(UnboundedSketchContract):
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return GaussianProjection(7, seed=2**64 - 1)
+
+
+class TestSparse(UnboundedSketchContract):
+    tolerance = 1e-6
+
+    def make_sketch(self):
+        return SparseProjection(16, seed=5)
+
+
+class TestVerySparse(UnboundedSketchContract):
+    """1 / (0.0625 * 64) is a power of four."""
+
+    def make_sketch(self):
+        return SparseProjection(64, seed=5, density=1 / 16)
+
+
+def matrix_of(sketch, features):
+    """Naive entries of a sketch."""
+    if isinstance(sketch, SignProjection):
+        return naive.sign_matrix(sketch.seed, features, sketch.n_components) / np.sqrt(sketch.n_components)
+    if isinstance(sketch, GaussianProjection):
+        return naive.normal_matrix(sketch.seed, features, sketch.n_components) / np.sqrt(sketch.n_components)
+    entries = naive.sparse_matrix(sketch.seed, features, sketch.n_components, sketch.density)
+    return entries / np.sqrt(sketch.density * sketch.n_components)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_components", [1, 6, 65, 130])
+@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+def test_is_the_explicit_matrix(make, n_components, sparse):
+    X, sketch = whole_numbers(0.4), make(n_components, 123)
+    wanted = X @ matrix_of(sketch, range(N_FEATURES))
+    # entries of the Gaussian are float32; where log is near zero they are good to 2e-5
+    atol = 2e-3 if isinstance(sketch, GaussianProjection) else 1e-9
+    np.testing.assert_allclose(sketch.apply(sp.csr_array(X) if sparse else X), wanted, rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+def test_features_of_any_number(make):
+    sketch = make(70, 9)
+    n = len(FEATURES)
+    X = sp.csr_array((np.ones(n), np.array(FEATURES), np.arange(n + 1)), shape=(n, 2**63 - 1))
+    np.testing.assert_allclose(sketch.apply(X), matrix_of(sketch, FEATURES), atol=5e-5)
+    together = sp.csr_array((np.ones(n), np.array(FEATURES), np.array([0, 0, n])), shape=(2, 2**63 - 1))
+    wanted = np.vstack([np.zeros(70), sketch.apply(X).sum(axis=0)])
+    np.testing.assert_allclose(sketch.apply(together), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", SKETCHES)
+@pytest.mark.parametrize("n_features", [1, 63, 64, 65, 9000])
+def test_blocks_of_features_and_rows(make, n_features):
+    # more rows than a batch and more features than a block of 64, of 2^18 entries
+    rng = np.random.default_rng(0)
+    X = rng.integers(-9, 10, (BATCH_ROWS + 3 if n_features < 100 else 19, n_features)).astype(np.float64)
+    sketch = make(40, 3)
+    got = sketch.apply(X)
+    np.testing.assert_allclose(got, sketch.apply(sp.csr_array(X)), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(got, X @ sketch.apply(sp.eye_array(n_features, format="csr")), rtol=1e-9, atol=1e-9)
+
+
+def test_many_blocks_of_packed_signs(monkeypatch):
+    X = np.random.default_rng(0).integers(-9, 10, (50, 300)).astype(np.float32)
+    sketch = SignProjection(64, 3)
+    wanted = sketch.apply(X)
+    monkeypatch.setattr("streamkm.sketches.signs.PACKED_WORDS", 64)
+    monkeypatch.setattr("streamkm.sketches.signs.BATCH_ENTRIES", 2048)
+    np.testing.assert_array_equal(sketch.apply(X), wanted)
+    np.testing.assert_array_equal(sketch.apply(X[:17]), wanted[:17])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_vectors_do_what_the_plain_functions_say(dtype):
+    X = np.random.default_rng(0).normal(size=(19, 130)).astype(dtype)
+    packed = np.empty((3, 64), np.uint64)
+    signs.pack_signs(np.uint64(3), 0, packed)
+    sums = []
+    for project_dense in (signs.project_dense, signs.project_dense.py_func):
+        sums.append(np.zeros((19, 5), dtype))
+        project_dense(X, packed, sums[-1])
+    np.testing.assert_allclose(*sums, rtol=0, atol=200 * np.finfo(dtype).eps)  # look-ups are added in another order
+
+
+def test_golden_values():
+    X = np.arange(1, 16)[None].astype(np.float64)
+    assert (8 * SignProjection(64, 7).apply(X))[0, :6].tolist() == [32, -24, -8, -18, 56, 58]
+    sparse = SparseProjection(6, 7, 0.5).apply(X) * np.sqrt(3)
+    np.testing.assert_allclose(sparse, [[5, 1, -37, 0, -25, -29]], rtol=1e-12)
+    bits = [
+        [-1093747900, 1012389828, 1041167731, 1055047441],
+        [1053605579, 1054329372, 1052186271, 1039917283],
+        [-1101892845, -1092149754, -1113925110, 1039559536],
+    ]
+    assert GaussianProjection(4, 7).apply(np.eye(3, dtype=np.float32)).view(np.int32).tolist() == bits
+
+
+def test_normals_at_the_ends():
+    # the shortest and the longest pair of five million
+    out = np.empty((20_000, 500), np.float32)
+    entries.fill_normals(np.uint64(1), np.arange(20_000), out)
+    assert np.isfinite(out).all()
+    lengths = np.hypot(out[:, ::2], out[:, 1::2]).astype(np.float64)
+    for place in (lengths.argmax(), lengths.argmin()):
+        feature, pair = divmod(int(place), 250)
+        wanted = naive.normal_matrix(1, [feature], 500)[0, 2 * pair : 2 * pair + 2]
+        # u next to 1 is rounded by 2^-25, so that the least lengths are off by sqrt(2 * 2^-25) = 2.4e-4 at most
+        np.testing.assert_allclose(out[feature, 2 * pair : 2 * pair + 2], wanted, atol=2.5e-4)
+    assert 5 < lengths.max() < 6.77
+    assert lengths.min() < 2e-3
+
+
+def test_entries_are_normal_and_unrelated():
+    out = np.empty((400, 500), np.float32)
+    entries.fill_normals(np.uint64(3), np.arange(400), out)
+    values = out.astype(np.float64)
+    n = values.size
+    assert stats.kstest(values.ravel(), "norm").pvalue > 1e-3
+    # mean, variance, skewness and kurtosis, each with its standard deviation
+    moments = [(values**power).mean() for power in (1, 2, 3, 4)]
+    for got, wanted, variance in zip(moments, (0, 1, 0, 3), (1, 2, 15, 96), strict=True):
+        assert abs(got - wanted) < 4 * np.sqrt(variance / n)
+    for first, second in (
+        (values[:, ::2], values[:, 1::2]),
+        (values[1:], values[:-1]),
+        (values[:, 2:], values[:, :-2]),
+    ):
+        assert abs((first * second).sum()) < 4 * np.sqrt(first.size)
+        assert abs((first**2 * second**2).mean() - 1) < 4 * np.sqrt(8 / first.size)
+
+
+def test_entries_are_distributed_as_scikit_learns():
+    n_features, m = 400, 300
+    eye = sp.eye_array(n_features, format="csr")
+    ours = GaussianProjection(m, 1).apply(eye).ravel()
+    theirs = GaussianRandomProjection(m, random_state=0).fit(eye).components_.ravel()
+    assert stats.ks_2samp(ours, theirs).pvalue > 1e-3
+    for density in (1 / 3, 1 / 20):
+        sketch = SparseProjection(m, 1, density)
+        ours = sketch.apply(eye).ravel()
+        theirs = SparseRandomProjection(m, density=density, random_state=0).fit(eye).components_.toarray().ravel()
+        values, theirs_counts = np.unique(theirs, return_counts=True)
+        np.testing.assert_allclose(np.unique(ours), values, rtol=1e-6)
+        counts = np.unique(ours, return_counts=True)[1]
+        assert stats.chi2_contingency([counts, theirs_counts]).pvalue > 1e-3
+        assert stats.chisquare(counts, len(ours) * np.array([density / 2, 1 - density, density / 2])).pvalue > 1e-3
+
+
+def test_signs_are_fair_and_unrelated():
+    packed = np.empty((4, 128), np.uint64)
+    signs.pack_signs(np.uint64(5), 0, packed)
+    bits = np.unpackbits(packed.view(np.uint8), bitorder="little").reshape(4, 128, 64)
+    S = 2.0 * bits.transpose(0, 2, 1).reshape(256, 128) - 1
+    np.testing.assert_array_equal(S, naive.sign_matrix(5, range(256), 128))
+    for gram in (S @ S.T, S.T @ S):
+        size = len(gram)
+        apart = gram[np.triu_indices(size, 1)] / np.sqrt(gram[0, 0])
+        assert np.abs(apart).max() < 5
+        assert 0.95 < apart.var() < 1.05
+    assert abs(S.sum()) < 4 * np.sqrt(S.size)
+
+
+def variance_of(sketch, x, y):
+    """Variance of <Sx, Sy> over seeds, by the fourth moment of the entries."""
+    fourth = {SignProjection: 1, GaussianProjection: 3}.get(type(sketch)) or 1 / sketch.density
+    return ((x @ x) * (y @ y) + (x @ y) ** 2 + (fourth - 3) * (x**2 @ y**2)) / sketch.n_components
+
+
+@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+def test_inner_products_are_unbiased_with_the_known_variance(make):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=60)
+    y = 0.5 * x + rng.normal(size=60)
+    sketched = [make(8, seed).apply(np.stack([x, y])) for seed in range(N_SEEDS)]
+    got = np.array([first @ second for first, second in sketched])
+    variance = variance_of(make(8, 0), x, y)
+    assert abs(got.mean() - x @ y) < 4 * np.sqrt(variance / N_SEEDS)
+    assert 0.85 < got.var() / variance < 1.15
+
+
+@pytest.mark.parametrize("make", SKETCHES)
+def test_refuses_parameters_out_of_range(make):
+    with pytest.raises(InvalidParameterError, match="n_components=0"):
+        make(0, 0)
+    with pytest.raises(InvalidParameterError, match=r"n_components=16777217; needed: 1 to 16,777,216"):
+        make(2**24 + 1, 0)
+    with pytest.raises(InvalidParameterError, match="seed=-1"):
+        make(4, -1)
+
+
+@pytest.mark.parametrize("density", [0, -0.5, 1.5, 2.0**-32])
+def test_refuses_densities_out_of_range(density):
+    with pytest.raises(InvalidParameterError, match=f"density={density}"):
+        SparseProjection(4, 0, density)
