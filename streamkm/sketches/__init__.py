@@ -11,8 +11,12 @@ from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.pca import PCASketch
+from streamkm.sketches.selection import FeatureSelection, LeverageSampling
+from streamkm.sketches.svd import TruncatedSVDSketch
 
-SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch)}
+SKETCHES: dict[str, type[Any]] = {
+    sketch.kind: sketch for sketch in (CountSketch, FeatureSelection, IdentitySketch, PCASketch, TruncatedSVDSketch)
+}
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:
@@ -35,4 +39,15 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
-__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "SketchFit", "sketch_from_dict"]
+__all__ = [
+    "SKETCHES",
+    "CountSketch",
+    "FeatureSelection",
+    "IdentitySketch",
+    "LeverageSampling",
+    "PCASketch",
+    "Sketch",
+    "SketchFit",
+    "TruncatedSVDSketch",
+    "sketch_from_dict",
+]
