@@ -1,7 +1,8 @@
 """Projection on the principal directions of a row sample: the sketch for wide dense rows.
 
 Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
-scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all rows.
+scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all
+rows.
 """
 
 from __future__ import annotations
