@@ -23,6 +23,7 @@ from streamkm.progress import Stage
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
+from streamkm.sources import open_source
 from streamkm.walk import Walk
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
@@ -308,6 +309,25 @@ def test_rounds_of_passes(small_topics, power_steps, sparse):
     wanted = TruncatedSVD(6, n_iter=10, random_state=0).fit(X).explained_variance_ratio_.sum()
     Y = sketches[0].apply(X)
     assert np.var(Y, axis=0).sum() / wanted > 0.9 * np.var(naive.dense(X), axis=0).sum()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_processes_give_the_same_bits(small_topics, client, way):
+    X = small_topics.X[:400, :500]
+    walk = Walk(open_source(X), 20_000, "euclidean", "raise")
+    rows = np.array([chunk.stop - chunk.start for chunk in walk.source.chunks(20_000)])
+    assert len(rows) > 3
+    weights = np.random.default_rng(0).random(400)
+    sketches = []
+    for where in (2, client):
+        sketch = first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace)
+        with open_executor(where) as executor:
+            while not isinstance(sketch, TruncatedSVDSketch):
+                sketch = fit_pass(executor, walk, sketch, weights, rows, Stage("fit"))
+        sketches.append(sketch)
+    np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
+    whole = fit_rows(first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace), X, weights)
+    np.testing.assert_allclose(sketches[0].directions, whole.directions, atol=1e-5)
 
 
 # the sketch
