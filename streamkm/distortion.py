@@ -39,7 +39,7 @@ from streamkm.sketches.subspace import fit_rows
 from streamkm.sources import open_source
 from streamkm.walk import Walk
 
-COMPONENTS = (16, 64, 256, 1024)
+COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
 LAPLACIAN_ROWS = 5_000  # of the sample; the graph takes their square in time
 MAX_ITER, TOL = 100, 1e-4
@@ -138,7 +138,7 @@ def distortion(
         found on the sample: on few rows they look better there than they are. By default CountSketch, SVD and, for
         dense rows, PCA.
     n_components : sequence of int
-        Sizes m to try.
+        Sizes m to try. "svd" takes some 50 * m * d bytes where d is above 2,048.
     sample_rows : int
         s.
     metric : "euclidean" or "cosine"

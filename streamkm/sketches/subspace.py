@@ -305,12 +305,13 @@ def subspace_passes(n_features: int, power_steps: int = POWER_STEPS) -> int:
     return 1 if n_features <= GRAM_FEATURES else 1 + power_steps
 
 
-def subspace_bytes(n_components: int, n_features: int) -> tuple[int, int]:
-    """Bytes of one state of sums, and of what a call needs besides, about."""
+def subspace_bytes(n_components: int, n_features: int) -> tuple[int, int, int]:
+    """Bytes, about, of one state of sums; of what a call that adds to it needs besides; and of the end of a round."""
     if n_features <= GRAM_FEATURES:
-        return 8 * n_features**2, 8 * n_features**2
+        gram = 8 * n_features**2
+        return gram, gram + 8 * BATCH_ENTRIES, 3 * gram
     each = 8 * n_features * range_columns(n_components)
-    return each, 2 * each
+    return each, 2 * each + 8 * BATCH_ENTRIES, 4 * each
 
 
 def fit_rows(fit: SketchFit, X: Matrix, weights: NDArray[np.float64]) -> Sketch:
@@ -345,7 +346,7 @@ def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDA
     ----------
     Tropp, Yurtsever, Udell and Cevher, NIPS 2017, algorithm 3.
     """
-    from scipy.linalg import solve_triangular
+    from scipy.linalg import solve_triangular, svd
 
     norm = float(np.linalg.norm(sums))
     if not np.isfinite(norm):
@@ -359,9 +360,10 @@ def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDA
             factor = np.linalg.cholesky((core + core.T) / 2)
         except np.linalg.LinAlgError:
             shift *= 10
-    root = solve_triangular(factor, shifted.T, lower=True).T
-    vectors, singular, _ = np.linalg.svd(root, full_matrices=False)
-    return vectors, np.maximum(singular**2 - shift, 0.0)
+    # (l, d) in column order, so that both work in place
+    root = solve_triangular(factor, shifted.T, lower=True, overwrite_b=True)
+    _, singular, vectors = svd(root, full_matrices=False, overwrite_a=True)
+    return vectors.T, np.maximum(singular**2 - shift, 0.0)
 
 
 def _subspace(
