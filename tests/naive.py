@@ -186,3 +186,32 @@ def split(
             return 0.0, halves
         halves = sums / counts[:, None]
     return within(X, np.zeros(len(X), int), weights) - inertia(X, halves, labels, weights), halves
+
+
+def gaussians(seed: int, feature: int, n_columns: int) -> NDArray[np.float64]:
+    """Standard normal numbers of a feature, by Box and Muller's transform of two hashes for a pair of columns."""
+    stream, numbers = splitmix64(seed, feature), []
+    for pair in range(0, n_columns, 2):
+        first = ((splitmix64(stream, pair) >> 11) + 1) / 2**53
+        second = (splitmix64(stream, pair + 1) >> 11) / 2**53
+        radius = math.sqrt(-2 * math.log(first))
+        numbers += [radius * math.cos(2 * math.pi * second), radius * math.sin(2 * math.pi * second)]
+    return np.array(numbers)
+
+
+def gram(X: Any, weights: ArrayLike | None = None) -> NDArray[np.float64]:
+    """``sum_i w_i x_i x_i.T``, row by row."""
+    X = dense(X)
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    out = np.zeros((X.shape[1], X.shape[1]))
+    for x, weight in zip(X, weights, strict=True):
+        out += weight * np.outer(x, x)
+    return out
+
+
+def partitions(n_rows: int, n_clusters: int) -> list[NDArray[np.int64]]:
+    """Labels of every way to put rows into exactly so many clusters: each cluster's number is its first row's rank."""
+    found: list[list[int]] = [[]]
+    for _ in range(n_rows):
+        found = [[*labels, label] for labels in found for label in range(min(max(labels, default=-1) + 2, n_clusters))]
+    return [np.array(labels) for labels in found if max(labels) == n_clusters - 1]

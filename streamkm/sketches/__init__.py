@@ -14,12 +14,15 @@ from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.pca import PCASketch
 from streamkm.sketches.projections import GaussianProjection, SparseProjection
 from streamkm.sketches.sampling import PreconditionedSampling
+from streamkm.sketches.selection import FeatureSelection, LeverageSampling
 from streamkm.sketches.signs import SignProjection
+from streamkm.sketches.svd import TruncatedSVDSketch
 
 SKETCHES: dict[str, type[Any]] = {
     sketch.kind: sketch
     for sketch in (
         CountSketch,
+        FeatureSelection,
         GaussianProjection,
         HadamardCountSketch,
         IdentitySketch,
@@ -28,6 +31,7 @@ SKETCHES: dict[str, type[Any]] = {
         SignProjection,
         SparseProjection,
         SubsampledHadamard,
+        TruncatedSVDSketch,
     )
 }
 
@@ -55,9 +59,11 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
 __all__ = [
     "SKETCHES",
     "CountSketch",
+    "FeatureSelection",
     "GaussianProjection",
     "HadamardCountSketch",
     "IdentitySketch",
+    "LeverageSampling",
     "PCASketch",
     "PreconditionedSampling",
     "SignProjection",
@@ -65,5 +71,6 @@ __all__ = [
     "SketchFit",
     "SparseProjection",
     "SubsampledHadamard",
+    "TruncatedSVDSketch",
     "sketch_from_dict",
 ]

@@ -1,7 +1,8 @@
 """Projection on the principal directions of a row sample: the sketch for wide dense rows.
 
 Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
-scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own.
+scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all
+rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 
 from streamkm.errors import InvalidParameterError
 from streamkm.matrices import Matrix, working_dtype
+from streamkm.sketches.base import SketchFit
+from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
+from streamkm.sketches.subspace import Subspace, subspace_fit
 
 POWER_STEPS = 2
 BATCH_ROWS = 1024
@@ -69,6 +73,32 @@ class PCASketch:
         centered = (X - mean).astype(working_dtype(X.dtype))
         _, _, rows = randomized_svd(centered, n_components, n_iter=POWER_STEPS, random_state=random_state)
         return cls(mean, np.ascontiguousarray(rows.T.astype(centered.dtype, copy=False)))
+
+    @classmethod
+    def first_round(
+        cls, n_components: int, *, near_mean: NDArray[np.float64], seed: int, power_steps: int = POWER_ROUNDS
+    ) -> SketchFit:
+        """Begin to find the principal directions of all rows, as `subspace.subspace_fit` does.
+
+        Parameters
+        ----------
+        near_mean : float64 (d,)
+            The mean of some rows; the directions are around the exact mean of all.
+        """
+        return subspace_fit(
+            n_components,
+            cls.of_subspace,
+            n_features=len(near_mean),
+            seed=seed,
+            power_steps=power_steps,
+            shift=near_mean,
+        )
+
+    @classmethod
+    def of_subspace(cls, subspace: Subspace) -> PCASketch:
+        """Project on this subspace, around its mean."""
+        mean = np.zeros(len(subspace.vectors)) if subspace.mean is None else subspace.mean
+        return cls(mean, subspace.vectors.astype(subspace.dtype))
 
     @property
     def n_components(self) -> int:

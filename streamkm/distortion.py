@@ -1,0 +1,354 @@
+"""How well sketches keep the objective, on a row sample: what to look at before a long run.
+
+One pass samples the rows; every sketch of a grid is then measured on them. May import passes and below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+
+from streamkm.budget import chunk_size, decoded_row_bytes
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.lloyd import Blocks, Totals, lloyd, merged
+from streamkm.cluster.sample import Sample, SampleRule
+from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows, start_centers
+from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.matrices import Matrix, matrix_bytes
+from streamkm.model import Metric
+from streamkm.passes import sketch_pass
+from streamkm.progress import Progress
+from streamkm.sketches import (
+    SKETCHES,
+    FeatureSelection,
+    IdentitySketch,
+    LeverageSampling,
+    PCASketch,
+    Sketch,
+    TruncatedSVDSketch,
+)
+from streamkm.sketches.subspace import fit_rows
+from streamkm.sources import open_source
+from streamkm.walk import Walk
+
+COMPONENTS = (16, 64, 256)
+SAMPLE_ROWS = 10_000
+LAPLACIAN_ROWS = 5_000  # of the sample; the graph takes their square in time
+MAX_ITER, TOL = 100, 1e-4
+FITTED = ("svd", "pca", "leverage", "laplacian")
+
+
+@dataclass(frozen=True, slots=True)
+class SketchDistortion:
+    """What one sketch does to the objective of sampled rows.
+
+    J(P) is the sum of squared distances to the means of the parts of a partition P, among the original features, and
+    J'(P) in the sketch. P is the given partition; Q the one where Lloyd's algorithm in the sketch ends, started from
+    P's means. c is what every partition loses alike by an orthogonal projection ("svd", "pca"), else 0.
+
+    Attributes
+    ----------
+    sketch : str
+    n_components : int
+        m; fewer than asked for where the rows have no more.
+    eps : float
+        The larger of |J'(P) + c - J(P)| / J(P) and the same for Q: the eps of Liu et al.'s definition 2, as far as
+        these two partitions tell. For other partitions it may be larger.
+    ratio : float
+        (J'(P) + c) / J(P).
+    loss : float
+        J(Q) / J(P): what clustering in the sketch costs among the original features. Near 1, below it where
+        P was no local optimum.
+    drss : float
+        |J'(P) - J(P)| / s, the distortion of the residual sum of squares for each of the s sampled rows, in the
+        data's units squared, without c.
+    fit_seconds, seconds : float
+        Finding the sketch on the sample, and sketching the sample.
+    """
+
+    sketch: str
+    n_components: int
+    eps: float
+    ratio: float
+    loss: float
+    drss: float
+    fit_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distortion:
+    """Sketches side by side.
+
+    Attributes
+    ----------
+    n_rows : int
+        Sampled rows that were measured, s.
+    n_features : int
+    n_clusters : int
+        Parts of the given partition that hold sampled rows.
+    objective : float
+        J(P) of the sampled rows.
+    rows : tuple of SketchDistortion
+        In the order asked for.
+    """
+
+    n_rows: int
+    n_features: int
+    n_clusters: int
+    objective: float
+    rows: tuple[SketchDistortion, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+def distortion(
+    X: Any,
+    clusters: int | ArrayLike = 8,
+    *,
+    sketches: Sequence[str] | None = None,
+    n_components: Sequence[int] = COMPONENTS,
+    sample_rows: int = SAMPLE_ROWS,
+    metric: Metric = "euclidean",
+    executor: Any = "auto",
+    random_state: Any = None,
+) -> Distortion:
+    """Measure how sketches keep the objective of given clusters.
+
+    One pass over the data; then O(s * m * k) a sketch on s sampled rows.
+
+    Parameters
+    ----------
+    X : whatever `open_source` accepts
+    clusters : int, int array (n,), or float array (k, d)
+        How many to find on the sample; or labels of all rows, -1 for rows to leave out; or centers, of which each row
+        takes the nearest.
+    sketches : sequence of str, optional
+        Kinds of `SKETCHES` that are made of a size and a seed, and "svd", "pca", "leverage", "laplacian", which are
+        found on the sample: on few rows they look better there than they are. By default CountSketch, SVD and, for
+        dense rows, PCA.
+    n_components : sequence of int
+        Sizes m to try. "svd" takes some 50 * m * d bytes where d is above 2,048.
+    sample_rows : int
+        s.
+    metric : "euclidean" or "cosine"
+    executor : "auto", int, or dask.distributed.Client
+    random_state : int, RandomState or None
+
+    Returns
+    -------
+    Distortion
+
+    Raises
+    ------
+    InvalidInputError, SourceError
+        For data that are wrong or cannot be read, and for labels or centers that do not fit them.
+    InvalidParameterError
+        For sketches or numbers that cannot be.
+
+    References
+    ----------
+    Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017, definition 2; Cohen, Elder, Musco, Musco and
+    Persu, STOC 2015, definition of projection-cost preserving sketches (with the constant c); Senuma, "K-means
+    clustering with feature hashing", ACL 2011 student session, whose analysis bounds how much the objective is
+    distorted by an addend.
+    """
+    for name, value in (("sample_rows", sample_rows), *(("n_components", m) for m in n_components)):
+        if value < 1:
+            raise InvalidParameterError(f"{name}={value}; needed: integers from 1")
+    source = open_source(X)
+    if sketches is None:
+        sketches = ("countsketch", "svd") if source.is_sparse else ("countsketch", "svd", "pca")
+    _check_sketches(sketches, sparse=source.is_sparse)
+    words = check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)
+    seeds = np.random.SeedSequence([int(word) for word in words]).spawn(4)
+    sampling, sketching = (int(seed.generate_state(1, np.uint64)[0]) for seed in seeds[:2])
+    streams = Streams(*(np.random.default_rng(seed) for seed in seeds[2:]))
+    estimated = source.estimated_rows
+    decoded = None if estimated is None else estimated * decoded_row_bytes(source)
+    walk = Walk(source, chunk_size(decoded), metric, "raise")
+    rule = SampleRule.of(sample_rows, sampling, estimated, NO_WEIGHTS)
+    with open_executor(executor) as workers, local_executor(workers) as here:
+        with Progress(show=False).stage("sample") as stage:
+            sketched = sketch_pass(workers, walk, None, rule, NO_WEIGHTS, None, stage)
+        given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), clusters, streams)
+        rows = []
+        for name in sketches:
+            for m in _sizes(name, n_components, given.X.shape):
+                started = time.perf_counter()
+                sketch = _make(name, m, given.X, given.n_clusters, sketching)
+                found = time.perf_counter()
+                block = given.sample.block(here, sketch)
+                seconds = time.perf_counter() - found
+                kept = _kept(here, given, block, sketch)
+                rows.append(SketchDistortion(name, sketch.n_components, *kept, found - started, seconds))
+    return Distortion(len(given.labels), sketched.n_features, given.n_clusters, given.objective, tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Sampled rows that belong to clusters.
+
+    Attributes
+    ----------
+    sample : Sample
+    X : ndarray or csr_array (s, d)
+        Its rows, as floats.
+    labels : int32 (s,)
+        From 0, without gaps.
+    objective : float
+    """
+
+    sample: Sample
+    X: Matrix
+    labels: NDArray[np.int32]
+    objective: float
+
+    @property
+    def n_clusters(self) -> int:
+        return int(self.labels.max()) + 1
+
+
+def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
+    known = [*(kind for kind in SKETCHES if _is_oblivious(kind)), *FITTED]
+    for name in sketches:
+        if name not in known:
+            raise InvalidParameterError(f"sketch {name!r}; needed: one of {', '.join(map(repr, known))}")
+    if sparse and "pca" in sketches:
+        raise InvalidParameterError('sketch "pca" takes dense rows; use "svd" for sparse ones')
+
+
+def _is_oblivious(kind: str) -> bool:
+    """Whether a size, a seed and the number of features make the sketch."""
+    needed = {field.name for field in dataclasses.fields(SKETCHES[kind]) if field.default is dataclasses.MISSING}
+    return kind == IdentitySketch.kind or {"n_components", "seed"} <= needed <= {"n_components", "n_features", "seed"}
+
+
+def _make(name: str, m: int, X: Matrix, n_clusters: int, seed: int) -> Sketch:
+    """The sketch of a name, found on the rows where it depends on them."""
+    d = X.shape[1]
+    if name == "svd":
+        return fit_rows(TruncatedSVDSketch.first_round(m, n_features=d, seed=seed), X, NO_WEIGHTS)
+    if name == "pca":
+        assert isinstance(X, np.ndarray)
+        return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
+    if name == "leverage":
+        sampling = LeverageSampling(m, seed)
+        return fit_rows(sampling.first_round(n_clusters, n_features=d, seed=seed), X, NO_WEIGHTS)
+    if name == "laplacian":
+        return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], m)
+    if name == IdentitySketch.kind:
+        return IdentitySketch(d)
+    given = {"n_components": m, "n_features": d, "seed": seed}
+    fields = {field.name for field in dataclasses.fields(SKETCHES[name])}
+    sketch: Sketch = SKETCHES[name](**{key: value for key, value in given.items() if key in fields})
+    return sketch
+
+
+def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """The sizes to try, none twice: as many as the rows can give."""
+    limits = {"svd": shape[1], "laplacian": shape[1], "pca": min(shape)}
+    sizes = [shape[1]] if name == IdentitySketch.kind else [min(m, limits.get(name, m)) for m in grid]
+    return list(dict.fromkeys(sizes))
+
+
+def _given(here: Executor, sample: Sample, n_rows: int, clusters: int | ArrayLike, streams: Streams) -> _Given:
+    """The sampled rows with the labels that `distortion` was given."""
+    X = sample.original_blocks(1)[0].X
+    given = np.asarray(clusters)
+    if given.ndim == 2 and np.issubdtype(given.dtype, np.number):
+        if given.shape[1] != X.shape[1]:
+            raise InvalidInputError(f"centers have {given.shape[1]} features; the data have {X.shape[1]:,}")
+        labels = CenterTable.build(given.astype(np.float64), X.dtype).nearest(X)[0]
+    elif given.ndim == 1 and np.issubdtype(given.dtype, np.integer):
+        if len(given) != n_rows:
+            raise InvalidInputError(f"{len(given):,} labels; the data have {n_rows:,} rows")
+        labels = given[sample.rows]
+    elif given.ndim == 0 and np.issubdtype(given.dtype, np.integer):
+        labels = _clustered(here, sample, int(given), streams)
+    else:
+        raise InvalidParameterError(
+            f"clusters of {given.dtype} {given.shape}; needed: a number, integer labels (n,) or centers (k, d)"
+        )
+    kept = np.flatnonzero(labels >= 0)
+    if not len(kept):
+        raise InvalidInputError("no sampled row has a label from 0; at least one must")
+    compact: NDArray[np.int32] = np.unique(labels[kept], return_inverse=True)[1].astype(np.int32)
+    if len(kept) < len(labels):
+        X = X[kept]
+        sample = replace(sample, X=sample.X[kept], rows=sample.rows[kept])
+    return _Given(sample, X, compact, _objective(X, compact, int(compact.max()) + 1))
+
+
+def _clustered(here: Executor, sample: Sample, n_clusters: int, streams: Streams) -> NDArray[np.int32]:
+    """Labels of k-means on the sampled rows."""
+    if not 1 <= n_clusters <= len(sample.rows):
+        raise InvalidParameterError(f"clusters={n_clusters}; needed: 1 to {len(sample.rows):,}, the rows sampled")
+    (block,) = sample.original_blocks(1)
+    few = prefix(block, search_rows(n_clusters))
+    centers = start_centers(here, few, n_clusters, init="k-means++", n_init=1, streams=streams)
+    return _iterated(here, block, centers)
+
+
+def _iterated(here: Executor, block: Block, centers: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Labels after Lloyd's algorithm from these centers."""
+    n_pieces = max(1, min(PIECES, matrix_bytes(block.X) // max(1, 8 * centers.size)))
+    blocks = Blocks.of_local(here, cut(block, n_pieces), centers.shape[1])
+    result = lloyd(blocks, centers, max_iter=MAX_ITER, tol=TOL)
+    return blocks.table(result.centers).nearest(block.X)[0]
+
+
+def _kept(here: Executor, given: _Given, block: Block, sketch: Sketch) -> tuple[float, float, float, float]:
+    """(eps, ratio, loss, drss) of one sketch: see `SketchDistortion`."""
+    sketched, before = merged(block.X), given.objective
+    constant = _lost_alike(given.X, sketched, sketch)
+    after = _objective(sketched, given.labels, given.n_clusters)
+    totals = _totals(sketched, given.labels, given.n_clusters)
+    found = _iterated(here, block, totals.means(fallback=totals.sums))
+    before_found, after_found = (_objective(X, found, given.n_clusters) for X in (given.X, sketched))
+    eps = max(
+        _share(abs(after + constant - before), before), _share(abs(after_found + constant - before_found), before_found)
+    )
+    ratio, loss = ((after + constant) / before, before_found / before) if before > 0 else (1.0, 1.0)
+    return eps, ratio, loss, abs(after - before) / len(given.labels)
+
+
+def _share(part: float, whole: float) -> float:
+    """Part of the whole; nothing of nothing is 0."""
+    if whole > 0:
+        return part / whole
+    return 0.0 if part == 0 else float("inf")
+
+
+def _lost_alike(original: Matrix, sketched: Matrix, sketch: Sketch) -> float:
+    """What the objective of every partition loses by an orthogonal projection: the squared lengths that it cuts off."""
+    if not isinstance(sketch, TruncatedSVDSketch | PCASketch):
+        return 0.0
+    centers = np.zeros((1, original.shape[1]))
+    if isinstance(sketch, PCASketch):
+        centers[0] = sketch.mean
+    everyone = np.zeros(original.shape[0], np.int32)
+    there = row_d2(sketched, everyone, np.zeros((1, sketched.shape[1])))
+    return max(0.0, float(row_d2(original, everyone, centers).sum() - there.sum()))
+
+
+def _totals(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> Totals:
+    totals = Totals.zeros(n_clusters, X.shape[1])
+    add_rows(X, NO_WEIGHTS, labels, totals.sums, totals.counts)
+    return totals
+
+
+def _objective(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> float:
+    """Sum of squared distances to the clusters' means."""
+    totals = _totals(X, labels, n_clusters)
+    return float(row_d2(X, labels, totals.means(fallback=totals.sums)).sum())

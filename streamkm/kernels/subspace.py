@@ -1,0 +1,182 @@
+"""Sums that subspaces are found from, and the maps onto them, for CSR rows; and hashed Gaussian numbers.
+
+numba only; arrays in, arrays out; the caller validates. Rows must not repeat an index.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.hashing import mix
+from streamkm.kernels.lanes import add_entries
+
+_S11 = np.uint64(11)
+_ONE = np.uint64(1)
+_UNIT = 2.0**-53  # of 53 random bits
+
+
+@nb.njit(nogil=True, cache=True)
+def fill_gaussians(seed, features, out):
+    """Fill a row of standard normal numbers for each feature: functions of (seed, feature, column) alone.
+
+    Box and Muller's transform of two hashes for each pair of columns.
+
+    Parameters
+    ----------
+    seed : uint64
+    features : int64 (u,)
+    out : float64 (u, l), l even
+        Written.
+    """
+    for i in range(features.shape[0]):
+        stream = mix(seed, np.uint64(features[i]))
+        for c in range(0, out.shape[1], 2):
+            counter = np.uint64(c)
+            first = (np.float64(mix(stream, counter) >> _S11) + 1.0) * _UNIT  # never 0
+            second = np.float64(mix(stream, counter + _ONE) >> _S11) * _UNIT
+            radius = math.sqrt(-2.0 * math.log(first))
+            out[i, c] = radius * math.cos(2.0 * math.pi * second)
+            out[i, c + 1] = radius * math.sin(2.0 * math.pi * second)
+
+
+@nb.njit(nogil=True, cache=True)
+def mark_columns(indices, marks):
+    """Set ``marks[j] = 1`` for every feature that occurs.
+
+    Parameters
+    ----------
+    indices : int32 or int64 (nnz,)
+    marks : int32 (d,)
+        Written.
+    """
+    for t in range(indices.shape[0]):
+        marks[indices[t]] = 1
+
+
+@nb.njit(nogil=True, cache=True)
+def place_columns(indices, places, out):
+    """Translate features to places in a table: ``out = places[indices]``.
+
+    Parameters
+    ----------
+    indices : int32 or int64 (nnz,)
+    places : int32 (d,)
+    out : int32 (nnz,)
+        Written.
+    """
+    for t in range(indices.shape[0]):
+        out[t] = places[indices[t]]
+
+
+@nb.njit(nogil=True, cache=True, fastmath={"contract"})
+def add_range(indptr, indices, data, weights, table, sums):
+    """Add ``X.T @ diag(weights) @ (X @ table)``. O(nnz * p).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float64 (nnz,)
+    weights : float64 (n,) or (0,)
+        Empty: every row weighs 1.
+    table : float64 (u, p)
+        p is a multiple of `lanes.LANES`.
+    sums : float64 (u, p)
+        Added to.
+    """
+    product = np.empty(table.shape[1], np.float64)
+    weighted = weights.shape[0] > 0
+    for i in range(indptr.shape[0] - 1):
+        product[:] = 0.0
+        add_entries(product, table, indices, data, indptr[i], indptr[i + 1])
+        weight = weights[i] if weighted else 1.0
+        for t in range(indptr[i], indptr[i + 1]):
+            row = sums[indices[t]]
+            value = weight * data[t]
+            for c in range(product.shape[0]):
+                row[c] += value * product[c]
+
+
+@nb.njit(nogil=True, cache=True, fastmath={"contract"})
+def add_gram(indptr, indices, data, weights, sums):
+    """Add ``X.T @ diag(weights) @ X`` to the lower triangle. O(sum of nnz(row)^2).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : (nnz,) any real dtype
+    weights : float64 (n,) or (0,)
+    sums : float64 (d, d)
+        Added to, on and below the diagonal.
+    """
+    weighted = weights.shape[0] > 0
+    for i in range(indptr.shape[0] - 1):
+        weight = weights[i] if weighted else 1.0
+        for t in range(indptr[i], indptr[i + 1]):
+            feature = indices[t]
+            row = sums[feature]
+            value = weight * np.float64(data[t])
+            for u in range(indptr[i], t + 1):
+                other = indices[u]
+                if other <= feature:
+                    row[other] += value * np.float64(data[u])
+                else:  # indices need not rise
+                    sums[other, feature] += value * np.float64(data[u])
+
+
+@nb.njit(nogil=True, cache=True)
+def project_csr(indptr, indices, data, table, out):
+    """Write ``X @ table`` for CSR rows. O(nnz * p).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : same dtype as table (nnz,)
+    table : float32 or float64 (d, p)
+        p is a multiple of `lanes.LANES`.
+    out : same dtype (n, p)
+        Written.
+    """
+    for i in range(indptr.shape[0] - 1):
+        total = out[i]
+        total[:] = 0
+        add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
+
+
+@nb.njit(nogil=True, cache=True)
+def select_csr(indptr, indices, data, places, scales, out_indptr, out_indices, out_data):
+    """Keep the entries of chosen features, scaled; give how many there are. O(nnz).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    places : int32 (at most d,)
+        Component of each feature; -1 for those left out, as are features beyond its end.
+    scales : float64 (m,)
+    out_indptr : int64 (n + 1,)
+        Written.
+    out_indices : int32 (nnz,)
+        Written, as far as entries are kept.
+    out_data : same dtype as data (nnz,)
+        Written likewise.
+
+    Returns
+    -------
+    int64
+    """
+    kept = 0
+    out_indptr[0] = 0
+    for i in range(indptr.shape[0] - 1):
+        for t in range(indptr[i], indptr[i + 1]):
+            feature = indices[t]
+            if feature < places.shape[0]:
+                place = places[feature]
+                if place >= 0:
+                    out_indices[kept] = place
+                    out_data[kept] = data[t] * scales[place]
+                    kept += 1
+        out_indptr[i + 1] = kept
+    return kept

@@ -1,0 +1,113 @@
+"""Projection on the leading right singular vectors of all rows, dense or sparse, uncentered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernels import subspace as kernels
+from streamkm.kernels.lanes import LANES
+from streamkm.matrices import Matrix
+from streamkm.sketches.base import SketchFit
+from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
+
+BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TruncatedSVDSketch:
+    """``apply(X) = X @ directions``.
+
+    ``m = ceil(k / eps)`` directions keep the cost of every clustering into k clusters within 1 + eps, up to a constant
+    that is the same for all clusterings (Cohen et al.); so many as O(k / eps^2) keep, with that constant added, the
+    cost for every set of k centers too (Feldman, Schmidt and Sohler). Both suppose the exact singular vectors; those
+    of `subspace.RangeFit` lose a little more than the best directions of the same number.
+
+    Attributes
+    ----------
+    directions : float32 or float64 (d, m)
+        Orthonormal columns.
+
+    References
+    ----------
+    Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank approximation",
+    STOC 2015, section 5; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
+    k-means, PCA and projective clustering", SODA 2013.
+    """
+
+    directions: NDArray[Any]
+    kind: ClassVar[str] = "svd"
+    passes_to_fit: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.directions.ndim != 2 or self.directions.dtype not in (np.float32, np.float64):
+            described = f"{self.directions.dtype} {self.directions.shape}"
+            raise InvalidParameterError(f"directions are {described}; needed: floats (d, m)")
+
+    @classmethod
+    def first_round(cls, n_components: int, *, n_features: int, seed: int, power_steps: int = POWER_STEPS) -> SketchFit:
+        """Begin to find the directions of all rows; the parameters are those of `subspace.subspace_fit`."""
+        return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed, power_steps=power_steps)
+
+    @classmethod
+    def of_subspace(cls, subspace: Subspace) -> TruncatedSVDSketch:
+        """Project on this subspace."""
+        return cls(subspace.vectors.astype(subspace.dtype))
+
+    @property
+    def n_components(self) -> int:
+        """Directions, m."""
+        return int(self.directions.shape[1])
+
+    def apply(self, X: Matrix) -> Matrix:
+        """Project rows.
+
+        O(nnz * m).
+
+        Parameters
+        ----------
+        X : ndarray (n, d) of any real dtype, or csr_array (n, at most d)
+
+        Returns
+        -------
+        ndarray (n, m), in the dtype of the directions
+
+        Raises
+        ------
+        InvalidInputError
+            If the rows have other features than the directions.
+        """
+        d, dense = len(self.directions), isinstance(X, np.ndarray)
+        if X.shape[1] > d or (dense and X.shape[1] < d):
+            raise InvalidInputError(f"rows with {X.shape[1]:,} features; the directions have {d:,}")
+        return self._apply_dense(X) if isinstance(X, np.ndarray) else self._apply_csr(X)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"directions": self.directions}
+
+    def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
+        dtype = self.directions.dtype
+        out = np.empty((X.shape[0], self.n_components), dtype)
+        batch = np.zeros((BATCH_ROWS, X.shape[1]), dtype)  # one shape, so that a row does not depend on its neighbours
+        for start in range(0, X.shape[0], BATCH_ROWS):
+            rows = X[start : start + BATCH_ROWS]
+            batch[: len(rows)] = rows
+            batch[len(rows) :] = 0
+            out[start : start + BATCH_ROWS] = (batch @ self.directions)[: len(rows)]
+        return out
+
+    def _apply_csr(self, X: Any) -> NDArray[Any]:
+        table, m = self.directions, self.n_components
+        if m % LANES or not table.flags.c_contiguous:
+            table = np.zeros((len(table), -(-m // LANES) * LANES), table.dtype)
+            table[:, :m] = self.directions
+        out = np.empty((X.shape[0], table.shape[1]), table.dtype)
+        kernels.project_csr(X.indptr, X.indices, X.data.astype(table.dtype, copy=False), table, out)
+        return np.ascontiguousarray(out[:, :m])

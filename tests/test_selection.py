@@ -1,0 +1,181 @@
+"""Kept features: the contract of sketches, draws by leverage scores, Laplacian scores against loops."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.neighbors import kneighbors_graph
+
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.sketches import FeatureSelection, LeverageSampling, sketch_from_dict
+from streamkm.sketches.laplacian import laplacian_scores
+from streamkm.sketches.subspace import Subspace, fit_rows
+from tests import naive
+from tests.sketch_contract import N_FEATURES, HashedSketchContract, whole_numbers
+
+
+class TestSelection(HashedSketchContract):
+    def make_sketch(self):
+        return FeatureSelection(np.array([0, 3, 7, 8, 39]), np.array([1.0, 2.0, 0.5, 1.0, 4.0]))
+
+    def test_a_small_value(self, sketch):
+        assert len(pickle.dumps(sketch)) < 1000
+        assert sorted(sketch.arrays()) == ["indices", "scales"]
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_is_the_columns(self, sketch, sparse):
+        X = whole_numbers(0.5)
+        got = sketch.apply(sp.csr_array(X) if sparse else X)
+        assert sp.issparse(got) == sparse
+        np.testing.assert_array_equal(naive.dense(got), X[:, sketch.indices] * sketch.scales)
+
+    def test_sparse_rows_may_be_narrower_and_wider(self, sketch):
+        X = whole_numbers(0.5)
+        wide = sp.csr_array(np.hstack([X, X]))
+        np.testing.assert_array_equal(naive.dense(sketch.apply(wide)), naive.dense(sketch.apply(X)))
+        narrow = naive.dense(sketch.apply(sp.csr_array(X[:, :8])))
+        np.testing.assert_array_equal(narrow[:, :3], (X[:, sketch.indices] * sketch.scales)[:, :3])
+        assert not narrow[:, 3:].any()
+
+    def test_dense_rows_must_hold_the_features(self, sketch):
+        with pytest.raises(InvalidInputError, match="39 features; needed: at least 40"):
+            sketch.apply(np.zeros((2, 39)))
+
+
+@pytest.mark.parametrize(
+    ("indices", "scales"),
+    [
+        ([1, 1], [1.0, 1.0]),
+        ([2, 1], [1.0, 1.0]),
+        ([-1, 1], [1.0, 1.0]),
+        ([1, 2**31], [1.0, 1.0]),
+        ([1, 2], [1.0, 0.0]),
+        ([1, 2], [1.0, np.nan]),
+        ([1, 2], [1.0]),
+        ([], []),
+        ([1.0], [1.0]),
+    ],
+)
+def test_what_a_file_holds_is_checked(indices, scales):
+    indices = np.array(indices) if indices and isinstance(indices[0], float) else np.array(indices, np.int64)
+    with pytest.raises(ModelFileError, match="selection"):
+        sketch_from_dict({"kind": "selection"}, {"indices": indices, "scales": np.array(scales)})
+
+
+def test_lowest_scores_are_kept():
+    scores = np.array([3.0, 1.0, np.inf, 1.0, 0.5])
+    assert FeatureSelection.lowest(scores, 2).indices.tolist() == [1, 4]
+    assert FeatureSelection.lowest(scores, 9).indices.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(InvalidParameterError, match="n_components=0"):
+        FeatureSelection.lowest(scores, 0)
+
+
+# leverage scores
+
+
+def of_vectors(d=30, k=4):
+    vectors, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(d, k)) * 1.05 ** -np.arange(d)[:, None])
+    return Subspace(vectors, np.ones(k), None, np.dtype(np.float64))
+
+
+def test_leverage_draws_keep_inner_products_on_average():
+    subspace = of_vectors()
+    x, y = np.random.default_rng(1).normal(size=(2, 30))
+    got = []
+    for seed in range(3000):
+        first, second = LeverageSampling(12, seed)(subspace).apply(np.stack([x, y]))
+        got.append(first @ second)
+    shares = (subspace.vectors**2).sum(axis=1) / 4
+    variance = (((x * y) ** 2 / shares).sum() - (x @ y) ** 2) / 12  # of the mean of 12 draws of x_j y_j / p_j
+    assert abs(np.mean(got) - x @ y) < 4 * np.sqrt(variance / 3000)
+    assert 0.8 < np.var(got) / variance < 1.25
+
+
+def test_draws_of_one_feature_are_kept_as_one():
+    subspace = of_vectors()
+    sketch = LeverageSampling(500, 0)(subspace)
+    assert sketch.n_components <= 30
+    shares = (subspace.vectors**2).sum(axis=1) / 4
+    draws = sketch.scales**2 * 500 * shares[sketch.indices]
+    np.testing.assert_allclose(draws, draws.round(), atol=1e-9)
+    assert draws.round().sum() == 500
+
+
+def test_singular_vectors_stay_nearly_orthonormal():
+    # Boutsidis et al., lemma on sampling: with m = 4 k ln(2 k / delta) / eps^2, those of V' S are within sqrt(1 +- eps)
+    subspace, eps, delta = of_vectors(k=3), 0.5, 0.1
+    m = math.ceil(4 * 3 * math.log(2 * 3 / delta) / eps**2)
+    failed = 0
+    for seed in range(200):
+        sketched = LeverageSampling(m, seed)(subspace).apply(subspace.vectors.T)
+        singular = np.linalg.svd(sketched)[1]
+        failed += not (np.sqrt(1 - eps) <= singular.min() and singular.max() <= np.sqrt(1 + eps))
+    assert failed <= delta * 200
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_that_live_in_few_features(sparse):
+    rng = np.random.default_rng(0)
+    X = 0.01 * rng.normal(size=(400, N_FEATURES))
+    X[:, [4, 11, 30]] += 5 * np.eye(3)[rng.integers(0, 3, 400)]
+    sampling = LeverageSampling(20, seed=1)
+    sketch = fit_rows(
+        sampling.first_round(3, n_features=N_FEATURES, seed=2), sp.csr_array(X) if sparse else X, NO_WEIGHTS
+    )
+    assert sketch.indices.tolist() == [4, 11, 30]
+
+
+def test_leverage_sampling_needs_draws():
+    with pytest.raises(InvalidParameterError, match="n_components=0"):
+        LeverageSampling(0, 0)
+
+
+# Laplacian scores
+
+
+def naive_scores(X, n_neighbors):
+    """The formulas of the paper with matrices: S, D, L = D - S, one feature after the other."""
+    near = kneighbors_graph(X, n_neighbors).toarray() > 0
+    edges = near | near.T
+    d2 = naive.d2_matrix(X, X)
+    S = np.where(edges, np.exp(-d2 / d2[edges].mean()), 0)
+    D = np.diag(S.sum(axis=1))  # noqa: N806 - the paper's
+    scores = []
+    for feature in X.T:
+        varied = feature - feature @ D.sum(axis=1) / D.sum()
+        scores.append(varied @ (D - S) @ varied / (varied @ D @ varied))
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("batch", [1 << 22, 50])
+def test_laplacian_scores_are_the_papers(sparse, offset, batch, monkeypatch):
+    monkeypatch.setattr("streamkm.sketches.laplacian.BATCH_ENTRIES", batch)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 6)) + 4 * np.eye(2, 6)[rng.integers(0, 2, 80)] + offset
+    got = laplacian_scores(sp.csr_array(X) if sparse else X, n_neighbors=4)
+    np.testing.assert_allclose(got, naive_scores(X, 4), rtol=1e-6 if sparse and offset else 1e-9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_that_tell_groups_apart_score_low(sparse):
+    rng = np.random.default_rng(0)
+    X = rng.random((300, 12))
+    X[:, [2, 9]] += 3 * rng.integers(0, 2, (300, 2))
+    X[:, 5] = 7.5  # does not vary
+    rows = sp.csr_array(X) if sparse else X
+    assert FeatureSelection.by_laplacian_scores(rows, 2).indices.tolist() == [2, 9]
+    assert np.isinf(laplacian_scores(rows)).nonzero()[0].tolist() == [5]
+
+
+def test_equal_rows_and_few_rows():
+    assert np.isinf(laplacian_scores(np.ones((9, 3)))).all()
+    assert laplacian_scores(np.array([[0.0, 1.0], [1.0, 1.0]])).tolist() == [2.0, np.inf]
+    with pytest.raises(InvalidParameterError, match="1 rows"):
+        laplacian_scores(np.ones((1, 3)))
