@@ -65,7 +65,7 @@ class Documents(ABC):
 
     def describe(self, place: int) -> str:
         """Say where a document is; see `RowSource.describe`."""
-        return f"document {place:,} of {self.name}"
+        return f"row {place:,} of {self.name}"
 
     def details(self) -> dict[str, str]:
         """See `RowSource.details`."""

@@ -123,7 +123,7 @@ def _text_format(
 
 
 def _fields(field: Any) -> tuple[str | int, ...]:
-    fields = () if field is None else (field,) if isinstance(field, str | int) else tuple(field)
+    fields = tuple(field) if isinstance(field, list | tuple) else () if field is None else (field,)
     if any(not isinstance(each, str | int) or isinstance(each, bool) for each in fields):
         raise InvalidParameterError(f"field={field!r}; needed: a name, a number, or a list of these")
     return fields

@@ -165,7 +165,7 @@ class TfIdf:
         data *= self.idf(X.indices)
         out = sp.csr_array(X.shape, dtype=np.float64)
         out.data, out.indices, out.indptr = data, X.indices, X.indptr
-        if self.norm is not None:
+        if self.norm is not None and out.nnz:  # scikit-learn refuses rows that are none
             out = sp.csr_array(normalize(out, norm=self.norm, copy=False))
         return out.astype(working_dtype(X.dtype), copy=False)
 
@@ -186,7 +186,7 @@ class TfIdf:
             If the file is damaged or something else.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as stored, np.load(stored, allow_pickle=False) as file:
                 n_rows, options = int(file["n_rows"]), file["options"]
                 features, counts = (file[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
             smooth_idf, sublinear_tf, norm = (int(option) for option in options)
