@@ -1,4 +1,4 @@
-"""Cluster documents without a vocabulary: JSON lines, hashed words, tf-idf; then show the titles nearest to each center.
+"""Cluster documents without a vocabulary: JSON lines, hashed words, tf-idf; show the titles nearest to each center.
 
     python text.py                                                # a small file made on the spot
     python text.py --data news.jsonl --field text --title subject -k 20
