@@ -42,7 +42,7 @@ def open_documents(
           bzip2, xz, zstd), or Parquet
         - a sequence of documents in memory (a list of str is that, not a list of paths), an array or series of them
         - an iterable of documents, or a callable that returns an iterator of documents
-        - a Dask bag of documents, hashed by dask-ml where its partitions are
+        - a Dask bag or series of documents, hashed by dask-ml where its partitions are; no partition may be empty
     field : str, int, or a sequence of these
         Which field of JSON lines, or column of CSV (also by number) and Parquet, holds the document. Of several, texts
         follow each other, and counts are features ``field=value``.
@@ -76,7 +76,7 @@ def open_documents(
     InvalidParameterError
         An option that is unknown or of no use for X, or a `field` that is missing or of no use.
     InvalidInputError
-        No documents; malformed text, with file, line and byte.
+        No documents; malformed text, with file, line and byte; tf-idf of a bag that is persisted on a cluster.
     SourceError
         A file cannot be read; SourceNotFoundError where it does not exist.
     MissingDependencyError
@@ -98,7 +98,13 @@ def open_documents(
     given = {name: value for name, value in options.items() if value is not None}
     if is_package(X, "dask"):
         refuse_options(field, given, "a Dask bag")
-        source = open_source(hashing.apply_to_bag(_bag(X)))
+        bag = _bag(X)
+        if tfidf is not False and _is_persisted(bag):
+            raise InvalidInputError(
+                "the bag is persisted on a cluster, where tf-idf rows are read by calls that cannot fetch from it; "
+                "pass the bag that was persisted, or tfidf=False"
+            )
+        source = open_source(hashing.apply_to_bag(bag))
     else:
         source = hashed(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
@@ -177,6 +183,11 @@ def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:
             f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={source.hashing.norm!r}) makes "
             f"fractions of them; pass FeatureHashing(norm=None)"
         )
+
+
+def _is_persisted(bag: Any) -> bool:
+    """Whether parts of a bag are on a cluster already."""
+    return any(hasattr(task, "client") and hasattr(task, "result") for task in bag.__dask_graph__().values())
 
 
 def _bag(X: Any) -> Any:

@@ -342,6 +342,15 @@ def test_a_bag_on_a_cluster(client):
         assert len({(a, b) for a, b in zip(found, y, strict=True)}) == 3
 
 
+def test_a_persisted_bag(client):
+    pytest.importorskip("dask_ml")
+    db = pytest.importorskip("dask.bag")
+    documents = topic_texts(20)[0]
+    bag = client.persist(db.from_sequence(documents, npartitions=2))
+    with pytest.raises(InvalidInputError, match=r"persisted on a cluster.*tfidf=False"):
+        open_documents(bag)
+
+
 def test_what_is_no_bag():
     da = pytest.importorskip("dask.array")
     with pytest.raises(InvalidInputError, match="Array is no Dask bag or series of documents"):
