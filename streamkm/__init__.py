@@ -10,22 +10,44 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from streamkm.documents import fit_idf, open_documents, weight_rows
     from streamkm.errors import StreamkmError
     from streamkm.estimators import StreamKMeans
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
     from streamkm.sweeping import sweep
+    from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 _HOMES = {
     "CountSketch": "streamkm.sketches",
+    "FeatureHashing": "streamkm.text",
+    "IdfFit": "streamkm.text",
     "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators",
     "StreamkmError": "streamkm.errors",
+    "TfIdf": "streamkm.text",
+    "fit_idf": "streamkm.documents",
+    "open_documents": "streamkm.documents",
     "open_source": "streamkm.sources",
     "sweep": "streamkm.sweeping",
+    "weight_rows": "streamkm.documents",
 }
 
-__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamkmError", "__version__", "open_source", "sweep"]
+__all__ = [
+    "CountSketch",
+    "FeatureHashing",
+    "IdfFit",
+    "PCASketch",
+    "StreamKMeans",
+    "StreamkmError",
+    "TfIdf",
+    "__version__",
+    "fit_idf",
+    "open_documents",
+    "open_source",
+    "sweep",
+    "weight_rows",
+]
 
 
 def __getattr__(name: str) -> Any:

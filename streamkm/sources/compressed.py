@@ -81,8 +81,8 @@ class CompressedSvmlightSource(SvmlightFiles):
             raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
         with raw:
             self._check_unchanged(part, os.fstat(raw.fileno()).st_size)
-            kind = _kind(path, raw)
-            text, failures = _decompressor(path, kind, raw)
+            kind = compression_of(path, raw)
+            text, failures = decompressor(path, kind, raw)
 
             def fill(view: memoryview) -> int:
                 nonlocal position
@@ -100,7 +100,7 @@ class CompressedSvmlightSource(SvmlightFiles):
 
     def _compression(self, part: int) -> str:
         with open_binary(self.paths[part]) as raw:
-            kind = _kind(self.paths[part], raw)
+            kind = compression_of(self.paths[part], raw)
         return "none" if kind == "plain" else kind
 
     def _probe(self) -> tuple[int, int, int, float]:
@@ -121,14 +121,15 @@ class CompressedSvmlightSource(SvmlightFiles):
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
 
 
-def _kind(path: str, raw: IO[bytes]) -> str:
+def compression_of(path: str, raw: IO[bytes]) -> str:
+    """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
     head = raw.read(8)
     raw.seek(0)
     found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     return found or _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
 
 
-def _decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:
+def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:
     """Return a file-like object with the text, and the exceptions that mean that the file is damaged."""
     if kind == "gzip":
         return gzip.GzipFile(fileobj=raw), (OSError, EOFError, zlib.error)

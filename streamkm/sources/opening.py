@@ -117,7 +117,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
     [(2, 4), (2, 4)]
     """
-    if isinstance(X, Mapping) and not _is_package(X, "h5py", "zarr"):
+    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr"):
         if "path" not in X:
             raise InvalidParameterError(f"a mapping needs the key path; it has {', '.join(map(str, X)) or 'none'}")
         rest = {str(key): value for key, value in X.items() if key != "path"}
@@ -140,7 +140,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
 def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
-    if not _is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
+    if not is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
         # AnnData; the sparse X of one that is backed by a file is a wrapper around its group
         return _open_object(getattr(X.X, "group", X.X), options)
     for fits, reader in _OBJECTS:
@@ -152,14 +152,14 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     )
 
 
-def _is_package(value: Any, *packages: str) -> bool:
+def is_package(value: Any, *packages: str) -> bool:
     """Whether a class of one of `packages` is among the classes of a value; imports nothing."""
     return any(each.__module__.split(".", 1)[0] in packages for each in type(value).__mro__)
 
 
 def _is_sparse(value: Any) -> bool:
     """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
-    return (_is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
+    return (is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
 
 
 def _is_iterable(value: Any) -> bool:
@@ -168,9 +168,9 @@ def _is_iterable(value: Any) -> bool:
 
 # the first that fits opens the object
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
-    (lambda X: _is_package(X, "h5py"), Reader("an h5py object", "hdf5:open_hdf5_object", ("follow_external",))),
-    (lambda X: _is_package(X, "zarr"), Reader("a Zarr object", "zarr:open_zarr_object")),
-    (lambda X: _is_package(X, "dask"), Reader("a Dask array", "dask:open_dask")),
+    (lambda X: is_package(X, "h5py"), Reader("an h5py object", "hdf5:open_hdf5_object", ("follow_external",))),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "zarr:open_zarr_object")),
+    (lambda X: is_package(X, "dask"), Reader("a Dask array", "dask:open_dask")),
     (_is_sparse, Reader("a sparse matrix", "arrays:SparseSource")),
     (lambda X: hasattr(X, "__array__"), Reader("an array", "arrays:open_array")),
     (_is_iterable, Reader("an iterable", "iterables:IterableSource", ("n_features",))),
@@ -220,7 +220,7 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
         raise InvalidParameterError(
             f"format={forced!r} is unknown{_near(forced, _NAMED_FORMATS)}; known are {', '.join(_NAMED_FORMATS)}"
         )
-    found = [entry for path in paths for entry in _locate(os.path.expanduser(os.fspath(path)))]
+    found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)))]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
@@ -249,7 +249,7 @@ def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, An
     return FORMATS[form].open(path, {**options, name: value})
 
 
-def _locate(path: str) -> list[tuple[str, str | None]]:
+def locate(path: str) -> list[tuple[str, str | None]]:
     """Files that a path or glob names, each with the path inside of it, if one is given."""
     if os.path.exists(path):
         return [(path, None)]

@@ -81,7 +81,7 @@ class SvmlightFiles(RowSource):
         self.files = self.paths
         self.n_features = None if n_features is None else int(n_features)
         self.zero_based = zero_based
-        self.sizes = tuple(_size(path) for path in self.paths)
+        self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes = sum(self.sizes)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         if self.n_bytes == 0:
@@ -206,7 +206,8 @@ def count_rows(text: bytes, at_end: bool) -> int:
     return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
 
 
-def _size(path: str) -> int:
+def text_size(path: str) -> int:
+    """Bytes of a regular file; anything else is a SourceError, a missing one a SourceNotFoundError."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -215,7 +216,7 @@ def _size(path: str) -> int:
         raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise SourceError(f"{path}: {kind}; name svmlight files, or a glob of them")
+        raise SourceError(f"{path}: {kind}; name files, or a glob of them")
     if status.st_size >> PLACE_BITS:
         raise SourceError(f"{path}: {status.st_size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
     return status.st_size

@@ -136,7 +136,7 @@ def test_rows_in_front_of_the_trouble_can_be_read(tmp_path):
 def test_no_such_file(tmp_path, kind):
     with pytest.raises(SourceNotFoundError, match=r"none.svm: no such file"):
         kind([tmp_path / "none.svm"])
-    with pytest.raises(SourceError, match="a directory; name svmlight files"):
+    with pytest.raises(SourceError, match="a directory; name files"):
         kind([tmp_path])
 
 

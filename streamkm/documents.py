@@ -1,0 +1,198 @@
+"""Text and string features as rows: `open_documents`, and document frequencies counted in a pass of their own.
+
+Responsible for telling what documents are, and for the pass. tf-idf scales features before a sketch mixes them, so the
+frequencies have to be known when rows are sketched: they take one pass before the fit's. May import walk and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from streamkm.budget import chunk_size, decoded_row_bytes
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.progress import Progress
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.hashed import HashedText, hashed
+from streamkm.sources.opening import is_package, open_source
+from streamkm.sources.opening_texts import open_texts, refuse_options
+from streamkm.sources.weighted import TfIdfRows, weighted
+from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text.tfidf import Frequencies
+from streamkm.walk import Item, Walk
+
+
+def open_documents(
+    X: Any,
+    *,
+    field: str | int | Sequence[str | int] | None = None,
+    hashing: FeatureHashing | None = None,
+    tfidf: bool | TfIdf = True,
+    executor: Any = "auto",
+    **options: Any,
+) -> RowSource:
+    """Open documents as sparse rows, which whatever takes rows takes: ``StreamKMeans(20).fit(open_documents(...))``.
+
+    Parameters
+    ----------
+    X : path or object
+        - a path or glob, or a list of `pathlib.Path`: lines of text, JSON lines, CSV, all plain or compressed (gzip,
+          bzip2, xz, zstd), or Parquet
+        - a sequence of documents in memory (a list of str is that, not a list of paths), an array or series of them
+        - an iterable of documents, or a callable that returns an iterator of documents
+        - a Dask bag or series of documents, hashed by dask-ml where its partitions are; no partition may be empty
+    field : str, int, or a sequence of these
+        Which field of JSON lines, or column of CSV (also by number) and Parquet, holds the document. Of several, texts
+        follow each other, and counts are features ``field=value``.
+    hashing : FeatureHashing, optional
+        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None.
+    tfidf : bool or TfIdf, default=True
+        Whether to weight rows by document frequencies, which are counted now, in one pass over the data; or those
+        counted before (`fit_idf`, or `tfidf` of a source that was opened so), for documents that come later.
+    executor : "auto", int or Dask client
+        Where to count.
+    **options
+        Those that are None count as not given.
+
+        format : {"auto", "lines", "jsonl", "csv", "parquet"}
+            Of paths; "auto" goes by the suffix, and takes any other for lines of text.
+        decode_error : {"strict", "ignore", "replace"}
+            What becomes of bytes that are not UTF-8.
+        delimiter : str
+            CSV; a comma, or a tab for .tsv.
+        header : bool
+            CSV: whether the first record of every file names its columns; True unless given.
+
+    Returns
+    -------
+    RowSource
+        Of csr_array rows (documents, ``hashing.n_features``), as `hashing` makes them, or weighted, with an attribute
+        `tfidf`.
+
+    Raises
+    ------
+    InvalidParameterError
+        An option that is unknown or of no use for X, or a `field` that is missing or of no use.
+    InvalidInputError
+        No documents; malformed text, with file, line and byte; tf-idf of a bag that is persisted on a cluster.
+    SourceError
+        A file cannot be read; SourceNotFoundError where it does not exist.
+    MissingDependencyError
+        Parquet without pyarrow, or a bag without dask-ml.
+
+    Notes
+    -----
+    O(characters) a pass, most of it scikit-learn's tokenizing in Python. A fit of tf-idf rows reads the data three
+    times: here, to sketch, and to assign.
+
+    Examples
+    --------
+    >>> from streamkm import open_documents
+    >>> source = open_documents(["red fish", "blue fish", "red sea"])
+    >>> [rows.X.shape for rows in source.stream(1 << 20)]
+    [(3, 1048576)]
+    """
+    hashing = FeatureHashing() if hashing is None else hashing
+    given = {name: value for name, value in options.items() if value is not None}
+    if is_package(X, "dask"):
+        refuse_options(field, given, "a Dask bag")
+        bag = _bag(X)
+        if tfidf is not False and _is_persisted(bag):
+            raise InvalidInputError(
+                "the bag is persisted on a cluster, where tf-idf rows are read by calls that cannot fetch from it; "
+                "pass the bag that was persisted, or tfidf=False"
+            )
+        source = open_source(hashing.apply_to_bag(bag))
+    else:
+        source = hashed(open_texts(X, field, hashing.input, given), hashing)
+    if tfidf is False:
+        return source
+    return weight_rows(source, fit_idf(source, executor=executor) if tfidf is True else tfidf)
+
+
+def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdf:
+    """Count in how many rows each feature occurs: one pass over all rows.
+
+    Parameters
+    ----------
+    source : RowSource
+        Of sparse rows that can be read again, such as ``open_documents(X, tfidf=False)`` or svmlight text.
+    executor : "auto", int or Dask client
+    fit : IdfFit, optional
+        How rows are to be weighted; as by scikit-learn's default if None.
+
+    Returns
+    -------
+    TfIdf
+        The same whatever the chunks and workers.
+
+    Raises
+    ------
+    InvalidInputError
+        Dense rows, NaN or infinity, no rows, or a source that can be read only once.
+    InvalidParameterError
+        ``sublinear_tf`` for rows that hashing scales to a norm.
+    """
+    fit = IdfFit() if fit is None else fit
+    _check_sublinear(source, fit.sublinear_tf)
+    if not source.is_sparse:
+        raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
+    if not source.replayable:
+        raise InvalidInputError(
+            f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
+            f"callable that returns a fresh iterator, or tfidf=False"
+        )
+    n_rows = source.estimated_rows
+    target_bytes = chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
+    walk = Walk(source, target_bytes, "euclidean", "raise")
+    n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
+    with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
+        shared = workers.share((walk.for_calls(workers), fit))
+        items = walk.items(workers, NO_WEIGHTS, None)
+        counted = workers.fold("idf", _count, fit.join, items, n_chunks or 1, shared, on_output=stage.advance)
+        stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
+    return fit.finish(counted)
+
+
+def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
+    """Weight the rows of a source as they are read, by frequencies that were counted before.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source is dense.
+    InvalidParameterError
+        ``sublinear_tf`` for rows that hashing scales to a norm.
+    """
+    _check_sublinear(source, tfidf.sublinear_tf)
+    return weighted(source, tfidf)
+
+
+def _count(
+    state: Frequencies | None, item: tuple[Item, Any, Any], shared: tuple[Walk, IdfFit]
+) -> tuple[Frequencies, int]:
+    walk, fit = shared
+    return fit.step(state, walk.read(item[0]).X), 1
+
+
+def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:
+    if sublinear_tf and isinstance(source, HashedText) and source.hashing.norm is not None:
+        raise InvalidParameterError(
+            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={source.hashing.norm!r}) makes "
+            f"fractions of them; pass FeatureHashing(norm=None)"
+        )
+
+
+def _is_persisted(bag: Any) -> bool:
+    """Whether parts of a bag are on a cluster already."""
+    return any(hasattr(task, "client") and hasattr(task, "result") for task in bag.__dask_graph__().values())
+
+
+def _bag(X: Any) -> Any:
+    if hasattr(X, "foldby"):
+        return X
+    if hasattr(X, "to_bag") and getattr(X, "ndim", 0) == 1:
+        return X.to_bag()
+    raise InvalidInputError(f"{type(X).__name__} is no Dask bag or series of documents; make it one")

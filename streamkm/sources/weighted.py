@@ -1,0 +1,80 @@
+"""Rows of a source, weighted by tf-idf as they are read. May import base, text and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamkm.errors import InvalidInputError
+from streamkm.matrices import working_dtype
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.text import TfIdf
+
+
+class TfIdfRows(RowSource):
+    """Rows of another source, scaled by document frequencies and to unit norm, in order only.
+
+    Parameters
+    ----------
+    source : RowSource
+        Of sparse rows.
+    tfidf : TfIdf
+        12-16 bytes for each feature that occurs.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source is dense.
+    """
+
+    is_sparse = True
+
+    def __init__(self, source: RowSource, tfidf: TfIdf) -> None:
+        if not source.is_sparse:
+            raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
+        self.source = source
+        self.tfidf = tfidf
+        self.name = source.name
+        self.n_rows, self.n_features = source.n_rows, source.n_features
+        self.dtype = working_dtype(source.dtype)
+        self.n_bytes = source.n_bytes
+        self.replayable = source.replayable
+        self.in_process = source.in_process
+
+    @property
+    def estimated_rows(self) -> int | None:
+        """Rows of the source; see `RowSource.estimated_rows`."""
+        return self.source.estimated_rows
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        for rows in self.source.stream(target_bytes):
+            yield self._weighted(rows)
+
+    def describe(self, place: int) -> str:
+        return self.source.describe(place)
+
+    def details(self) -> dict[str, str]:
+        counted = self.tfidf.frequencies
+        return {
+            **self.source.details(),
+            "tf-idf": f"{len(counted.features):,} features of {counted.n_rows:,} rows, norm {self.tfidf.norm}",
+        }
+
+    def _weighted(self, rows: Rows) -> Rows:
+        return Rows(self.tfidf.apply(rows.X), rows.places)
+
+
+class ChunkedTfIdfRows(TfIdfRows, ChunkedSource):
+    """The same where the source's pieces can be read in any order."""
+
+    source: ChunkedSource
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        return self.source.chunks(target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return self._weighted(self.source.read(chunk))
+
+
+def weighted(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
+    """Weight the rows of a source: in any order where it can be read so."""
+    return (ChunkedTfIdfRows if isinstance(source, ChunkedSource) else TfIdfRows)(source, tfidf)

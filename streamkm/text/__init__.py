@@ -1,0 +1,6 @@
+"""Documents to rows: values that say how, without a vocabulary. Where documents come from is the sources' business."""
+
+from streamkm.text.feature_hashing import BadDocumentError, FeatureHashing
+from streamkm.text.tfidf import IdfFit, TfIdf
+
+__all__ = ["BadDocumentError", "FeatureHashing", "IdfFit", "TfIdf"]

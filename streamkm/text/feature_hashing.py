@@ -1,0 +1,232 @@
+"""Feature hashing: documents, lists of tokens and dicts to sparse rows, with no vocabulary.
+
+Tokens, n-grams and hashes are scikit-learn's (`HashingVectorizer`, `FeatureHasher`), for Dask bags dask-ml's around
+them; this module says which of them a value needs, and what is wrong with a document. May import matrices, errors,
+scikit-learn, and dask-ml on demand. Opens no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from streamkm.errors import InvalidInputError, InvalidParameterError, MissingDependencyError
+
+Input = Literal["text", "tokens", "counts"]
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "text": ((str,), "a text"),
+    "tokens": ((list, tuple), "a list of tokens"),
+    "counts": ((Mapping,), "a mapping of names to numbers"),
+}
+
+
+class BadDocumentError(InvalidInputError):
+    """A document that cannot be hashed.
+
+    Attributes
+    ----------
+    row : int
+        Which of those given, from 0.
+    problem : str
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(f"document {row:,}: {problem}")
+        self.row, self.problem = row, problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureHashing:
+    r"""Map documents to sparse rows: feature ``hash(token) % n_features``, value the token's signed count.
+
+    A row depends on its document alone, so documents can be hashed in any order, on any machine, and new ones later.
+    With ``alternate_sign`` squared distances are unbiased, and their relative standard deviation is at most
+    ``sqrt(2 / n_features)`` [1]_; the objective of a partition, a sum of squared distances to means, inherits both:
+    hashing distorts it by an additive term that shrinks as `n_features` grows [2]_.
+
+    Parameters
+    ----------
+    n_features : int, default=2**20
+        Columns, below ``2**31 - 1``. Nothing of that size is held here; centers are of that width, so for many
+        clusters 2**18 takes a quarter of the memory and time.
+    input : {"text", "tokens", "counts"}, default="text"
+        What a document is: a str; a list of str; a mapping of str to numbers, where a str in place of a number stands
+        for the feature ``name=value`` once.
+    alternate_sign : bool, default=True
+        Whether half of the tokens count negative, so that collisions cancel on average.
+    binary : bool, default=False
+        Whether every stored value becomes 1.
+    norm : {"l2", "l1", None}, default="l2"
+        To what norm rows are scaled.
+    analyzer, ngram_range, lowercase, strip_accents, stop_words, token_pattern
+        Of texts, as in scikit-learn's `HashingVectorizer`. `analyzer` is a name; `stop_words` "english", a tuple, or
+        None.
+    dtype : {"float32", "float64"}, default="float32"
+
+    Raises
+    ------
+    InvalidParameterError
+        For a value that is not accepted.
+
+    References
+    ----------
+    .. [1] Weinberger, Dasgupta, Langford, Smola and Attenberg, "Feature Hashing for Large Scale Multitask Learning",
+       ICML 2009, Lemma 2.
+    .. [2] Senuma, "K-means Clustering with Feature Hashing", ACL Student Session 2011, section 4.
+
+    Examples
+    --------
+    >>> from streamkm.text import FeatureHashing
+    >>> FeatureHashing(n_features=8, norm=None).apply(["red fish blue fish"]).toarray().tolist()
+    [[0.0, 0.0, 0.0, -1.0, 0.0, -1.0, 0.0, 2.0]]
+    """
+
+    n_features: int = 1 << 20
+    input: Input = "text"
+    alternate_sign: bool = True
+    binary: bool = False
+    norm: Literal["l1", "l2"] | None = "l2"
+    analyzer: Literal["word", "char", "char_wb"] = "word"
+    ngram_range: tuple[int, int] = (1, 1)
+    lowercase: bool = True
+    strip_accents: Literal["ascii", "unicode"] | None = None
+    stop_words: Literal["english"] | tuple[str, ...] | None = None
+    token_pattern: str = r"(?u)\b\w\w+\b"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        from sklearn.utils._param_validation import InvalidParameterError as Refused
+
+        if self.input not in _KINDS:
+            raise InvalidParameterError(f'input={self.input!r}; needed: "text", "tokens" or "counts"')
+        if self.dtype not in ("float32", "float64"):
+            raise InvalidParameterError(f'dtype={self.dtype!r}; needed: "float32" or "float64"')
+        if self.analyzer not in ("word", "char", "char_wb"):
+            raise InvalidParameterError(f'analyzer={self.analyzer!r}; needed: "word", "char" or "char_wb"')
+        try:
+            self._vectorizer(_sklearn().HashingVectorizer).fit([]).build_analyzer()
+        except re.error as error:
+            raise InvalidParameterError(f"token_pattern={self.token_pattern!r}: {error}") from None
+        except (Refused, ValueError, TypeError) as error:
+            raise InvalidParameterError(str(error)) from None
+
+    def apply(self, documents: Sequence[Any]) -> sp.csr_array:
+        """Hash documents.
+
+        Parameters
+        ----------
+        documents : sequence of str, of lists of str, or of mappings, as `input` says
+
+        Returns
+        -------
+        csr_array of shape (documents, n_features)
+            32-bit indices, rising and distinct in a row. Tokens that cancel each other leave a stored 0.
+
+        Raises
+        ------
+        BadDocumentError
+            Naming the first document that is none.
+
+        Notes
+        -----
+        O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
+        """
+        kinds, wanted = _KINDS[self.input]
+        for row, document in enumerate(documents):
+            if not isinstance(document, kinds):
+                raise BadDocumentError(row, self._mistaken(document, wanted))
+        if not len(documents):
+            return sp.csr_array((0, self.n_features), dtype=self.dtype)
+        transform = self._hasher(_sklearn()).transform
+        try:
+            X = transform(documents)
+        except (TypeError, ValueError, AttributeError):
+            raise _first_bad(documents, transform) from None
+        return self.finish(X)
+
+    def finish(self, X: Any) -> sp.csr_array:
+        """Do to counts what hashing alone does not: `binary`, `norm` and dtype. X may be changed."""
+        from sklearn.preprocessing import normalize
+
+        X = X.astype(self.dtype, copy=False)
+        if self.input != "text":  # scikit-learn's vectorizer of texts does these itself
+            if self.binary:
+                X.data.fill(1)
+            if self.norm is not None:
+                X = normalize(X, norm=self.norm, copy=False)
+        return sp.csr_array(X)
+
+    def apply_to_bag(self, bag: Any) -> Any:
+        """Hash a Dask bag of documents through dask-ml, lazily.
+
+        Parameters
+        ----------
+        bag : dask.bag.Bag
+
+        Returns
+        -------
+        dask.array.Array of shape (unknown, n_features)
+            Of csr_array blocks, one a partition.
+
+        Raises
+        ------
+        MissingDependencyError
+            If dask-ml is not installed.
+        """
+        try:
+            from dask_ml.feature_extraction import text
+        except ImportError as error:
+            raise MissingDependencyError("hashing Dask bags needs dask-ml; install streamkm[text]") from error
+        hashed = self._hasher(text).transform(bag)
+        return hashed.map_blocks(self.finish, dtype=self.dtype, meta=sp.csr_array((0, 0), dtype=self.dtype))
+
+    def _hasher(self, module: Any) -> Any:
+        """Make the hasher that `input` needs, of scikit-learn's module or dask-ml's."""
+        if self.input == "text":
+            return self._vectorizer(module.HashingVectorizer)
+        input_type = "string" if self.input == "tokens" else "dict"
+        return module.FeatureHasher(
+            self.n_features, input_type=input_type, dtype=np.dtype(self.dtype), alternate_sign=self.alternate_sign
+        )
+
+    def _vectorizer(self, vectorizer: Any) -> Any:
+        return vectorizer(
+            strip_accents=self.strip_accents,
+            lowercase=self.lowercase,
+            stop_words=list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words,
+            token_pattern=self.token_pattern,
+            ngram_range=tuple(self.ngram_range),
+            analyzer=self.analyzer,
+            n_features=self.n_features,
+            binary=self.binary,
+            norm=self.norm,
+            alternate_sign=self.alternate_sign,
+            dtype=np.dtype(self.dtype),
+        )
+
+    def _mistaken(self, document: Any, wanted: str) -> str:
+        fitting = next((name for name, (kinds, _) in _KINDS.items() if isinstance(document, kinds)), None)
+        remedy = f'; pass FeatureHashing(input="{fitting}")' if fitting else "; leave such documents out"
+        return f'{type(document).__name__} where input="{self.input}" needs {wanted}{remedy}'
+
+
+def _sklearn() -> Any:
+    from sklearn.feature_extraction import text
+
+    return text
+
+
+def _first_bad(documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> BadDocumentError:
+    """Find which of some documents cannot be hashed; one at a time, for messages only."""
+    for row, document in enumerate(documents):
+        try:
+            transform([document])
+        except (TypeError, ValueError, AttributeError) as error:
+            return BadDocumentError(row, f"it cannot be hashed: {error}")
+    raise AssertionError("documents that can be hashed one by one can be hashed together")

@@ -1,0 +1,201 @@
+"""tf-idf without a vocabulary: in how many rows each feature occurs, counted in one pass, and what follows from it.
+
+Counts are kept for the features that occur, not for all that the hash could give, so memory follows the data and not
+`n_features`. May import matrices and errors. Walks no source.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.matrices import working_dtype
+
+Norm = Literal["l1", "l2"]
+_NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """In how many rows each feature occurs.
+
+    Attributes
+    ----------
+    n_rows : int
+    features : int64 (v,)
+        Those that occur, rising.
+    counts : int64 (v,)
+        Rows that store each; at least 1.
+    """
+
+    n_rows: int
+    features: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdfFit:
+    """Document frequencies as sums over rows: `step` chunk by chunk, `join` sums, `finish`. A small value.
+
+    The counts are whole numbers, so they are the same whatever the chunks, the workers and the order of completion.
+
+    Parameters
+    ----------
+    smooth_idf, sublinear_tf, norm
+        As in scikit-learn's `TfidfTransformer`.
+
+    Raises
+    ------
+    InvalidParameterError
+        For a norm that is not known.
+    """
+
+    smooth_idf: bool = True
+    sublinear_tf: bool = False
+    norm: Norm | None = "l2"
+
+    def __post_init__(self) -> None:
+        if self.norm not in ("l1", "l2", None):
+            raise InvalidParameterError(f'norm={self.norm!r}; needed: "l1", "l2" or None')
+
+    def step(self, state: Frequencies | None, X: Any) -> Frequencies:
+        """Count the rows that store each feature, a stored 0 too. O(nnz log nnz).
+
+        Parameters
+        ----------
+        state : Frequencies, or None to start
+            Not changed.
+        X : csr_array (v, d)
+            No feature twice in a row.
+        """
+        if not sp.issparse(X):
+            raise InvalidInputError(f"tf-idf needs sparse rows, got {type(X).__name__}; convert them to CSR")
+        features, counts = np.unique(X.indices, return_counts=True)
+        seen = Frequencies(X.shape[0], features.astype(np.int64), counts.astype(np.int64))
+        return seen if state is None else self.join([state, seen])
+
+    def join(self, states: Sequence[Frequencies]) -> Frequencies:
+        """Add up counts. O(v log v)."""
+        features = np.concatenate([state.features for state in states])
+        counts = np.concatenate([state.counts for state in states])
+        order = np.argsort(features, kind="stable")  # sorted runs one after the other: merged, not sorted anew
+        features = features[order]
+        first = np.flatnonzero(np.diff(features, prepend=-1))
+        summed = np.add.reduceat(counts[order], first) if len(first) else counts
+        return Frequencies(sum(state.n_rows for state in states), features[first], summed)
+
+    def finish(self, state: Frequencies) -> TfIdf:
+        """Make the weights of the counts."""
+        return TfIdf(state, smooth_idf=self.smooth_idf, sublinear_tf=self.sublinear_tf, norm=self.norm)
+
+
+@dataclass(frozen=True, eq=False)
+class TfIdf:
+    """Scale the entries of sparse rows by how rare their features are, then the rows to unit norm.
+
+    ``idf(j) = log(n / df(j)) + 1``, with n and df(j) one larger where `smooth_idf`, as scikit-learn's
+    `TfidfTransformer` has it. A feature that no row had weighs as with df 0 where `smooth_idf`, else as with df 1.
+
+    Parameters
+    ----------
+    frequencies : Frequencies
+    smooth_idf, norm
+        As in `IdfFit`.
+    sublinear_tf : bool
+        Put ``sign(x) * (1 + log|x|)`` in place of x; a stored 0 stays. For rows of counts, not of fractions.
+    """
+
+    frequencies: Frequencies
+    _: KW_ONLY
+    smooth_idf: bool = True
+    sublinear_tf: bool = False
+    norm: Norm | None = "l2"
+
+    def idf(self, features: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """Weights of features, O(log v) each.
+
+        Parameters
+        ----------
+        features : int (any,)
+
+        Returns
+        -------
+        float64 (any,)
+        """
+        known, counts = self.frequencies.features, self.frequencies.counts
+        unseen = 0 if self.smooth_idf else 1
+        # one entry more than there are features, for those behind the last
+        df = np.append(counts, unseen)[self._positions(known, features)]
+        return np.log((self.frequencies.n_rows + self.smooth_idf) / (df + self.smooth_idf)) + 1.0
+
+    @staticmethod
+    def _positions(known: NDArray[np.int64], features: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Where features stand among the known ones; one past the last for those that are not known."""
+        at = np.searchsorted(known, features.astype(np.int64, copy=False))
+        missing = np.append(known, -1)[at] != features
+        at[missing] = len(known)
+        return at
+
+    def apply(self, X: Any) -> sp.csr_array:
+        """Weight rows; X is not changed.
+
+        Parameters
+        ----------
+        X : csr_array (v, d)
+
+        Returns
+        -------
+        csr_array (v, d)
+            float32 where that holds the values of X exactly, else float64.
+        """
+        from sklearn.preprocessing import normalize
+
+        data = X.data.astype(np.float64)
+        if self.sublinear_tf:
+            size = np.abs(data)
+            data = np.sign(data) * (1.0 + np.log(size, out=np.zeros_like(size), where=size > 0))
+        data *= self.idf(X.indices)
+        out = sp.csr_array(X.shape, dtype=np.float64)
+        out.data, out.indices, out.indptr = data, X.indices, X.indptr
+        if self.norm is not None and out.nnz:  # scikit-learn refuses rows that are none
+            out = sp.csr_array(normalize(out, norm=self.norm, copy=False))
+        return out.astype(working_dtype(X.dtype), copy=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an .npz file, without pickle."""
+        counted = self.frequencies
+        options = np.array([self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)], np.int64)
+        with open(path, "wb") as file:
+            np.savez(file, n_rows=counted.n_rows, features=counted.features, counts=counted.counts, options=options)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TfIdf:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            If the file is damaged or something else.
+        """
+        try:
+            with open(path, "rb") as stored, np.load(stored, allow_pickle=False) as file:
+                n_rows, options = int(file["n_rows"]), file["options"]
+                features, counts = (file[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
+            smooth_idf, sublinear_tf, norm = (int(option) for option in options)
+            fits = features.ndim == 1 and features.shape == counts.shape and (np.diff(features, prepend=-1) > 0).all()
+            if not fits or (counts < 1).any() or (counts > n_rows).any():
+                raise ValueError("features must rise, with a count of 1 to n_rows each")
+            fit = IdfFit(smooth_idf=bool(smooth_idf), sublinear_tf=bool(sublinear_tf), norm=_NORMS[norm])
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise ModelFileError(f"{path}: no saved document frequencies: {error}") from error
+        return fit.finish(Frequencies(n_rows, features, counts))

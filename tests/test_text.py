@@ -1,0 +1,432 @@
+"""Feature hashing and tf-idf: as scikit-learn's, whatever the chunks; and what hashing distorts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
+from streamkm.errors import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
+from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from tests.contracts import Opened, RowSourceContract, SourceContract
+from tests.sources.matrices import sparse_matrices, sparse_matrix
+
+M = 128
+TOPICS = (
+    "orbit rocket shuttle moon launch nasa probe lunar payload telescope",
+    "goal hockey team puck league season player coach ice playoff",
+    "doctor patient disease drug symptom treatment virus clinic dose therapy",
+)
+
+
+def topic_texts(n: int = 300, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    """Documents of three topics, with words that all share."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    common = ["the", "a", "of", "and", "to", "in", "that", "with", "from", "by"]
+    return [" ".join([*rng.choice(TOPICS[t].split(), 12), *rng.choice(common, 12)]) for t in y], y
+
+
+def same(got, wanted) -> None:
+    got, wanted = sp.csr_array(got), sp.csr_array(wanted)
+    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
+
+
+def rows_of(source, target_bytes: int = 1 << 30):
+    return sp.vstack([rows.X for rows in source.stream(target_bytes)], format="csr")
+
+
+# ---- hashing
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"alternate_sign": False},
+        {"binary": True},
+        {"norm": None},
+        {"norm": "l1"},
+        {"ngram_range": (1, 3)},
+        {"analyzer": "char", "ngram_range": (2, 4)},
+        {"analyzer": "char_wb", "ngram_range": (3, 3)},
+        {"lowercase": False},
+        {"strip_accents": "unicode"},
+        {"stop_words": "english"},
+        {"stop_words": ("orbit", "goal")},
+        {"token_pattern": r"[a-z]+"},
+        {"n_features": 2**31 - 2},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
+def test_texts_as_sklearn_hashes_them(options):
+    documents = [*topic_texts(20)[0], "", "Größe ÄPFEL naïve", "the the THE"]
+    given = {"n_features": M, "dtype": "float32", **options}
+    if isinstance(given.get("stop_words"), tuple):
+        given["stop_words"] = list(given["stop_words"])
+    wanted = HashingVectorizer(**given).transform(documents)
+    same(FeatureHashing(**{"n_features": M, **options}).apply(documents), wanted)
+
+
+@pytest.mark.parametrize("alternate_sign", [True, False])
+def test_tokens_and_counts_as_sklearn_hashes_them(alternate_sign):
+    documents = [text.split() for text in topic_texts(20)[0]] + [[]]
+    hasher = FeatureHasher(M, input_type="string", alternate_sign=alternate_sign, dtype=np.float32)
+    options = {"n_features": M, "norm": None, "alternate_sign": alternate_sign}
+    same(FeatureHashing(**options, input="tokens").apply(documents), hasher.transform(documents))
+    mappings = [{"a": 2, "b": -1.5, "color": "red", "z": 0}, {}, {"color": "blue", "flag": True}]
+    hasher = FeatureHasher(M, alternate_sign=alternate_sign, dtype=np.float32)
+    same(FeatureHashing(**options, input="counts").apply(mappings), hasher.transform(mappings))
+
+
+def test_tokens_are_scaled_as_texts_are():
+    documents = topic_texts(20)[0]
+    for options in ({}, {"norm": "l1"}, {"binary": True}, {"binary": True, "norm": None}):
+        texts = FeatureHashing(n_features=M, **options).apply(documents)
+        tokens = FeatureHashing(n_features=M, input="tokens", **options).apply(
+            [[token for token in text.split() if len(token) > 1] for text in documents]
+        )
+        same(tokens, texts)
+
+
+def test_a_row_depends_on_its_document_alone():
+    documents = topic_texts(30)[0]
+    hashing = FeatureHashing(n_features=M)
+    wanted = hashing.apply(documents)
+    for i in (0, 7, 29):
+        same(hashing.apply([documents[i]]), wanted[[i]])
+    assert hashing.apply([]).shape == (0, M)
+    assert len(pickle.dumps(hashing)) < 500
+    same(pickle.loads(pickle.dumps(hashing)).apply(documents), wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_features": 0}, "n_features"),
+        ({"n_features": 2**31}, "n_features"),
+        ({"input": "words"}, "input='words'; needed"),
+        ({"dtype": "int8"}, "dtype='int8'; needed"),
+        ({"norm": "l3"}, "norm"),
+        ({"analyzer": str.split}, "analyzer=.*; needed"),
+        ({"ngram_range": (2, 1)}, "ngram_range"),
+        ({"stop_words": "german"}, "stop_words"),
+        ({"token_pattern": "("}, r"token_pattern='\('"),
+        ({"token_pattern": "(a)(b)"}, "capturing group"),
+    ],
+)
+def test_parameters_that_are_not_accepted(options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        FeatureHashing(**options)
+
+
+def test_a_document_that_is_none_is_named():
+    with pytest.raises(BadDocumentError, match=r"document 2: NoneType where input=\"text\" needs a text") as caught:
+        FeatureHashing().apply(["a", "b", None])
+    assert caught.value.row == 2
+
+
+# ---- document frequencies
+
+
+@given(sparse_matrices(), st.lists(st.integers(0, 40), max_size=6))
+def test_any_partition_gives_the_same_counts(X, cuts):
+    X.data[::3] = 0  # stored zeros count, as scikit-learn counts them
+    fit = IdfFit()
+    bounds = sorted({0, *(min(cut, X.shape[0]) for cut in cuts), X.shape[0]})
+    chunks = [X[a:b] for a, b in pairwise(bounds)]
+    carried = None
+    for chunk in chunks:
+        carried = fit.step(carried, chunk)
+    joined = fit.join([fit.step(None, chunk) for chunk in chunks])
+    df = np.bincount(X.indices, minlength=X.shape[1])
+    for state in (carried, joined):
+        assert state.n_rows == X.shape[0]
+        np.testing.assert_array_equal(state.features, np.flatnonzero(df))
+        np.testing.assert_array_equal(state.counts, df[df > 0])
+        assert state.features.dtype == state.counts.dtype == np.int64
+
+
+@pytest.mark.parametrize("smooth_idf", [True, False])
+@pytest.mark.parametrize("norm", ["l2", "l1", None])
+@pytest.mark.parametrize("sublinear_tf", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
+    documents = [*topic_texts(80)[0], ""]
+    # logarithms of negative counts are not defined in scikit-learn
+    hashing = FeatureHashing(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
+    base = open_documents(documents, hashing=hashing, tfidf=False)
+    options = {"smooth_idf": smooth_idf, "norm": norm, "sublinear_tf": sublinear_tf}
+    source = weight_rows(base, fit_idf(base, fit=IdfFit(**options)))
+    counted = HashingVectorizer(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
+    X = counted.transform(documents)
+    if smooth_idf:
+        wanted = TfidfTransformer(**options).fit_transform(X)
+    else:
+        with np.errstate(divide="ignore"):  # of features that do not occur
+            wanted = TfidfTransformer(**options).fit_transform(X)
+    got = rows_of(source, 2_000)
+    np.testing.assert_array_equal(got.indices, wanted.indices)
+    np.testing.assert_array_equal(got.indptr, wanted.indptr)
+    assert got.dtype == wanted.dtype == source.dtype
+    np.testing.assert_allclose(got.data, wanted.data, rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("alternate_sign", [True, False])
+def test_the_usual_pipeline(tmp_path, alternate_sign):
+    """`HashingVectorizer`, norm included, then `TfidfTransformer`; later documents by the first ones' frequencies."""
+    documents, later = topic_texts(200)[0], topic_texts(50, seed=1)[0]
+    vectorizer = HashingVectorizer(n_features=2**16, alternate_sign=alternate_sign)
+    transformer = TfidfTransformer().fit(vectorizer.transform(documents))
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    hashing = FeatureHashing(n_features=2**16, alternate_sign=alternate_sign, dtype="float64")
+    source = open_documents(path, field="text", hashing=hashing)
+    for opened, texts in ((source, documents), (open_documents(later, hashing=hashing, tfidf=source.tfidf), later)):
+        wanted = transformer.transform(vectorizer.transform(texts))
+        got = rows_of(opened, 3_000)
+        np.testing.assert_array_equal(got.indices, wanted.indices)
+        np.testing.assert_allclose(got.data, wanted.data, rtol=1e-14)
+
+
+@pytest.mark.parametrize("smooth_idf", [True, False])
+def test_a_feature_that_no_row_had(smooth_idf):
+    tfidf = IdfFit(smooth_idf=smooth_idf).finish(IdfFit().step(None, sp.csr_array(np.diag([0.0, 1, 1, 0]))))
+    known = np.log((4 + smooth_idf) / (1 + smooth_idf)) + 1
+    unseen = np.log(5 / 1) + 1 if smooth_idf else np.log(4) + 1
+    np.testing.assert_allclose(tfidf.idf(np.array([0, 1, 2, 3, 99], np.int32)), [unseen, known, known, unseen, unseen])
+
+
+def test_sublinear_counts_keep_their_signs():
+    fit = IdfFit(sublinear_tf=True, norm=None)
+    X = sp.csr_array(np.array([[-3.0, 2.0, 0.5]]))
+    X.data[2] = 0.0  # what cancelled
+    tfidf = fit.finish(fit.step(None, X))
+    np.testing.assert_allclose(tfidf.apply(X).toarray(), [[-(1 + np.log(3)), 1 + np.log(2), 0]])
+    np.testing.assert_array_equal(X.data, [-3, 2, 0])
+
+
+def test_frequencies_are_the_same_on_a_cluster(tmp_path, client):
+    path = tmp_path / "x.txt"
+    path.write_text("\n".join(topic_texts(2_000)[0]))
+    hashing = FeatureHashing(n_features=M)
+    base = open_documents(path, hashing=hashing, tfidf=False)
+    wanted = fit_idf(base, executor=1).frequencies
+    for source in (base, open_documents(topic_texts(2_000)[0], hashing=hashing, tfidf=False)):
+        for executor in (3, client):
+            got = fit_idf(source, executor=executor).frequencies
+            assert got.n_rows == wanted.n_rows == 2_000
+            np.testing.assert_array_equal(got.features, wanted.features)
+            np.testing.assert_array_equal(got.counts, wanted.counts)
+
+
+def test_saved_frequencies(tmp_path):
+    source = open_documents(topic_texts(50)[0], hashing=FeatureHashing(n_features=M))
+    path = tmp_path / "idf.npz"
+    for fit in (IdfFit(), IdfFit(smooth_idf=False, sublinear_tf=True, norm=None), IdfFit(norm="l1")):
+        tfidf = fit.finish(source.tfidf.frequencies)
+        tfidf.save(path)
+        loaded = TfIdf.load(path)
+        assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (fit.smooth_idf, fit.sublinear_tf, fit.norm)
+        assert loaded.frequencies.n_rows == 50
+        np.testing.assert_array_equal(loaded.idf(np.arange(M)), tfidf.idf(np.arange(M)))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ModelFileError, match="no saved document frequencies"):
+        TfIdf.load(path)
+    good = source.tfidf.frequencies
+    for change in ({"counts": good.counts + 50}, {"features": good.features[::-1]}, {"options": np.array([1, 0, 7])}):
+        values = {"n_rows": 50, "features": good.features, "counts": good.counts, "options": np.array([1, 0, 2])}
+        np.savez(path, **{**values, **change})
+        with pytest.raises(ModelFileError, match="no saved document frequencies"):
+            TfIdf.load(path)
+
+
+def test_what_cannot_be_weighted(tmp_path):
+    with pytest.raises(InvalidInputError, match="array is dense; tf-idf needs sparse rows"):
+        fit_idf(open_source(np.eye(3)))
+    tfidf = open_documents(["a bc", "bc cd"]).tfidf
+    with pytest.raises(InvalidInputError, match="array is dense"):
+        weight_rows(open_source(np.eye(3)), tfidf)
+    base = open_documents(["aa bb"], tfidf=False)
+    with pytest.raises(InvalidParameterError, match=r"sublinear_tf takes .*norm='l2'\).*norm=None"):
+        fit_idf(base, fit=IdfFit(sublinear_tf=True))
+    with pytest.raises(InvalidParameterError, match="sublinear_tf"):
+        open_documents(["aa bb"], tfidf=IdfFit(sublinear_tf=True).finish(tfidf.frequencies))
+    with pytest.raises(InvalidParameterError, match="norm='max'; needed"):
+        IdfFit(norm="max")
+    X = sp.csr_array(np.array([[1.0, np.nan]]))
+    with pytest.raises(InvalidInputError, match="NaN in row 0"):
+        fit_idf(open_source(X))
+
+
+# ---- weighted rows as a source
+
+
+class TestWeighted(SourceContract):
+    @pytest.fixture(params=["texts", "matrix"])
+    def opened(self, request):
+        if request.param == "texts":
+            documents = topic_texts(23)[0]
+            source = open_documents(documents, hashing=FeatureHashing(n_features=M))
+            X = HashingVectorizer(n_features=M, dtype=np.float32).transform(documents)
+        else:
+            X = sparse_matrix(dtype="f8")
+            base = open_source(X)
+            source = weight_rows(base, fit_idf(base))
+        got = rows_of(source).toarray()
+        np.testing.assert_allclose(got, TfidfTransformer().fit_transform(X).toarray(), rtol=4 * np.finfo(got.dtype).eps)
+        return Opened(source, got)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (3, 5)])
+def test_rows_without_entries(shape):
+    tfidf = open_documents(["aa bb"]).tfidf
+    assert tfidf.apply(sp.csr_array(shape)).shape == shape
+    assert IdfFit().step(None, sp.csr_array(shape)).n_rows == shape[0]
+
+
+class TestWeightedStream(RowSourceContract):
+    @pytest.fixture
+    def opened(self):
+        documents = topic_texts(23)[0]
+        source = open_documents(lambda: iter(documents), hashing=FeatureHashing(n_features=M))
+        wanted = rows_of(open_documents(documents, hashing=FeatureHashing(n_features=M)))
+        return Opened(source, wanted.toarray())
+
+
+# ---- Dask bags
+
+
+class TestBag(SourceContract):
+    @pytest.fixture(params=["text", "tokens", "counts", "tf-idf", "series"])
+    def opened(self, request):
+        pytest.importorskip("dask_ml")
+        db = pytest.importorskip("dask.bag")
+        kind = request.param if request.param in ("tokens", "counts") else "text"
+        texts = topic_texts(23)[0]
+        documents = {"tokens": [text.split() for text in texts], "counts": [{text: 2} for text in texts]}
+        documents = documents.get(kind, texts)
+        hashing = FeatureHashing(n_features=M, input=kind)
+        bag = db.from_sequence(documents, npartitions=4)
+        if request.param == "series":
+            dd = pytest.importorskip("dask.dataframe")
+            pd = pytest.importorskip("pandas")
+            bag = dd.from_pandas(pd.Series(texts), npartitions=3)
+        weighted = request.param == "tf-idf"
+        wanted = rows_of(open_documents(documents, hashing=hashing, tfidf=weighted))
+        return Opened(open_documents(bag, hashing=hashing, tfidf=weighted), wanted.toarray())
+
+
+def test_a_bag_on_a_cluster(client):
+    pytest.importorskip("dask_ml")
+    db = pytest.importorskip("dask.bag")
+    documents, y = topic_texts(300)
+    hashing = FeatureHashing(n_features=256)
+    local = StreamKMeans(3, random_state=0).fit(open_documents(documents, hashing=hashing))
+    bag = db.from_sequence(documents, npartitions=4)
+    source = open_documents(bag, hashing=hashing, executor=client)
+    labels = StreamKMeans(3, random_state=0, executor=client).fit(source).labels_
+    for found in (local.labels_, labels):
+        assert len({(a, b) for a, b in zip(found, y, strict=True)}) == 3
+
+
+def test_a_persisted_bag(client):
+    pytest.importorskip("dask_ml")
+    db = pytest.importorskip("dask.bag")
+    documents = topic_texts(20)[0]
+    bag = client.persist(db.from_sequence(documents, npartitions=2))
+    with pytest.raises(InvalidInputError, match=r"persisted on a cluster.*tfidf=False"):
+        open_documents(bag)
+
+
+def test_what_is_no_bag():
+    da = pytest.importorskip("dask.array")
+    with pytest.raises(InvalidInputError, match="Array is no Dask bag or series of documents"):
+        open_documents(da.zeros((3, 3)))
+    db = pytest.importorskip("dask.bag")
+    with pytest.raises(InvalidParameterError, match="field= is for files; X is a Dask bag"):
+        open_documents(db.from_sequence(["a"]), field="text")
+
+
+@pytest.mark.parametrize("package", ["dask_ml.feature_extraction", "pyarrow"])
+def test_a_missing_package_is_named(monkeypatch, tmp_path, package):
+    db = pytest.importorskip("dask.bag")
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    X = db.from_sequence(["a"]) if package.startswith("dask") else tmp_path / "x.parquet"
+    with pytest.raises(MissingDependencyError, match=r"install streamkm\[text\]"):
+        open_documents(X, field=None if package.startswith("dask") else "text")
+
+
+# ---- clustering
+
+
+@pytest.mark.parametrize("form", ["lines", "jsonl", "list", "stream", "gz"])
+def test_topics_are_found(tmp_path, form):
+    documents, y = topic_texts(300)
+    later, later_y = topic_texts(60, seed=1)
+    hashing = FeatureHashing(n_features=1024)
+    X, field = documents, None
+    if form == "lines":
+        X = tmp_path / "x.txt"
+        X.write_text("\n".join(documents))
+    elif form in ("jsonl", "gz"):
+        X, field = tmp_path / "x.jsonl", "text"
+        X.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+        if form == "gz":
+            import gzip
+
+            X = tmp_path / "x.jsonl.gz"
+            X.write_bytes(gzip.compress((tmp_path / "x.jsonl").read_bytes()))
+    elif form == "stream":
+        X = lambda: iter(documents)  # noqa: E731
+    source = open_documents(X, field=field, hashing=hashing)
+    kmeans = StreamKMeans(3, random_state=0).fit(source)
+    assert kmeans.n_passes_ == 2
+    labels = kmeans.predict(open_documents(later, hashing=hashing, tfidf=source.tfidf))
+    pairs = {*zip(kmeans.labels_, y, strict=True), *zip(labels, later_y, strict=True)}
+    assert len(pairs) == 3
+
+
+def test_hashing_distorts_the_objective_by_a_term_that_shrinks(reduced):
+    """Senuma, section 4: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
+
+    The objective is a sum of squared norms of rows less their means, to each of which Weinberger et al.'s Lemma 2
+    applies: variance at most 2 / m of the squared norm's square. By the triangle inequality the relative standard
+    deviation of the sum is at most sqrt(2 / m). Other hash functions are made by other spellings of the tokens.
+    """
+    documents, y = topic_texts(120)
+    tokens = [text.split() for text in documents]
+    vocabulary = sorted(set(" ".join(documents).split()))
+    exact = objective(np.array([[words.count(word) for word in vocabulary] for words in tokens], float), y)
+    n_seeds = 20 if reduced else 60
+    deviations, sizes = [], (16, 64, 256, 1024)
+    for m in sizes:
+        hashing = FeatureHashing(n_features=m, input="tokens", norm=None, dtype="float64")
+        errors = []
+        for seed in range(n_seeds):
+            spelled = [[f"{seed}/{word}" for word in words] for words in tokens]
+            errors.append(objective(hashing.apply(spelled).toarray(), y) / exact - 1)
+        bound = np.sqrt(2 / m)
+        assert abs(np.mean(errors)) < 3 * bound / np.sqrt(n_seeds)
+        deviations.append(np.sqrt(np.mean(np.square(errors))))
+        assert deviations[-1] < bound
+    for smaller, larger in pairwise(deviations):
+        assert larger < smaller
+
+
+def objective(X: np.ndarray, y: np.ndarray) -> float:
+    """Sum of squared distances to the means of given clusters."""
+    return sum(((X[y == label] - X[y == label].mean(axis=0)) ** 2).sum() for label in np.unique(y))
