@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.budget import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
+from streamkm.choosing import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.lloyd import Blocks, inertia_of
+from streamkm.cluster.lloyd import inertia_of
+from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample
-from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, PIECES, Streams, start_centers
+from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, Streams, prefix, start_centers
 from streamkm.compute import local_executor, open_executor
 from streamkm.errors import InvalidInputError
-from streamkm.fitting import PCA_ROWS
+from streamkm.projection import pca_rows
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 
@@ -96,22 +97,23 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
     with open_executor(executor) as workers, local_executor(workers) as here:
         if isinstance(search.init, str):
             sketch = _sketch_of(sample, n_clusters, sketching)
+            sketched = sample.block(here, sketch)
             centers = start_centers(
                 here,
-                sample.block(here, sketch, max(LARGEST_SEARCH_ROWS, n_clusters)),
+                prefix(sketched, max(LARGEST_SEARCH_ROWS, n_clusters)),
                 n_clusters,
                 init=search.init,
                 n_init=search.n_init,
                 streams=Streams(np.random.default_rng(seeding), np.random.default_rng(searching)),
             )
             if not isinstance(sketch, IdentitySketch):
-                centers = original_centers(here, sample, sketch, centers)
+                centers = original_centers(here, sample, sketched, centers)
         else:
             centers = search.init
             if centers.shape[1] != sample.X.shape[1]:
                 raise InvalidInputError(f"init has {centers.shape[1]} features; the rows have {sample.X.shape[1]:,}")
         result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol)
-        blocks = Blocks.of_local(here, sample.original_blocks(PIECES), sample.X.shape[1])
+        blocks = LocalBlocks.of(here, sample.original_block())
         totals = blocks.totals(result.centers)
         inertia = inertia_of(totals, result.centers, blocks.total_d2norm)
     return Clusters(result.centers, totals.counts, inertia, result.n_iter, result.converged)
@@ -120,11 +122,11 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
 def _sketch_of(sample: Sample, n_clusters: int, seed: np.random.SeedSequence) -> Sketch:
     """The sketch that starts are found in."""
     word = int(seed.generate_state(1, np.uint64)[0])
-    n_rows, width = sample.X.shape
+    width = sample.X.shape[1]
     if not isinstance(sample.X, np.ndarray):
         return CountSketch(SPARSE_COMPONENTS, word) if width > SPARSE_COMPONENTS else IdentitySketch(width)
     if width <= DENSE_IDENTITY:
         return IdentitySketch(width)
     wanted = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
-    n_components = min(wanted, n_rows, PCA_ROWS)
-    return PCASketch.fit(sample.X[:PCA_ROWS], n_components, random_state=word & 0xFFFFFFFF)
+    rows = sample.X[: pca_rows(width, wanted)]
+    return PCASketch.fit(rows, min(wanted, *rows.shape), random_state=word & 0xFFFFFFFF)

@@ -17,12 +17,14 @@ from sklearn.utils import check_random_state
 
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
-from streamkm.cluster.lloyd import Blocks, Totals, lloyd, merged
+from streamkm.cluster.lloyd import Totals, lloyd, merged
+from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
-from streamkm.cluster.starting import PIECES, Streams, cut, prefix, search_rows, start_centers
+from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.matrices import Matrix, matrix_bytes
+from streamkm.keeping import Gathered
+from streamkm.matrices import Matrix
 from streamkm.model import Metric
 from streamkm.passes import sketch_pass
 from streamkm.progress import Progress
@@ -180,7 +182,7 @@ def distortion(
     rule = SampleRule.of(sample_rows, sampling, estimated, NO_WEIGHTS)
     with open_executor(executor) as workers, local_executor(workers) as here:
         with Progress(show=False).stage("sample") as stage:
-            sketched = sketch_pass(workers, walk, None, rule, NO_WEIGHTS, None, stage)
+            sketched = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
         given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), clusters, streams)
         rows = []
         for name in sketches:
@@ -264,7 +266,7 @@ def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:
 
 def _given(here: Executor, sample: Sample, n_rows: int, clusters: int | ArrayLike, streams: Streams) -> _Given:
     """The sampled rows with the labels that `distortion` was given."""
-    X = sample.original_blocks(1)[0].X
+    X = sample.original_block().X
     given = np.asarray(clusters)
     if given.ndim == 2 and np.issubdtype(given.dtype, np.number):
         if given.shape[1] != X.shape[1]:
@@ -294,7 +296,7 @@ def _clustered(here: Executor, sample: Sample, n_clusters: int, streams: Streams
     """Labels of k-means on the sampled rows."""
     if not 1 <= n_clusters <= len(sample.rows):
         raise InvalidParameterError(f"clusters={n_clusters}; needed: 1 to {len(sample.rows):,}, the rows sampled")
-    (block,) = sample.original_blocks(1)
+    block = sample.original_block()
     few = prefix(block, search_rows(n_clusters))
     centers = start_centers(here, few, n_clusters, init="k-means++", n_init=1, streams=streams)
     return _iterated(here, block, centers)
@@ -302,8 +304,7 @@ def _clustered(here: Executor, sample: Sample, n_clusters: int, streams: Streams
 
 def _iterated(here: Executor, block: Block, centers: NDArray[np.float64]) -> NDArray[np.int32]:
     """Labels after Lloyd's algorithm from these centers."""
-    n_pieces = max(1, min(PIECES, matrix_bytes(block.X) // max(1, 8 * centers.size)))
-    blocks = Blocks.of_local(here, cut(block, n_pieces), centers.shape[1])
+    blocks = LocalBlocks.of(here, block)
     result = lloyd(blocks, centers, max_iter=MAX_ITER, tol=TOL)
     return blocks.table(result.centers).nearest(block.X)[0]
 

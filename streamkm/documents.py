@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.compute import open_executor
+from streamkm.compute import Listener, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.progress import Progress
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -151,7 +151,7 @@ def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = N
     with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         shared = workers.share((walk.for_calls(workers), fit))
         items = walk.items(workers, NO_WEIGHTS, None)
-        counted = workers.fold("idf", _count, fit.join, items, n_chunks or 1, shared, on_output=stage.advance)
+        counted = workers.fold("idf", _count, fit.join, items, n_chunks or 1, shared, listener=Listener(stage.advance))
         stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
     return fit.finish(counted)
 

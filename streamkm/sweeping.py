@@ -19,16 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.budget import (
-    SAMPLE_BYTES,
-    SAMPLE_ROWS_PER_CLUSTER,
-    SMALLEST_SAMPLE_ROWS,
-    available_memory,
-    choose_sketch,
-    choose_space,
-    chunk_size,
-    decoded_row_bytes,
-)
+from streamkm.budget import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, chunk_size, decoded_row_bytes
+from streamkm.centering import check_clusters
+from streamkm.choosing import choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.growing import Growing, around_mean
 from streamkm.cluster.lloyd import merged
@@ -37,11 +30,13 @@ from streamkm.cluster.seeding import kmeans_plusplus
 from streamkm.cluster.starting import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidParameterError
-from streamkm.fitting import PCA_ROWS, check_clusters
+from streamkm.keeping import Gathered
+from streamkm.limits import available_memory
 from streamkm.metrics import adjusted_rand
-from streamkm.model import Metric
+from streamkm.model import Metric, Space
 from streamkm.passes import sketch_pass
 from streamkm.progress import Progress, Stage
+from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
 from streamkm.sketches import SKETCHES, CountSketch, IdentitySketch, PCASketch, Sketch
 from streamkm.sources import open_source
@@ -142,12 +137,12 @@ def sweep(
     stages = Progress(progress)
     with open_executor(executor) as workers, local_executor(workers) as here:
         with stages.stage("sample") as stage:
-            read = sketch_pass(workers, walk, None, rule, NO_WEIGHTS, None, stage)
+            read = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
         check_clusters(wanted[-1], read.n_valid)
         with stages.stage("sketch"):
             made = _made_sketch(kind, m, read.sample, _word(sketch_seed))
             block = around_mean(read.sample.block(here, made, n_clustered))
-            space = choose_space(read.n_features, wanted[-1], available_memory())
+            space = _space(read.n_features, wanted[-1])
             rows = as_block_matrix(read.sample.X[:n_clustered]) if space == "original" else merged(block.X)
             n_judged = min(len(block.d2norms), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
             distances = Distances(rows, n_judged)
@@ -181,6 +176,9 @@ def clusters_of(text: str) -> list[int]:
         first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
         found.extend(range(first, last + 1, step))
     return _wanted(found)
+
+
+MEANS_COPIES = 24  # of the means of the most clusters, that must fit in what memory is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +278,14 @@ def _chunk_bytes(source: RowSource, chunk_bytes: int | str) -> int:
     return chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
 
 
+def _space(n_features: int, n_clusters: int) -> Space:
+    """Where clusterings are scored: in the original space wherever the means of the most clusters fit there."""
+    return "original" if MEANS_COPIES * 8 * n_clusters * n_features <= available_memory() else "sketch"
+
+
 def _made_sketch(kind: str, m: int, sample: Sample, word: int) -> Sketch:
     if kind == PCASketch.kind:
-        rows = sample.X[:PCA_ROWS]
+        rows = sample.X[: pca_rows(sample.X.shape[1], m)]
         return PCASketch.fit(rows, min(m, *rows.shape), random_state=word & 0xFFFFFFFF)
     return IdentitySketch(m) if kind == IdentitySketch.kind else CountSketch(m, word)
 
