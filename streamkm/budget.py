@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from streamkm.choosing import choose_sketch
+from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.errors import InvalidInputError, MemoryLimitError
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.model import Space
@@ -27,6 +28,7 @@ SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 UNKNOWN_ROW_BYTES = 1024
+MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,11 @@ class Plan:
     n_components : int
     why_sketch : str
     regime : str
-        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept.
+        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
+        weighted coreset of them.
     why_regime : str
+    coreset : str
+        How a coreset is drawn: "sensitivity", "lightweight" or "uniform".
     sample_rows : int
     assign_space : str or None
         "original" or "sketch"; None: decided when the number of features is known.
@@ -80,12 +85,19 @@ class Plan:
     why_sketch: str
     regime: Regime
     why_regime: str
+    coreset: Method
     sample_rows: int
     assign_space: Space | None
     memory: dict[str, int]
     limit_bytes: int
     base_bytes: int
     needs: Needs
+
+    def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
+        """How the coreset is drawn; None where there is none."""
+        if self.regime != "coreset":
+            return None
+        return CoresetRule(self.needs.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
@@ -138,6 +150,7 @@ def plan_fit(
     n_components: int | str,
     refine: int,
     assign_space: Space | Literal["auto"],
+    coreset: str | None,
     chunk_bytes: int | str,
     memory_limit: Any,
     n_threads: int,
@@ -189,13 +202,15 @@ def plan_fit(
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
         kind == "pca",
+        max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
+        default_size(n_clusters),
     )
     if once:
         assign_space = "original" if kind == IdentitySketch.kind else "sketch"
         regime: Regime = "blocks"
         why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
     else:
-        regime, why_regime = _choose_regime(needs, kind, assign_space, base, limit)
+        regime, why_regime = _choose_regime(needs, kind, assign_space, coreset, base, limit)
     space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
     memory = needs.stages(regime, space, base)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
@@ -214,6 +229,7 @@ def plan_fit(
         why,
         regime,
         why_regime,
+        "lightweight" if coreset == "lightweight" else "sensitivity",
         sample_rows,
         space if source.n_features is not None or assign_space != "auto" else None,
         memory,
@@ -242,18 +258,22 @@ def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) ->
 
 
 def _choose_regime(
-    needs: Needs, kind: str, assign_space: Space | Literal["auto"], base: int, limit: int
+    needs: Needs, kind: str, assign_space: Space | Literal["auto"], coreset: str | None, base: int, limit: int
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
-    if kind == PCASketch.kind or (kind != IdentitySketch.kind and assign_space != "sketch"):
+    if kind == PCASketch.kind or coreset == "uniform":
+        return "sample", "on the row sample" + ("" if coreset == "uniform" else ", which its directions are found on")
+    if coreset != "auto":
+        asked = "all" if coreset is None else f"a {coreset} coreset"
+        return "blocks" if coreset is None else "coreset", f"on {asked} of the sketched rows, as asked for"
+    if kind != IdentitySketch.kind and assign_space != "sketch":
         # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
         return "sample", "on the row sample: with its means polished in the original space, all rows change little"
     space: Space = "original" if kind == IdentitySketch.kind else "sketch"
     if max(needs.stages("blocks", space, base).values()) > limit:
-        return "sample", "on the row sample: all rows would not fit in memory"
-    if kind == IdentitySketch.kind:
-        return "blocks", "on all rows, which are kept as they are"
-    return "blocks", "on all sketched rows, because labels are the sketch's"
+        return "coreset", "on a sensitivity coreset of the sketched rows: all of them would not fit in memory"
+    kept = "rows, which are kept as they are" if space == "original" else "sketched rows: labels are the sketch's"
+    return "blocks", f"on all {kept}"
 
 
 def _choose_space(needs: Needs, regime: Regime, base: int, limit: int) -> Space:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan
-from streamkm.cluster.blocks import Block
+from streamkm.cluster.blocks import Block, row_d2norms
+from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample
+from streamkm.cluster.sample import Sample, as_block_matrix
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
@@ -28,7 +29,7 @@ from streamkm.progress import Progress
 from streamkm.projection import pca_rows
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch, sketch_from_dict
 
-STREAMS = ("sketch", "sample", "seeding", "search")
+STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
 
 
@@ -54,7 +55,7 @@ class Settings:
     seeds: np.random.SeedSequence
 
     def stream(self, name: str) -> np.random.SeedSequence:
-        """The named random stream: "sketch", "sample", "seeding" or "search"."""
+        """The named random stream: "sketch", "sample", "seeding", "search" or "coreset"."""
         index = STREAMS.index(name)
         return np.random.SeedSequence(self.seeds.entropy, spawn_key=(*self.seeds.spawn_key, index))
 
@@ -149,20 +150,21 @@ def find_centers(
     polished = space == "original" and not isinstance(sketch, IdentitySketch)
     with progress.stage("seed"):
         sampled = sample.block(here, sketch)
+        clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         record = keeper.load("seed")
         if record is None:
-            start = _start(here, prefix(sampled, n_searched), sketch, n_features, settings)
+            start = _start(here, prefix(clustered, n_searched), sketch, n_features, settings)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
     history: list[dict[str, Any]] = []
     max_iter, tol = settings.max_iter, settings.tol
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-        if polished and not isinstance(sketch, PCASketch):
+        if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
             result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
         else:
             kept = KeptSteps(keeper, "lloyd", stage)
-            rows = sketched.blocks or LocalBlocks.of(here, sampled)
+            rows = sketched.blocks or LocalBlocks.of(here, clustered)
             result = lloyd(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
             history += _noted("lloyd", result)
     if polished:
@@ -219,6 +221,12 @@ def _start(
         n_init=settings.n_init,
         streams=Streams(settings.generator("seeding"), settings.generator("search")),
     )
+
+
+def _block(coreset: Coreset) -> Block:
+    """Rows of a coreset with their weights."""
+    X = as_block_matrix(coreset.X)
+    return Block(X, row_d2norms(X), coreset.weights)
 
 
 def _noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:

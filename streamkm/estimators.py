@@ -5,16 +5,14 @@ The work is in fitting and passes. No logic in `__init__`. May import fitting an
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -28,26 +26,32 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import run_fit
+from streamkm.incremental import Incremental
 from streamkm.keeping import Keeper, is_worth_resuming
 from streamkm.model import Metric, Model, Space
+from streamkm.parameters import (
+    OF_THIS_RUN,
+    check_parameters,
+    check_weights,
+    digest,
+    is_in_memory,
+    joined,
+    n_starts,
+    plain,
+)
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress
+from streamkm.provenance import metric_on_store, model_of_store, model_on_store
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.stores import StoreSource
 from streamkm.walk import OnInvalid, Walk
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
-OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
-CHOICES = {
-    "sketch": ("auto", "countsketch", "pca", "identity"),
-    "metric": ("euclidean", "cosine"),
-    "assign_space": ("auto", "original", "sketch"),
-    "on_invalid": ("raise", "skip"),
-}
 
 
-class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator):
+class StreamKMeans(Incremental, TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -80,6 +84,14 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     assign_space : {"auto", "original", "sketch"}, default="auto"
         Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
         quarter of the memory.
+    coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
+        What stands for the rows while they are clustered. "uniform": the row sample; "sensitivity" and "lightweight":
+        weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched. "auto":
+        the row sample where its means are polished in the original space, else all rows if they fit, else sensitivity.
+    half_life : float, optional
+        `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
+    first_row : int, default=0
+        `partial_fit` only: number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float or str, default="auto"
         Resident memory that this process may take at most: bytes, text like "1 GiB", a share of the machine's or the
         container's memory like 0.5 or "50%"; "auto": what it holds when the fit begins and 80 % of what is available.
@@ -171,6 +183,9 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         metric: Metric = "euclidean",
         refine: int = 0,
         assign_space: Space | Literal["auto"] = "auto",
+        coreset: str | None = "auto",
+        half_life: float | None = None,
+        first_row: int = 0,
         memory_limit: int | float | str = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
@@ -189,6 +204,9 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         self.metric = metric
         self.refine = refine
         self.assign_space = assign_space
+        self.coreset = coreset
+        self.half_life = half_life
+        self.first_row = first_row
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
@@ -228,9 +246,13 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         Two passes over the data and `refine` more. O(nnz) for the sketch, O(nnz * k) for each assignment; memory for
         n sketched rows, the sample and the centers.
         """
-        self._check_parameters()
+        check_parameters(self)
         source = self._open(X, reset=True)
-        weights = _check_weights(sample_weight)
+        if isinstance(source, StoreSource) and source.info.weighted and sample_weight is None:
+            sample_weight = source.weights()
+        weights = check_weights(sample_weight)
+        if "stream_" in vars(self):
+            del self.stream_
         plan = self.plan_for(source, weighted=len(weights) > 0)
         with ExitStack() as stack:
             saved = self.checkpoint
@@ -244,25 +266,28 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
-        walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
+        stored = source if isinstance(source, StoreSource) else None
+        metric = self.metric if stored is None else metric_on_store(stored, self.metric)
+        walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
-        self.model_ = fitted.model
+        # a store's rows are sketched: the model that is kept sketches original rows first
+        self.model_ = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self.labels_ = fitted.labels
         self.cluster_centers_ = fitted.model.centers
         self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
         self.counts_ = fitted.totals.counts
         self.inertia_ = fitted.totals.d2
         self.distortion_ = fitted.distortion
-        self.assign_space_ = fitted.model.space
+        self.assign_space_ = self.model_.space
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged
         self.history_ = list(fitted.history)
         self.stages_ = progress.stages
         self.n_passes_ = plan.passes
         self.n_samples_ = len(fitted.labels)
-        self.n_features_in_ = fitted.model.n_features
-        self.n_components_ = plan.n_components
-        self.sketch_ = fitted.model.sketch
+        self.n_features_in_ = self.model_.n_features
+        self.n_components_ = self.model_.sketch.n_components
+        self.sketch_ = self.model_.sketch
         self.plan_ = plan
         self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
         if len(self.cluster_centers_) < self.n_clusters:
@@ -281,7 +306,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `fit` would before its first read.
         """
-        self._check_parameters()
+        check_parameters(self)
         return self.plan_for(self._open(X, reset=None))
 
     def predict(self, X: Any) -> NDArray[np.int32]:
@@ -297,7 +322,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         labels : int32 (n,)
             -1 for invalid rows, where they are skipped.
         """
-        return _joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32))
+        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32))
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
         """Cluster the rows of X and return their labels (n,)."""
@@ -311,9 +336,9 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         ndarray (n, k)
             float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         n_clusters = len(self.cluster_centers_)
-        return _joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
+        return joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
         """Cluster the rows of X and return their distances to all centers (n, k)."""
@@ -324,8 +349,8 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
 
         Invalid rows count nothing, where they are skipped.
         """
-        d2 = _joined(self._map(X, "score", nearest_d2), np.empty(0))
-        weights = _check_weights(sample_weight)
+        d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
+        weights = check_weights(sample_weight)
         if len(weights) not in (0, len(d2)):
             raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {len(d2):,} rows")
         d2 = np.where(np.isnan(d2), 0.0, d2)
@@ -339,13 +364,13 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         path : path
             Replaced only by a complete file.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         parameters = self.get_params()
         for name in OF_THIS_RUN:
             parameters.pop(name)
         if not isinstance(parameters["init"], str):
             parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
-        self.model_.save(path, {name: _plain(value) for name, value in parameters.items()})
+        self.model_.save(path, {name: plain(value) for name, value in parameters.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -379,20 +404,24 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
 
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
+
     def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
-        check_is_fitted(self)
+        self._check_fitted()
         source = self._open(X, reset=False)
         n_rows = source.estimated_rows
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        walk = Walk(source, size, self.model_.metric, self.on_invalid)
+        model = model_on_store(self.model_, source) if isinstance(source, StoreSource) else self.model_
+        walk = Walk(source, size, model.metric, self.on_invalid)
         with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
-            yield from map_rows(workers, walk, self.model_, function, stage, n_columns)
+            yield from map_rows(workers, walk, model, function, stage, n_columns)
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does."""
-        if _is_in_memory(X):
+        if is_in_memory(X):
             checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
             if reset is None:
                 from sklearn.utils import check_array
@@ -411,6 +440,7 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
             n_components=self.n_components,
             refine=self.refine,
             assign_space=self.assign_space,
+            coreset=self.coreset,
             chunk_bytes=self.chunk_bytes,
             memory_limit=self.memory_limit,
             n_threads=local_threads(self.executor),
@@ -419,38 +449,10 @@ class StreamKMeans(TransformerMixin, ClusterMixin, ClassNamePrefixFeaturesOutMix
 
     def _settings(self, keeper: Keeper) -> Settings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        n_init = self.n_init
-        if n_init == "auto":
-            few = self.n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random")
-            n_init = 10 if few else 1
+        n_init = n_starts(self.n_init, self.n_clusters, init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         seeds = np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
-        return Settings(self.n_clusters, init, int(n_init), self.max_iter, self.tol, self.refine, seeds)
-
-    def _check_parameters(self) -> None:
-        """Refuse parameters out of range, saying what is needed."""
-        _check_integer("n_clusters", self.n_clusters, 1)
-        _check_integer("max_iter", self.max_iter, 1)
-        _check_integer("refine", self.refine, 0)
-        for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
-            if getattr(self, name) != "auto":
-                _check_integer(name, getattr(self, name), smallest, or_auto=True)
-        if not isinstance(self.tol, Real) or isinstance(self.tol, bool) or not 0 <= float(self.tol) < np.inf:
-            raise InvalidParameterError(f"tol={self.tol!r}; needed: a number from 0")
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidParameterError(
-                    f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, choices))}"
-                )
-        if isinstance(self.init, str):
-            if self.init not in ("k-means++", "random"):
-                raise InvalidParameterError(f"init={self.init!r}; needed: 'k-means++', 'random' or an array of centers")
-        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:
-            raise InvalidParameterError(
-                f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
-            )
-        elif not np.isfinite(np.asarray(self.init, np.float64)).all():
-            raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds)
 
 
 @contextmanager
@@ -472,12 +474,12 @@ def open_checkpoint(
     for name in (*OF_THIS_RUN, "progress", "memory_limit"):
         parameters.pop(name)
     if not isinstance(parameters["init"], str):
-        parameters["init"] = _digest(np.asarray(parameters["init"], np.float64))
+        parameters["init"] = digest(np.asarray(parameters["init"], np.float64))
     plan = estimator.plan_for(source, weighted=len(weights) > 0)
     chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
-    settings = {name: _plain(value) for name, value in parameters.items()}
+    settings = {name: plain(value) for name, value in parameters.items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
-    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": _digest(weights)}
+    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
     restart = restart or not is_worth_resuming(directory)
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
         try:
@@ -486,47 +488,3 @@ def open_checkpoint(
             if not is_worth_resuming(directory):
                 saved.discard()
             raise
-
-
-def _digest(values: NDArray[np.float64]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-
-
-def _check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
-        needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
-        raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
-
-
-def _check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
-    """Weights as float64 (n,); empty for None."""
-    if sample_weight is None:
-        return NO_WEIGHTS
-    weights = np.asarray(sample_weight, np.float64)
-    if weights.ndim != 1:
-        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,)")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
-        raise InvalidInputError(f"sample_weight[{row}] is {weights[row]}; needed: finite and not negative")
-    if not weights.any():
-        raise InvalidInputError("every sample_weight is zero; at least one row must have a positive weight")
-    return weights
-
-
-def _is_in_memory(X: Any) -> bool:
-    """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
-    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
-        return True
-    if not isinstance(X, list | tuple):
-        return not hasattr(X, "shape") and hasattr(X, "__array__")
-    return not X or not (isinstance(X[0], str | os.PathLike) or hasattr(X[0], "shape"))
-
-
-def _joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
-    gathered = list(parts)
-    return np.concatenate(gathered) if gathered else empty
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as Python's; other values as they are."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -108,14 +108,14 @@ def _gather(
 ) -> Sketched:
     """Read all rows once, after counting them where that is needed."""
     rule = SampleRule.of(plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, weights)
-    gathered = Gathered(rule)
+    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
     chunk_rows = None
     if plan.counts_first:
         with progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(workers, walk, stage)
-    sketch = make_sketch(plan, settings) if plan.regime == "blocks" else None
+    sketch = make_sketch(plan, settings) if plan.regime != "sample" else None
     with progress.stage("sketch", plan.n_chunks) as stage:
-        if sketch is None:  # blocks are in memory, and gone with the process: their rows are read again
+        if sketch is None:  # what is sketched is in memory, and gone with the process: its rows are read again
             gathered.restore(keeper.load("sketch"))
             stage.after_advance = lambda: keeper.maybe("sketch", gathered.pack)
         sketched = sketch_pass(workers, walk, sketch, gathered, weights, chunk_rows, stage)

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.cluster.coreset import CoresetRule
+from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
 from streamkm.compute import Folded
@@ -86,17 +88,23 @@ class Gathered:
     Attributes
     ----------
     rule : SampleRule
+    coreset_rule : CoresetRule or None
+        Of the coreset of sketched rows, if there is to be one.
     collector : SampleCollector
+    tree : CoresetTree or None
     counts : list of (n_read, n_valid, n_counted, width)
         For each chunk done.
     """
 
     rule: SampleRule
+    coreset_rule: CoresetRule | None = None
     collector: SampleCollector = field(init=False)
+    tree: CoresetTree | None = field(init=False)
     counts: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.collector = SampleCollector(self.rule.size)
+        self.tree = None if self.coreset_rule is None else CoresetTree(self.coreset_rule)
 
     @property
     def n_read(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor, Folded, Listener
@@ -33,7 +34,9 @@ class Sketched:
     Attributes
     ----------
     blocks : Blocks or None
-        None where nothing was sketched.
+        None where no sketched rows are kept.
+    coreset : Coreset or None
+        Of sketched rows, in place of blocks.
     sample : Sample
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
@@ -46,6 +49,7 @@ class Sketched:
     """
 
     blocks: Blocks | None
+    coreset: Coreset | None
     sample: Sample
     chunk_rows: NDArray[np.int64]
     kept: tuple[NDArray[np.int64] | None, ...]
@@ -87,11 +91,13 @@ def sketch_pass(
     first_row = gathered.n_read
     if walk.source.n_rows is not None:
         check_weights(walk, weights, walk.source.n_rows)
-    shared = executor.share((walk.for_calls(executor), sketch, gathered.rule))
+    shared = executor.share((walk.for_calls(executor), sketch, gathered.rule, gathered.coreset_rule))
     items = itertools.islice(walk.items(executor, weights, chunk_rows), len(gathered.counts), None)
     stage.advance(len(gathered.counts))
-    for handle, (info, candidates) in executor.hold("sketch", _sketch_item, items, shared):
-        if info.n_valid:
+    for handle, (info, candidates, part) in executor.hold("sketch", _sketch_item, items, shared):
+        if part is not None and gathered.tree is not None:
+            gathered.tree.insert(part, len(infos))
+        elif info.n_valid:
             handles.append(handle)
         if len(candidates.rows):
             gathered.collector.add(candidates, first_row)
@@ -107,7 +113,7 @@ def sketch_pass(
     stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
     sample = gathered.collector.sample(n_features, int(n_counted.sum()), weights)
     blocks = None
-    if sketch is not None:
+    if sketch is not None and gathered.tree is None:
         filled = [info for info in infos if info.n_valid]
         blocks = Blocks(
             executor,
@@ -119,7 +125,9 @@ def sketch_pass(
             float(sum(info.total_d2norm for info in filled)),
         )
     kept = tuple(info.kept for info in infos)
-    return Sketched(blocks, sample, n_read, kept, n_features, int(n_valid.sum()))
+    part = None if gathered.tree is None else gathered.tree.part()
+    coreset = None if part is None or gathered.coreset_rule is None else gathered.coreset_rule.finish(part)
+    return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()))
 
 
 def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64]:
@@ -179,20 +187,29 @@ class _Info:
 
 
 def _sketch_item(
-    item: tuple[Item, int | None, NDArray[np.float64]], shared: tuple[Walk, Sketch | None, SampleRule]
-) -> tuple[Block | None, tuple[_Info, Candidates]]:
-    walk, sketch, rule = shared
+    item: tuple[Item, int | None, NDArray[np.float64]],
+    shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
+) -> tuple[Block | None, tuple[_Info, Candidates, Part | None]]:
+    walk, sketch, rule, coreset_rule = shared
     rows, weights = _read_weighted(walk, item)
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
     candidates = rule.candidates(rows.X, rows.places, numbers, weights)
     if sketch is None:
-        return None, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0), candidates)
+        return None, (
+            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0),
+            candidates,
+            None,
+        )
     sketched = as_block_matrix(sketch.apply(rows.X))
+    if coreset_rule is not None:
+        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, 0.0, 0.0)
+        part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
+        return None, (info, candidates, part)
     block = Block(sketched, sketched_d2norms(sketched), weights)
     totals = (block.total_weight(), block.total_d2norm())
-    return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates)
+    return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates, None)
 
 
 def _fit_item(

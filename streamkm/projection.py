@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from streamkm.kernels.lanes import LANES
 from streamkm.model import Space
 
-Regime: TypeAlias = Literal["sample", "blocks"]
+Regime: TypeAlias = Literal["sample", "blocks", "coreset"]
 MIB = 1 << 20
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
@@ -40,6 +40,9 @@ class Needs:
         Of products with centers.
     fitted : bool
         Whether the sketch is found on sampled rows.
+    n_chunks : int
+    coreset_rows : int
+        Rows of a coreset, if there is to be one.
     """
 
     n_rows: int
@@ -54,6 +57,8 @@ class Needs:
     largest_chunk: int
     itemsize: int
     fitted: bool
+    n_chunks: int
+    coreset_rows: int
 
     def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
@@ -61,6 +66,9 @@ class Needs:
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
         blocks = self.n_rows * (8 + self.block_row_bytes) if regime == "blocks" else 0
+        if regime == "coreset":  # a node of the tree for each doubling of the chunks, two more that are joined
+            nodes = min(self.n_chunks, self.n_chunks.bit_length() + self.n_threads + 2)
+            blocks = nodes * self.coreset_rows * (16 + self.block_row_bytes)
         fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features if self.fitted else 0
         stages = {
             "sketch": reading + int(CANDIDATES * sample) + blocks,

@@ -16,7 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from streamkm.errors import ConfigError
-from streamkm.estimators import CHOICES, StreamKMeans
+from streamkm.estimators import StreamKMeans
+from streamkm.parameters import CHOICES
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
@@ -30,6 +31,8 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "max_iter": int,
     "tol": float,
     "refine": int,
+    "half_life": float | None,
+    "first_row": int,
     "memory_limit": int | float | str,
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],

@@ -1,0 +1,129 @@
+"""Estimators for endless streams: `partial_fit` and `merge`, as a part that `StreamKMeans` inherits.
+
+The state is a `stream.Stream`; what is fitted follows from it when it is asked for. May import stream and below.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from streamkm.cluster.coreset import CoresetRule
+from streamkm.clustering import Search
+from streamkm.errors import InvalidInputError
+from streamkm.model import Model
+from streamkm.parameters import check_parameters, check_weights, n_starts
+from streamkm.sketches import IdentitySketch, Sketch
+from streamkm.sources.base import RowSource
+from streamkm.stream import Stream, feed, stream_size
+from streamkm.walk import Walk
+
+CHUNK_BYTES = 16 << 20
+LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
+_OF_INPUT = ("n_features_in_", "feature_names_in_")
+
+
+class Incremental:
+    """Adds `partial_fit` and `merge` to an estimator of clusters."""
+
+    stream_: Stream
+    n_samples_seen_: int
+    sketch_: Sketch
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Take more rows of a stream; memory stays flat, however many there are.
+
+        A weighted coreset of the rows is kept. Centers are found in it when they are first asked for: `predict`,
+        `cluster_centers_`, `inertia_` (an estimate, as `counts_`) and the like. There are no `labels_`.
+
+        Parameters
+        ----------
+        X : as for `fit`
+            From 1 row up. The first may have fewer rows than there are clusters.
+        y : ignored
+        sample_weight : array-like (n,), optional
+
+        Returns
+        -------
+        self
+            `n_samples_seen_` says how many valid rows were taken in all.
+
+        Raises
+        ------
+        InvalidInputError, SourceError
+            For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
+        """
+        check_parameters(self)
+        first = "stream_" not in vars(self)
+        source, weights = self._open(X, reset=first), check_weights(sample_weight)
+        stream = self._new_stream(source) if first else self.stream_
+        size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        feed(stream, Walk(source, size, self.metric, self.on_invalid), weights)
+        self._follow(stream)
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Take the rows that another estimator has taken, by `partial_fit`, elsewhere.
+
+        Both need the same parameters and an integer `random_state`. Give the second `first_row`, so that its rows are
+        numbered behind those of the first: the result is then that of one stream of all rows.
+
+        Raises
+        ------
+        NotFittedError
+            If either has taken no rows.
+        InvalidParameterError
+            If they differ in what decides about the coreset.
+        """
+        check_is_fitted(self, "stream_")
+        check_is_fitted(other, "stream_")
+        if self.stream_.n_features != other.stream_.n_features:
+            raise InvalidInputError(
+                f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
+            )
+        self._follow(self.stream_.merged(other.stream_))
+        return self
+
+    def _follow(self, stream: Stream) -> None:
+        """Set what is known at once; forget what was found before."""
+        kept = ("stream_", *_OF_INPUT)
+        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
+            delattr(self, name)
+        self.stream_, self.n_samples_seen_ = stream, stream.n_rows
+        self.n_features_in_ = stream.n_features
+
+    def _new_stream(self, source: RowSource) -> Stream:
+        estimator: Any = self
+        itemsize = np.result_type(source.dtype, np.float32).itemsize
+        row_bytes = 1024 if source.is_sparse or source.n_features is None else itemsize * source.n_features
+        seed = int(check_random_state(estimator.random_state).randint(0, 2**63 - 1, dtype=np.int64))
+        half_life = np.inf if estimator.half_life is None else float(estimator.half_life)
+        size = stream_size(estimator.n_clusters, row_bytes)
+        rule = CoresetRule(size, estimator.n_clusters, seed, half_life=half_life)
+        return Stream(rule, first_row=estimator.first_row)
+
+    def __getattr__(self, name: str) -> Any:
+        """Find centers in the stream when they are first asked for."""
+        if name not in LAZY or "stream_" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        estimator, stream = vars(self), self.stream_
+        init = estimator["init"] if isinstance(estimator["init"], str) else np.asarray(estimator["init"], np.float64)
+        n_clusters = estimator["n_clusters"]
+        search = Search(
+            n_clusters,
+            init,
+            n_starts(estimator["n_init"], n_clusters, init),
+            estimator["max_iter"],
+            estimator["tol"],
+            stream.rule.seed,
+        )
+        found = stream.clusters(search, estimator["executor"])
+        self.cluster_centers_, self.counts_, self.inertia_ = found.centers, found.counts, found.inertia
+        self.n_iter_, self.converged_, self.assign_space_ = found.n_iter, found.converged, "original"
+        self.sketch_ = IdentitySketch(stream.n_features)
+        self.model_ = Model(found.centers, stream.n_features, estimator["metric"], "original", self.sketch_)
+        return vars(self)[name]

@@ -1,0 +1,116 @@
+"""Parameters and arguments of the estimators: what they may be, and what to say of anything else.
+
+May import errors and below; knows no estimator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.errors import InvalidInputError, InvalidParameterError
+
+FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
+OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
+CHOICES = {
+    "sketch": ("auto", "countsketch", "pca", "identity"),
+    "metric": ("euclidean", "cosine"),
+    "assign_space": ("auto", "original", "sketch"),
+    "on_invalid": ("raise", "skip"),
+    "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
+}
+
+
+def check_parameters(estimator: Any) -> None:
+    """Refuse parameters of an estimator that are out of range, saying what is needed."""
+    check_integer("n_clusters", estimator.n_clusters, 1)
+    check_integer("max_iter", estimator.max_iter, 1)
+    check_integer("refine", estimator.refine, 0)
+    check_integer("first_row", estimator.first_row, 0)
+    half_life = estimator.half_life
+    if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
+        raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
+    for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
+        if getattr(estimator, name) != "auto":
+            check_integer(name, getattr(estimator, name), smallest, or_auto=True)
+    tol: Any = estimator.tol
+    if type(tol) is bool or not isinstance(tol, int | float | np.floating) or not 0 <= float(tol) < np.inf:
+        raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
+    for name, choices in CHOICES.items():
+        if getattr(estimator, name) not in choices:
+            raise InvalidParameterError(
+                f"{name}={getattr(estimator, name)!r}; needed: one of {', '.join(map(repr, choices))}"
+            )
+    if isinstance(estimator.init, str):
+        if estimator.init not in ("k-means++", "random"):
+            raise InvalidParameterError(
+                f"init={estimator.init!r}; needed: 'k-means++', 'random' or an array of centers"
+            )
+    elif np.ndim(estimator.init) != 2 or len(np.asarray(estimator.init)) != estimator.n_clusters:
+        raise InvalidParameterError(
+            f"init has shape {np.shape(estimator.init)}; needed: (n_clusters={estimator.n_clusters}, features)"
+        )
+    elif not np.isfinite(np.asarray(estimator.init, np.float64)).all():
+        raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+
+
+def n_starts(n_init: int | str, n_clusters: int, init: str | NDArray[np.float64]) -> int:
+    """The number that `n_init` stands for."""
+    if n_init == "auto":
+        return 10 if n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random") else 1
+    return int(n_init)
+
+
+def digest(values: NDArray[np.float64]) -> str:
+    """What tells one array from another."""
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
+    """Refuse what is no integer from `smallest`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
+        needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
+        raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
+
+
+def check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
+    """Weights as float64 (n,); empty for None."""
+    if sample_weight is None:
+        return NO_WEIGHTS
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.ndim != 1:
+        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,)")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
+        raise InvalidInputError(f"sample_weight[{row}] is {weights[row]}; needed: finite and not negative")
+    if not weights.any():
+        raise InvalidInputError("every sample_weight is zero; at least one row must have a positive weight")
+    return weights
+
+
+def is_in_memory(X: Any) -> bool:
+    """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
+    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
+        return True
+    if not isinstance(X, list | tuple):
+        return not hasattr(X, "shape") and hasattr(X, "__array__")
+    return not X or not (isinstance(X[0], str | os.PathLike) or hasattr(X[0], "shape"))
+
+
+def joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
+    """The parts one behind the other; `empty` where there are none."""
+    gathered = list(parts)
+    return np.concatenate(gathered) if gathered else empty
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as Python's; other values as they are."""
+    return value.item() if isinstance(value, np.generic) else value
