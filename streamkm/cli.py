@@ -1,4 +1,4 @@
-"""The commands: ``streamkm fit``, ``plan``, ``inspect``, ``assign`` and ``report``.
+"""The commands: ``streamkm fit``, ``plan``, ``sketch``, ``append``, ``cluster``, ``sweep``, ``distortion`` and others.
 
 Responsible for arguments, for what is printed and for exit codes. The only module that imports click, prints, and sets
 up logging. May import everything, but inside commands, so that ``--help`` is quick. The work is done elsewhere.
@@ -12,7 +12,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ from streamkm.errors import OutputError, StreamkmError
 if TYPE_CHECKING:
     from streamkm.budget import Plan
     from streamkm.config import Override, Run
+    from streamkm.progress import Stage
+    from streamkm.walk import OnInvalid, Walk
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
@@ -78,6 +80,10 @@ def _talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
+
+
+def _restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,6 +235,153 @@ def assign(
 
 
 @main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-o", "--output", required=True, type=click.Path(), help="The store, a directory: STORE.zarr.")
+@click.option("--sketch", default="auto", show_default=True, help="auto, countsketch, pca or identity.")
+@click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
+@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@_set_option
+@_overwrite_option
+@_restart_option
+@_talk_options
+def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
+    """Sketch DATA... into a store that can be clustered.
+
+    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster.
+    """
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.compute import open_executor
+        from streamkm.config import open_data
+        from streamkm.storing import choose_store_sketch, walk_for_store, write_store
+
+        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        walk = walk_for_store(open_data(paths, _parsed(settings)), options["metric"], on_invalid)
+        with open_executor() as workers, talk.stage("sketch", walk) as stage:
+            how = (options["sketch"], options["n_components"] or "auto", options["seed"])
+            found = choose_store_sketch(walk, *how, workers, stage)
+            store = write_store(
+                output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
+            )
+        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items()])
+
+
+@main.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("paths", nargs=-1, required=True, metavar="MORE...")
+@click.option("--columns", is_flag=True, help="MORE... are further features of the same rows, not further rows.")
+@click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
+@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@_set_option
+@_restart_option
+@_talk_options
+def append(store: str, paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
+    """Add rows, or features, of MORE... to STORE."""
+    if options["first_feature"] is not None and not options["columns"]:
+        raise click.UsageError("--first-feature is of use with --columns only")
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.compute import open_executor
+        from streamkm.config import open_data
+        from streamkm.sources.stores import StoreInfo
+        from streamkm.storing import append_columns, append_rows, walk_for_store
+
+        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        source = open_data(paths, _parsed(settings))
+        walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
+        with open_executor() as workers, talk.stage("append", walk) as stage:
+            if options["columns"]:
+                first, restart = options["first_feature"], options["restart"]
+                found = append_columns(store, walk, workers, stage, first_feature=first, restart=restart)
+            else:
+                found = append_rows(store, walk, workers, stage, restart=options["restart"])
+        talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])
+
+
+@main.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.option("-k", "--n-clusters", type=int, required=True, help="Number of clusters.")
+@click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]")
+@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
+@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@_overwrite_option
+@_set_option
+@_talk_options
+@click.pass_context
+def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:
+    """Cluster the rows of a sketch store, as fit does; the model labels original rows."""
+    from streamkm.sources.stores import StoreInfo
+
+    StoreInfo.read(store)
+    context.invoke(fit, inputs=(store,), settings=settings, **options)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-k", "--n-clusters", default="2:200", show_default=True, help="Clusters: 2:200, 10:200:10 or 5,10.")
+@click.option("--seeds", type=int, default=2, show_default=True, help="Runs; stability needs two.")
+@click.option("--random-state", type=int, help="Seed of the sample, the sketch and the starts.")
+@click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@_set_option
+@_overwrite_option
+@_talk_options
+def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence[str], **options: Any) -> None:
+    """Cluster a sample into many numbers of clusters and score each.
+
+    DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow.
+    """
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.config import open_data
+        from streamkm.output import check_target
+        from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
+        from streamkm.sweeping import clusters_of
+        from streamkm.sweeping import sweep as run_sweep
+
+        check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
+        result = run_sweep(
+            open_data(paths, _parsed(settings)),
+            clusters_of(n_clusters),
+            seeds=options["seeds"],
+            random_state=options["random_state"],
+            progress=False if options["quiet"] else "auto",
+        )
+        talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-k", "--n-clusters", type=int, default=8, show_default=True, help="Clusters that are found and kept.")
+@click.option("--sketches", help="Names, with commas.  [default: those that suit the data]")
+@click.option("-m", "--n-components", default="16,64,256", show_default=True, help="Sizes, with commas.")
+@click.option("--sample-rows", type=int, default=10_000, show_default=True)
+@click.option("--random-state", type=int, help="Seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_set_option
+@_talk_options
+def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
+    """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]):
+        from streamkm.config import open_data
+        from streamkm.distortion import distortion as find_distortion
+
+        names = options["sketches"]
+        found = find_distortion(
+            open_data(paths, _parsed(settings)),
+            n_clusters,
+            sketches=None if names is None else [name.strip() for name in names.split(",")],
+            n_components=[int(size) for size in options["n_components"].split(",")],
+            sample_rows=options["sample_rows"],
+            random_state=options["random_state"],
+        )
+        if options["as_json"]:
+            import json
+
+            click.echo(json.dumps(found.to_dict(), indent=2))
+        else:
+            click.echo("\n".join(found.lines()))
+
+
+@main.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
 @_talk_options
 def report(directory: str, **talking: bool) -> None:
@@ -270,6 +423,14 @@ class _Talk:
     def prepare(self, estimator: Any) -> Any:
         """The estimator, without bars where the command was told to be quiet."""
         return estimator.set_params(progress=False) if self._quiet else estimator
+
+    def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
+        """One stage of work that no estimator does, with a bar where there are bars."""
+        from streamkm.progress import Progress
+        from streamkm.sources.base import ChunkedSource
+
+        chunks = walk.source.chunks(walk.target_bytes) if isinstance(walk.source, ChunkedSource) else None
+        return Progress(self._bars).stage(name, None if chunks is None else len(chunks))
 
     def plan(self, plan: Plan) -> None:
         """Log what will be done."""

@@ -113,6 +113,18 @@ class Distortion:
         """JSON values."""
         return asdict(self)
 
+    def lines(self) -> list[str]:
+        """A table, for people."""
+        head = f"{self.n_rows:,} rows of {self.n_features:,} features in {self.n_clusters} clusters"
+        names = ("sketch", "m", "eps", "ratio", "loss", "drss", "seconds")
+        shown = [f"{name:>10}" for name in names]
+        table = [
+            f"{row.sketch:>10} {row.n_components:>10,} {row.eps:>10.4f} {row.ratio:>10.4f} {row.loss:>10.4f} "
+            f"{row.drss:>10.4g} {row.fit_seconds + row.seconds:>10.3f}"
+            for row in self.rows
+        ]
+        return [head, " ".join(shown), *table]
+
 
 def distortion(
     X: Any,
