@@ -10,9 +10,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from streamkm import compute
-from streamkm.compute import DaskCluster, LocalThreads, local_executor, open_executor
+from streamkm import executors
+from streamkm.compute import local_executor, open_executor
+from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import InvalidParameterError
+from streamkm.executors import LocalThreads
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -131,8 +133,8 @@ def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
 
 def test_runs_are_never_long_nor_joins_wide():
     for n_items in (1, 10, 1000, 100_000):
-        for n_runs in (compute.RUNS, compute.FEW_RUNS):
-            assert 1 <= compute.run_length(n_items, n_runs) <= compute.RUN_LENGTH
+        for n_runs in (executors.RUNS, executors.FEW_RUNS):
+            assert 1 <= executors.run_length(n_items, n_runs) <= executors.RUN_LENGTH
     with open_executor(1) as executor:
         shape = executor.fold("t", trace_step, trace_combine, range(5000), 5000)
     depth = deepest = 0
@@ -176,7 +178,7 @@ def test_few_states_are_alive(n_threads):
         total = executor.fold("t", counted_step, counted_combine, range(16_000), 16_000)
     assert isinstance(total, CountedState)
     levels = 4  # 1,000 runs, joined by eights
-    assert CountedState.most <= 2 * n_threads + 2 + levels * compute.ARITY
+    assert CountedState.most <= 2 * n_threads + 2 + levels * executors.ARITY
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
@@ -292,7 +294,7 @@ def keys_left(client, stage):
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         gc.collect()
-        left = [key for keys in client.has_what().values() for key in keys if key.startswith(stage)]
+        left = [key for keys in client.has_what().values() for key in keys if key[0].startswith(stage)]
         if not left:
             break
         time.sleep(0.05)
