@@ -29,7 +29,7 @@ from streamkm.sources.base import ChunkedSource, RowSource
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between looks at who works, and at whether anybody does
-GATHER_SECONDS = 600.0  # for one result to come over the network
+GATHER_SECONDS = 15.0  # for a result to come over the network, at first; each further try takes twice as long
 NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unless Dask's setting says otherwise
 
 
@@ -52,7 +52,7 @@ class DaskCluster(Executor):
         self._token = secrets.token_hex(4)
         self._ids = itertools.count()
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._sent: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sends = False
         self._run_items = 1
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
@@ -70,8 +70,8 @@ class DaskCluster(Executor):
                 with self._explained():
                     # sent as data: inside the task graph they would stay on the scheduler
                     (future,) = self._client.scatter([rows], hash=False)
-                self._sent.add(self._kept(future))
-                yield future, len(rows.places)
+                self._sends = True
+                yield self._kept(future), len(rows.places)
         elif hasattr(source, "delayed"):
             for chunk in source.chunks(target_bytes):
                 n_rows = None if source.n_rows is None else chunk.stop - chunk.start
@@ -193,8 +193,10 @@ class DaskCluster(Executor):
             The scheduler does not answer; no worker for so long as Dask's setting
             ``distributed.scheduler.no-workers-timeout`` says, or ten minutes.
         """
-        with self._explained():
+        try:
             n_threads = sum(self._client.nthreads().values())
+        except OSError as error:
+            raise self._out_of_reach(error) from error
         self._looked = time.monotonic()
         if n_threads:
             self._last_seen, self.n_workers = self._looked, n_threads
@@ -211,6 +213,7 @@ class DaskCluster(Executor):
         """Wait for a call; give its result, or where it is."""
         from distributed import wait
 
+        gather_seconds = GATHER_SECONDS
         with self._explained():
             while True:
                 try:
@@ -218,19 +221,14 @@ class DaskCluster(Executor):
                         with self._client.as_current():
                             wait(future, timeout=LOOK_SECONDS)
                     if fetch or future.status == "error":
-                        return future.result(timeout=GATHER_SECONDS)
+                        return future.result(timeout=gather_seconds)
                     if future.status == "finished":
                         return future
                 except TimeoutError:
                     if future.status == "error":  # its own
                         raise
+                    gather_seconds *= 2 if future.status == "finished" else 1
                     self._look()
-                    self._check_sent()
-
-    def _check_sent(self) -> None:
-        """Refuse to wait for calls whose rows are gone."""
-        if any(future.status in ("lost", "cancelled") for future in self._sent):
-            raise _rows_lost(self._address())
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -242,17 +240,26 @@ class DaskCluster(Executor):
             yield
         except KilledWorker as error:
             raise ClusterError(
-                f"{error.allowed_failures + 1} workers of {self._address()} were lost in {_stage_of(error.task)}, the "
+                f"{error.allowed_failures + 1} workers of {self._address()} were lost while they ran {error.task}, the "
                 f"last {error.last_worker.address}, mostly because they ran out of memory; give workers more memory, "
                 f"or fit with a smaller chunk_bytes"
             ) from error
-        except (CancelledError, CommClosedError) as error:
-            self._check_sent()
+        except CommClosedError as error:
             raise self._out_of_reach(error) from error
+        except CancelledError as error:
+            if "scheduler-" in str(error):  # its connection was lost, or it was restarted
+                raise self._out_of_reach(error) from error
+            if self._sends:
+                raise ClusterError(
+                    f"a worker of {self._address()} was lost, and rows that this process had sent to it; fit again, or "
+                    f"fit data that workers read themselves (a path, a Dask array), which lost workers do no harm"
+                ) from error
+            raise ClusterError(f"work was cancelled on {self._address()} by another program: {error}") from error
 
     def _out_of_reach(self, error: BaseException) -> ClusterError:
+        reason = " ".join(str(error).split())
         return ClusterError(
-            f"lost the scheduler {self._address()} ({error}); see that it runs and can be reached, and fit again"
+            f"lost the scheduler {self._address()} ({reason}); see that it runs and can be reached, and fit again"
         )
 
     def _address(self) -> str:

@@ -29,7 +29,7 @@ class Cluster:
         self._environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "DASK_DISTRIBUTED__WORKER__DAEMON": "False",
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",  # for so long a worker that is gone is looked for
             **(settings or {}),
         }
         self._file = folder / "scheduler.json"
