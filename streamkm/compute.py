@@ -8,15 +8,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from streamkm.errors import InvalidParameterError
+from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.executors import Executor, LocalThreads
 
-__all__ = ["Executor", "local_executor", "open_executor"]
+__all__ = ["ClusterSettings", "Executor", "local_executor", "open_cluster", "open_executor"]
+
+CONNECT_SECONDS = 10
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,108 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
             yield LocalThreads(pool, n_threads)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Which Dask cluster to work on: one that runs, or processes of this machine started for the purpose.
+
+    Attributes
+    ----------
+    scheduler : str or None
+        Address of one that runs: ``tcp://host:8786``, or ``tls://host:8786`` with the three files below.
+    tls_ca_file, tls_cert, tls_key : str or None
+        PEM files: the authority that signed the cluster's certificates, this client's certificate and its key.
+    workers : int or None
+        Processes to start here; None with `scheduler`.
+    threads : int
+        Of each process.
+    memory_limit : str or int
+        Of each process, as ``4GB`` or in bytes; "auto": its share of the machine's.
+    report : str or None
+        File for Dask's performance report, an HTML page; needs bokeh.
+    """
+
+    scheduler: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    workers: int | None = None
+    threads: int = 1
+    memory_limit: str | int = "auto"
+    report: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if (self.scheduler is None) == (self.workers is None):
+            raise InvalidParameterError(
+                f"scheduler={self.scheduler!r} and workers={self.workers!r}; give the address of a cluster that runs, "
+                f"or a number of workers to start"
+            )
+        for name in ("workers", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidParameterError(f"{name}={value}; needed: a whole number from 1")
+        files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
+        encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
+        wrong = [name for name, value in files.items() if (value is None) == encrypted]
+        if wrong:
+            needed = "a tls:// scheduler needs" if encrypted else "only a tls:// scheduler has a use for"
+            raise InvalidParameterError(f"{needed} {', '.join(wrong)}")
+
+
+@contextmanager
+def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
+    """Connect to a cluster, or start one; give its client, for `open_executor`. What was started ends with it.
+
+    Yields
+    ------
+    distributed.Client
+        Not the default one of this process.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler does not answer.
+    MissingDependencyError
+        A report without bokeh.
+    """
+    from distributed import Client, LocalCluster, Security, performance_report
+
+    if settings.report is not None and find_spec("bokeh") is None:
+        raise MissingDependencyError("Dask's performance report needs bokeh; pip install bokeh, or leave report out")
+    with ExitStack() as opened:
+        place: Any = settings.scheduler
+        security = None
+        if place is None:
+            place = opened.enter_context(
+                LocalCluster(
+                    n_workers=settings.workers,
+                    threads_per_worker=settings.threads,
+                    memory_limit=settings.memory_limit,
+                    processes=True,
+                    dashboard_address=":0",
+                )
+            )
+        elif settings.tls_ca_file is not None:
+            security = Security(
+                tls_ca_file=settings.tls_ca_file,
+                tls_client_cert=settings.tls_cert,
+                tls_client_key=settings.tls_key,
+                require_encryption=True,
+            )
+        try:
+            client = Client(place, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+        except OSError as error:
+            raise ClusterError(
+                f"scheduler {settings.scheduler} cannot be reached within {CONNECT_SECONDS} s ({error}); see that it "
+                f"runs, and that address and certificates are its own"
+            ) from error
+        opened.enter_context(client)
+        if settings.report is not None:
+            opened.enter_context(client.as_current())
+            opened.enter_context(performance_report(settings.report))
+        yield client
 
 
 @contextmanager

@@ -383,7 +383,8 @@ def _on_worker() -> Iterator[None]:
         with _ONE_BLAS_THREAD:
             yield
     except (SourceError, FileNotFoundError, PermissionError) as error:
-        kind = SourceNotFoundError if isinstance(error, FileNotFoundError) else SourceError
+        missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        kind = SourceNotFoundError if missing else SourceError
         raise kind(
             f"{error}, seen from worker {get_worker().address}; every worker must see the data under the same path"
         ) from error

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Security
 
 ROOT = Path(__file__).parents[1]
 STARTED_SECONDS = 60
@@ -91,3 +91,18 @@ def cluster_of(
             yield cluster, opened
     finally:
         cluster.close()
+
+
+def certificate(folder: Path) -> tuple[dict[str, str], list[str], Security]:
+    """A key and a certificate that is its own authority: their files, options of the commands, and for a client."""
+    files = {"ca": str(folder / "cert.pem"), "cert": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-keyout", files["key"], "-out", files["cert"]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    options = ["--tls-ca-file", files["ca"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
+    security = Security(
+        tls_ca_file=files["ca"], tls_client_cert=files["cert"], tls_client_key=files["key"], require_encryption=True
+    )
+    return files, options, security

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections import Counter
 
@@ -16,7 +15,7 @@ from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import ClusterError, SourceNotFoundError
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from tests.dask_processes import cluster_of
+from tests.dask_processes import certificate, cluster_of
 
 PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
@@ -219,26 +218,10 @@ def test_same_bits_whatever_the_number_of_workers_and_the_order(tmp_path, data, 
             assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(source), wanted)
 
 
-def certificate(folder):
-    """A key and a certificate that is its own authority, as Dask's command line takes them."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return {"ca": str(folder / "cert.pem"), "cert": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 def test_encrypted(tmp_path, at, data, wanted):
-    from distributed import Security
-
-    files = certificate(tmp_path)
-    tls = [part for name, path in files.items() for part in (f"--tls-{name}-file" if name == "ca" else f"--tls-{name}", path)]
-    security = Security(
-        tls_ca_file=files["ca"], tls_client_cert=files["cert"], tls_client_key=files["key"], require_encryption=True
-    )
-    with cluster_of(tmp_path, 2, tls=tls, security=security) as (started, client):
+    _, options, security = certificate(tmp_path)
+    with cluster_of(tmp_path, 2, tls=options, security=security) as (started, client):
         assert client.scheduler.address.startswith("tls://")
         at("lloyd", 30, lambda: started.kill(0))
         assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
