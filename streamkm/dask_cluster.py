@@ -15,11 +15,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask
+import scipy.sparse as sp
+from dask.sizeof import sizeof
 from threadpoolctl import threadpool_limits
 
 from streamkm.errors import ClusterError, SourceError, SourceNotFoundError
@@ -69,7 +71,7 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 with self._explained():
                     # sent as data: inside the task graph they would stay on the scheduler
-                    (future,) = self._client.scatter([rows], hash=False)
+                    (future,) = self._client.scatter([_measurable(rows)], hash=False)
                 self._sends = True
                 yield self._kept(future), len(rows.places)
         elif hasattr(source, "delayed"):
@@ -95,7 +97,7 @@ class DaskCluster(Executor):
         packed = cloudpickle.dumps(value)
         # the warning is about data in graphs; this is what they are to be shared by
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
-            return self._submit("share", cloudpickle.loads, packed)
+            return self._submit("share", _unpacked, packed)
 
     def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
         def start(item: Any) -> Waiting:
@@ -234,7 +236,7 @@ class DaskCluster(Executor):
     def _explained(self) -> Iterator[None]:
         """Turn what Dask raises of the cluster into a ClusterError; errors of calls pass."""
         from distributed import CancelledError, KilledWorker
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
 
         try:
             yield
@@ -326,6 +328,10 @@ def _decoded_list(items: list[Any]) -> list[Any]:
     return [_decoded(item) for item in items]
 
 
+def _unpacked(packed: bytes) -> Any:
+    return _measurable(cloudpickle.loads(packed))
+
+
 def _work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
     with _on_worker():
         return function(_decoded(item), *shared)
@@ -334,12 +340,13 @@ def _work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
 def _work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
     with _on_worker():
         pairs = [function(_decoded(item), *shared) for item in run]
-    return [kept for kept, _ in pairs], [told for _, told in pairs]
+    return _measurable([kept for kept, _ in pairs]), _measurable([told for _, told in pairs])
 
 
 def _work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
     with _on_worker():
-        return fold_run(_decoded_list(run), step, *shared)
+        state, outputs = fold_run(_decoded_list(run), step, *shared)
+    return _measurable(state), outputs
 
 
 def _work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
@@ -348,6 +355,34 @@ def _work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared
 
 def _part(both: tuple[Any, Any], which: int) -> Any:
     return both[which]
+
+
+def _measurable(value: Any) -> Any:
+    """See that Dask knows how large a value is, which decides where calls run, what is moved and what is spilled.
+
+    It takes an object of an unknown class for some fifty bytes; a block may have millions.
+    """
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if (is_dataclass(part) or sp.issparse(part)) and type(part) not in _MEASURED:
+            _MEASURED.add(type(part))
+            sizeof.register(type(part), _bytes_of)
+        if isinstance(part, tuple):
+            _measurable(part)
+    return value
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of all arrays of a value."""
+    if is_dataclass(value):
+        return sum(_bytes_of(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes_of, value))
+    if sp.issparse(value):
+        return sum(int(getattr(value, name).nbytes) for name in ("data", "indices", "indptr") if hasattr(value, name))
+    return int(sizeof(value))
+
+
+_MEASURED: set[type] = set()
 
 
 class _OneBlasThread:

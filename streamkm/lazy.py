@@ -62,20 +62,6 @@ def lazy_map(
     return source.lazily(_mapped, prepare, meta=meta, n_columns=n_columns)
 
 
-def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...]) -> Any:
-    """Labels of a fit as a Dask array in blocks of the heights of those of the data.
-
-    Parameters
-    ----------
-    labels : int32 (n,)
-    heights : tuple of int
-        Rows of each row-block; their sum is n.
-    """
-    from dask.array import from_array
-
-    return from_array(labels, chunks=(heights,))
-
-
 def _prepared(
     walk: Walk, model: Model, function: Callable[..., NDArray[Any]], dtype: np.dtype[Any], *, sparse: bool
 ) -> tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]:

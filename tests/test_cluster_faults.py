@@ -84,7 +84,9 @@ def assert_same_bits(got, wanted):
 
 
 @pytest.mark.parametrize("n_killed", [1, N_WORKERS - 1])
-@pytest.mark.parametrize(("stage", "number"), [("share", 1), ("sketch", 8), ("lloyd", 30), ("lloyd-join", 3), ("assign", 8)])
+@pytest.mark.parametrize(
+    ("stage", "number"), [("share", 1), ("sketch", 8), ("lloyd", 30), ("lloyd-join", 3), ("assign", 8)]
+)
 def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     started, client = cluster
     seen = at(stage, number, lambda: [started.kill(worker) for worker in living(started)[:n_killed]])
@@ -164,7 +166,9 @@ def test_a_call_too_large_for_every_worker(tmp_path):
         started.add("--memory-limit", "500MB", nanny=True)
         client.wait_for_workers(1, timeout=60)
         with (
-            pytest.raises(ClusterError, match=r"1 workers of tcp://.* lost while .*take.*more memory, or .*chunk_bytes"),
+            pytest.raises(
+                ClusterError, match=r"1 workers of tcp://.* lost while .*take.*more memory, or .*chunk_bytes"
+            ),
             open_executor(client) as executor,
         ):
             list(executor.map("take", take, [1_000_000_000]))

@@ -8,9 +8,10 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans
 from streamkm.errors import InvalidInputError
-from streamkm.lazy import dask_labels, lazy_map
+from streamkm.lazy import lazy_map
 from streamkm.passes import distances, nearest_d2, nearest_labels
 from streamkm.sources import open_source
+from streamkm.sources.dask import dask_labels
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 da = pytest.importorskip("dask.array")
@@ -121,7 +122,9 @@ def test_another_number_of_features():
 
 def test_a_block_of_another_height():
     model = StreamKMeans(3, random_state=0, executor=1).fit(dense_matrix())
-    array = da.from_array(dense_matrix(), chunks=((20, 13, 20), 7)).map_blocks(lambda x: x[:10], meta=np.empty((0, 0), "f4"))
+    array = da.from_array(dense_matrix(), chunks=((20, 13, 20), 7)).map_blocks(
+        lambda x: x[:10], meta=np.empty((0, 0), "f4")
+    )
     labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
     with pytest.raises(InvalidInputError, match="row 20 of dask array has 10 rows; the array says 13"):
         labels.blocks[1].compute(scheduler="sync")
@@ -149,6 +152,8 @@ def test_labels_of_a_fit_as_one():
     labels = dask_labels(model.labels_, array.chunks[0])
     assert labels.chunks == (ROWS,)
     np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
-    assert not (labels != lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")).any().compute(
-        scheduler="sync"
+    assert (
+        not (labels != lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise"))
+        .any()
+        .compute(scheduler="sync")
     )

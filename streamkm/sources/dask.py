@@ -141,7 +141,7 @@ class DaskSource(ChunkedSource):
         stops = np.cumsum(self._array.chunks[0]) if not self._unknown_rows else np.full(n_blocks, -1)
         starts = np.arange(n_blocks) << _PLACE_BITS if self._unknown_rows else np.concatenate([[0], stops[:-1]])
         whole = self._block(None)
-        mapped = blockwise(
+        return blockwise(
             partial(_map_block, function, whole, meta),
             "i" if n_columns is None else "ik",
             *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", delayed(prepare, pure=False)(), None),
@@ -151,7 +151,6 @@ class DaskSource(ChunkedSource):
             meta=meta,
             token="streamkm",
         )
-        return mapped
 
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph", "_delayed")}
@@ -265,9 +264,9 @@ def _map_block(
 ) -> NDArray[Any]:
     first = int(start[0])
     height = None if stop[0] < 0 else int(stop[0]) - first
-    X = replace(block, name=f"the row-block from row {first:,} of {block.name}" if height else block.name, n_rows=height)(
-        columns
-    )
+    X = replace(
+        block, name=f"the row-block from row {first:,} of {block.name}" if height else block.name, n_rows=height
+    )(columns)
     if X.shape[0] == 0:
         return meta
     return function(Rows(X, row_places(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
@@ -289,6 +288,18 @@ def open_dask(X: Any) -> DaskSource:
     if not isinstance(array, Array):
         raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
     return DaskSource(array)
+
+
+def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...]) -> Array:
+    """Labels of a fit as a Dask array in blocks of the heights of those of the data.
+
+    Parameters
+    ----------
+    labels : int32 (n,)
+    heights : tuple of int
+        Rows of each row-block; their sum is n.
+    """
+    return from_array(labels, chunks=(heights,))
 
 
 def join_blocks(blocks: list[Any]) -> Any:
