@@ -1,6 +1,6 @@
 """Where work runs: threads of this process, or a Dask cluster. The only module that chooses, and that starts clusters.
 
-Whatever an executor runs gives bit-identical results on all of them; see `executors`. May import dask_cluster and below.
+Whatever an executor runs gives bit-identical results on all; see `executors`. May import dask_cluster and below.
 """
 
 from __future__ import annotations

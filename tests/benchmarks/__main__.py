@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmarks import (
+    bench_cluster,
     bench_digits,
     bench_file,
     bench_overhead,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "overhead": ("j", bench_overhead.run),
     "start": ("k", bench_start.run),
     "limits": ("", limits.run),
+    "cluster": ("l", bench_cluster.run),
 }
 
 
@@ -46,7 +48,7 @@ def chosen(names: list[str]) -> list[str]:
     ]
     unknown = [n for n in names if n not in BENCHMARKS and not any(n in letters for letters, _ in BENCHMARKS.values())]
     if unknown:
-        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-k")
+        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-l")
     return found
 
 
