@@ -89,6 +89,7 @@ def per_iteration(relay, client, path, n_rows):
     return (many - few) / (MANY - FEW), (many_sent - few_sent) / (MANY - FEW)
 
 
+@pytest.mark.slow
 def test_bytes_of_an_iteration_do_not_depend_on_the_rows(counted, tmp_path):
     relay, client = counted
     through = {}

@@ -83,10 +83,14 @@ def assert_same_bits(got, wanted):
     assert got.history_ == wanted.history_
 
 
-@pytest.mark.parametrize("n_killed", [1, N_WORKERS - 1])
-@pytest.mark.parametrize(
-    ("stage", "number"), [("share", 1), ("sketch", 8), ("lloyd", 30), ("lloyd-join", 3), ("assign", 8)]
-)
+KILLED = [
+    pytest.param(stage, number, n_killed, marks=() if (stage, n_killed) == ("lloyd", 1) else pytest.mark.slow)
+    for stage, number in (("share", 1), ("sketch", 8), ("lloyd", 30), ("lloyd-join", 3), ("assign", 8))
+    for n_killed in (1, N_WORKERS - 1)
+]
+
+
+@pytest.mark.parametrize(("stage", "number", "n_killed"), KILLED)
 def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     started, client = cluster
     seen = at(stage, number, lambda: [started.kill(worker) for worker in living(started)[:n_killed]])
@@ -96,6 +100,7 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     assert_same_bits(got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["sketch", "lloyd"])
 def test_a_worker_added(cluster, at, data, wanted, stage):
     started, client = cluster
@@ -112,6 +117,7 @@ def test_a_worker_added(cluster, at, data, wanted, stage):
     assert seen[stage] > 5
 
 
+@pytest.mark.slow
 def test_every_worker_killed(cluster, at, data, monkeypatch):
     monkeypatch.setattr(dask_cluster, "NO_WORKERS_SECONDS", 1.0)
     started, client = cluster
@@ -120,6 +126,7 @@ def test_every_worker_killed(cluster, at, data, monkeypatch):
         StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
 
 
+@pytest.mark.slow
 def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
     started, client = cluster
 
@@ -132,6 +139,7 @@ def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
     assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("lloyd", 30), ("assign", 8)])
 def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, stage, number):
     """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""
@@ -146,6 +154,7 @@ def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, s
     assert_same_bits(got, wanted)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler(tmp_path, at, data):
     with cluster_of(tmp_path, 1) as (started, client):
         at("lloyd", 30, started.scheduler.kill)
@@ -161,6 +170,7 @@ def take(n_bytes):
     return held[0]
 
 
+@pytest.mark.slow
 def test_a_call_too_large_for_every_worker(tmp_path):
     with cluster_of(tmp_path, 0, settings={"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}) as (started, client):
         started.add("--memory-limit", "500MB", nanny=True)
@@ -182,6 +192,7 @@ def first_value(state, block):
     return (state or 0.0) + block[0], None
 
 
+@pytest.mark.slow
 def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(tmp_path):
     """Dask's own spilling: 640 MB of blocks on a worker of 600 MB."""
     with cluster_of(tmp_path, 0) as (started, client):
@@ -209,6 +220,7 @@ class Unordered(ChunkedSource):
         return self._source.read(chunk)
 
 
+@pytest.mark.slow
 def test_same_bits_whatever_the_number_of_workers_and_the_order(tmp_path, data, wanted):
     assert_same_bits(StreamKMeans(10, executor=2, **PARAMETERS).fit(data), wanted)
     with cluster_of(tmp_path, 1) as (started, client):
@@ -222,6 +234,7 @@ def test_same_bits_whatever_the_number_of_workers_and_the_order(tmp_path, data, 
             assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(source), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 def test_encrypted(tmp_path, at, data, wanted):
     _, options, security = certificate(tmp_path)
