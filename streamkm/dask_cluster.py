@@ -219,18 +219,19 @@ class DaskCluster(Executor):
         with self._explained():
             while True:
                 try:
-                    if future.status != "finished":
+                    if future.status not in ("finished", "error"):
                         with self._client.as_current():
                             wait(future, timeout=LOOK_SECONDS)
-                    if fetch or future.status == "error":
-                        return future.result(timeout=gather_seconds)
-                    if future.status == "finished":
+                    if not fetch and future.status == "finished":
                         return future
-                except TimeoutError:
-                    if future.status == "error":  # its own
-                        raise
-                    gather_seconds *= 2 if future.status == "finished" else 1
+                    if fetch and future.status == "finished":
+                        return future.result(timeout=gather_seconds)
+                except TimeoutError:  # not the call's own: that is raised below
+                    if future.status == "finished":
+                        gather_seconds *= 2
                     self._look()
+                if future.status == "error":
+                    return future.result()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

