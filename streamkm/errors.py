@@ -60,3 +60,7 @@ class MemoryLimitError(StreamkmError, MemoryError):
 
 class MissingDependencyError(StreamkmError, ImportError):
     """An optional package is needed; the message names the extra that brings it."""
+
+
+class ClusterError(StreamkmError, RuntimeError):
+    """A Dask cluster cannot go on: its scheduler is out of reach, or workers are gone with what only they had."""

@@ -320,9 +320,10 @@ class StreamKMeans(Incremental, TransformerMixin, ClusterMixin, ClassNamePrefixF
         Returns
         -------
         labels : int32 (n,)
-            -1 for invalid rows, where they are skipped.
+            -1 for invalid rows, where they are skipped. For a Dask array a Dask array, computed when asked for.
         """
-        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32))
+        lazy = self._lazily(X, nearest_labels)
+        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
         """Cluster the rows of X and return their labels (n,)."""
@@ -338,6 +339,9 @@ class StreamKMeans(Incremental, TransformerMixin, ClusterMixin, ClassNamePrefixF
         """
         self._check_fitted()
         n_clusters = len(self.cluster_centers_)
+        lazy = self._lazily(X, distances, n_clusters)
+        if lazy is not None:
+            return lazy
         return joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
@@ -406,6 +410,19 @@ class StreamKMeans(Incremental, TransformerMixin, ClusterMixin, ClassNamePrefixF
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
+
+    def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
+        """The function's values of a Dask array, as a Dask array; None for other data."""
+        if type(X).__module__.partition(".")[0] != "dask":
+            return None
+        self._check_fitted()
+        from streamkm.lazy import lazy_map
+        from streamkm.sources.dask import DaskSource
+
+        source = self._open(X, reset=False)
+        if not isinstance(source, DaskSource):
+            return None
+        return lazy_map(source, self.model_, function, on_invalid=self.on_invalid, n_columns=n_columns)
 
     def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""

@@ -411,4 +411,6 @@ def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
     from sklearn.metrics.pairwise import euclidean_distances
 
     dtype = np.float64 if X.dtype == np.float64 else np.float32
+    if not X.shape[0]:
+        return np.empty((0, table.n_clusters), dtype)
     return np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)

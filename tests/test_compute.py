@@ -11,9 +11,11 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from streamkm import compute
-from streamkm.compute import DaskCluster, LocalThreads, local_executor, open_executor
+from streamkm import executors
+from streamkm.compute import local_executor, open_executor
+from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import InvalidParameterError
+from streamkm.executors import LocalThreads
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -111,7 +113,7 @@ def test_fold_is_bit_identical(n_items, client):
                 range(n_items),
                 n_items,
                 factor,
-                listener=compute.Listener(outputs.append),
+                listener=executors.Listener(outputs.append),
             )
         totals.append(total)
         orders.append(outputs)
@@ -139,8 +141,8 @@ def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
 
 def test_runs_are_never_long_nor_joins_wide():
     for n_items in (1, 10, 1000, 100_000):
-        for n_runs in (compute.RUNS, compute.FEW_RUNS):
-            assert 1 <= compute.run_length(n_items, n_runs) <= compute.RUN_LENGTH
+        for n_runs in (executors.RUNS, executors.FEW_RUNS):
+            assert 1 <= executors.run_length(n_items, n_runs) <= executors.RUN_LENGTH
     with open_executor(1) as executor:
         shape = executor.fold("t", trace_step, trace_combine, range(5000), 5000)
     depth = deepest = 0
@@ -148,7 +150,7 @@ def test_runs_are_never_long_nor_joins_wide():
         depth += {"(": 1, ")": -1}.get(character, 0)
         deepest = max(deepest, depth)
     # 313 runs: a leaf passes at most 7 additions on each of 3 levels, and 2 at the end of each
-    assert deepest <= 3 * (compute.ARITY - 1) + 3
+    assert deepest <= 3 * (executors.ARITY - 1) + 3
 
 
 class CountedState:
@@ -185,7 +187,7 @@ def test_few_states_are_alive(n_threads):
         total = executor.fold("t", counted_step, counted_combine, range(16_000), 16_000)
     assert isinstance(total, CountedState)
     levels = 4  # 1,000 runs, joined by eights
-    assert CountedState.most <= 2 * n_threads + 2 + levels * compute.ARITY
+    assert CountedState.most <= 2 * n_threads + 2 + levels * executors.ARITY
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
@@ -301,7 +303,7 @@ def keys_left(client, stage):
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         gc.collect()
-        left = [key for keys in client.has_what().values() for key in keys if key.startswith(stage)]
+        left = [key for keys in client.has_what().values() for key in keys if key[0].startswith(stage)]
         if not left:
             break
         time.sleep(0.05)

@@ -161,7 +161,7 @@ def lloyd(
     if begun is not None:
         centers, history, converged = begun.centers, list(begun.history), begun.converged
     while len(history) < max_iter and not converged:
-        totals = blocks.totals(centers)
+        totals = blocks.totals(centers, f"lloyd-{len(history) + 1}")
         inertia = inertia_of(totals, centers, blocks.total_d2norm)
         updated = totals.means(fallback=centers)
         empty = np.flatnonzero(totals.counts == 0)

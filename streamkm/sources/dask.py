@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import scipy.sparse as sp
-from dask.array import Array
+from dask.array import Array, blockwise, from_array
 from dask.base import compute, optimize
 from dask.delayed import delayed
 from dask.local import get_sync
 from dask.optimization import cull
+from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix
@@ -110,6 +112,46 @@ class DaskSource(ChunkedSource):
         block = self._block_of(chunk)
         return delayed(self._block(block))(self._columns(block))
 
+    def lazily(
+        self,
+        function: Callable[[Rows, Any], NDArray[Any]],
+        prepare: Callable[[], Any],
+        *,
+        meta: NDArray[Any],
+        n_columns: int | None = None,
+    ) -> Array:
+        """Map rows block by block, without computing anything.
+
+        Parameters
+        ----------
+        function : callable
+            Of `Rows` and what `prepare` gives; gives a value, or a row of `n_columns`, for each row.
+        prepare : callable
+            Called once, where blocks are computed.
+        meta : ndarray
+            Without rows; what blocks of the result are like.
+
+        Returns
+        -------
+        dask.array.Array
+            Of shape (n,) or (n, n_columns), its blocks as high as this array's. Column blocks are joined where the
+            function runs, one row-block at a time; nothing is rechunked.
+        """
+        n_blocks = len(self._array.chunks[0])
+        stops = np.cumsum(self._array.chunks[0]) if not self._unknown_rows else np.full(n_blocks, -1)
+        starts = np.arange(n_blocks) << _PLACE_BITS if self._unknown_rows else np.concatenate([[0], stops[:-1]])
+        whole = self._block(None)
+        return blockwise(
+            partial(_map_block, function, whole, meta),
+            "i" if n_columns is None else "ik",
+            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", delayed(prepare, pure=False)(), None),
+            new_axes=None if n_columns is None else {"k": n_columns},
+            align_arrays=False,
+            concatenate=None,
+            meta=meta,
+            token="streamkm",
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph", "_delayed")}
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
@@ -165,10 +207,11 @@ class DaskSource(ChunkedSource):
                     self._graph = (dict(array.__dask_graph__()), array.__dask_keys__())
             return self._graph
 
-    def _block(self, block: int) -> _Block:
+    def _block(self, block: int | None) -> _Block:
+        known = block is not None and not self._unknown_rows
         return _Block(
-            name=f"row-block {block:,} of {self.name}",
-            n_rows=None if self._unknown_rows else int(self._array.chunks[0][block]),
+            name=self.name if block is None else f"row-block {block:,} of {self.name}",
+            n_rows=int(self._array.chunks[0][block]) if known else None,
             n_features=self._array.shape[1],
             dtype=self.dtype,
             is_sparse=self.is_sparse,
@@ -205,6 +248,30 @@ class _Block:
         return opened.read(whole).X.astype(self.dtype, copy=False)
 
 
+def _numbers(values: NDArray[np.int64]) -> Array:
+    """One number a row-block."""
+    return from_array(np.asarray(values, np.int64), chunks=1)
+
+
+def _map_block(
+    function: Callable[..., NDArray[Any]],
+    block: _Block,
+    meta: NDArray[Any],
+    columns: list[Any],
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    shared: Any,
+) -> NDArray[Any]:
+    first = int(start[0])
+    height = None if stop[0] < 0 else int(stop[0]) - first
+    X = replace(
+        block, name=f"the row-block from row {first:,} of {block.name}" if height else block.name, n_rows=height
+    )(columns)
+    if X.shape[0] == 0:
+        return meta
+    return function(Rows(X, row_places(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
+
+
 def _describe_in_block(name: str, place: int) -> str:
     return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
 
@@ -221,6 +288,18 @@ def open_dask(X: Any) -> DaskSource:
     if not isinstance(array, Array):
         raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
     return DaskSource(array)
+
+
+def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...]) -> Array:
+    """Labels of a fit as a Dask array in blocks of the heights of those of the data.
+
+    Parameters
+    ----------
+    labels : int32 (n,)
+    heights : tuple of int
+        Rows of each row-block; their sum is n.
+    """
+    return from_array(labels, chunks=(heights,))
 
 
 def join_blocks(blocks: list[Any]) -> Any:

@@ -141,6 +141,10 @@ class ZarrArray(StoredArray):
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
+        store = self._array.store
+        # a store that another machine does not see would read as chunks that are missing, and so as zeros
+        if isinstance(store, LocalStore) and not (Path(store.root) / self._array.path).exists():
+            raise SourceNotFoundError(f"{self.name} does not exist")
         try:
             return np.asarray(self._array[start:stop])
         except (BaseZarrError, *_DAMAGE) as error:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmarks import (
+    bench_cluster,
     bench_digits,
     bench_file,
     bench_overhead,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "sweep": ("s", bench_sweep.run),
     "sketches": ("lmno", bench_sketches.run),
     "limits": ("", limits.run),
+    "cluster": ("l", bench_cluster.run),
 }
 
 

@@ -1,0 +1,415 @@
+"""Workers of a Dask cluster as an executor, by the public API of `distributed.Client` alone.
+
+Chunks are read and blocks are kept where calls run; a call works on a run of items, so that the blocks of a run lie
+together and a step over them moves nothing but sums. All that calls need is a result of other calls, which Dask makes
+again where a worker is lost; only rows that this process sends cannot be. May import executors and below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import dask
+import scipy.sparse as sp
+from dask.sizeof import sizeof
+from threadpoolctl import threadpool_limits
+
+from streamkm.errors import ClusterError, SourceError, SourceNotFoundError
+from streamkm.executors import RUNS, Executor, State, Waiting, fold_run, run_length, runs_of
+from streamkm.sources.base import ChunkedSource, RowSource
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # between looks at who works, and at whether anybody does
+GATHER_SECONDS = 15.0  # for a result to come over the network, at first; each further try takes twice as long
+NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unless Dask's setting says otherwise
+
+
+class DaskCluster(Executor):
+    """Workers of a `distributed.Client`; what is held stays on them.
+
+    Parameters
+    ----------
+    client : distributed.Client
+
+    Notes
+    -----
+    A pass over n chunks is some n / 16 calls with two more each, which hand out the small part of what a call gives;
+    a step over held blocks is n / 16 calls and n / 112 joins. Keys are ``("stage-token", number)``, so the dashboard
+    groups them by stage.
+    """
+
+    joins_here = False
+
+    def __init__(self, client: Any):
+        self._client = client
+        self._token = secrets.token_hex(4)
+        self._ids = itertools.count()
+        self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sends = False
+        self._run_items = 1
+        self._looked = self._last_seen = time.monotonic()
+        self.n_workers = 1
+        self._look()
+
+    def cancel(self) -> None:
+        """Give up all that was started or held, also what an error's traceback still refers to."""
+        if self._client.status == "running":
+            self._client.cancel(list(self._futures), force=True)
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
+        """As of any executor; rows that are read here are sent, blocks of Dask arrays come as (chunk, future)."""
+        if not isinstance(source, ChunkedSource) or source.in_process:
+            for rows in source.stream(target_bytes):
+                with self._explained():
+                    # sent as data: inside the task graph they would stay on the scheduler
+                    (future,) = self._client.scatter([_measurable(rows)], hash=False)
+                self._sends = True
+                yield self._kept(future), len(rows.places)
+        elif hasattr(source, "delayed"):
+            for chunk in source.chunks(target_bytes):
+                n_rows = None if source.n_rows is None else chunk.stop - chunk.start
+                with self._explained():
+                    future = self._client.compute(source.delayed(chunk))
+                yield (chunk, self._kept(future)), n_rows
+        else:
+            chunks = source.chunks(target_bytes)
+            self._run_items = run_length(len(chunks), RUNS)
+            for chunk in chunks:
+                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
+
+    def for_calls(self, source: RowSource) -> RowSource:
+        return source.stand_in() if source.in_process or hasattr(source, "delayed") else source
+
+    def share(self, value: Any) -> Any:
+        """Bring a value to the workers: once through the scheduler, from worker to worker from there on.
+
+        The value is a task's result, not scattered data: it is made again if the only worker that has it is lost.
+        """
+        packed = cloudpickle.dumps(value)
+        # the warning is about data in graphs; this is what they are to be shared by
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
+            return self._submit("share", _unpacked, packed)
+
+    def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
+        def start(item: Any) -> Waiting:
+            return _Call(self, self._submit(stage, _work, function, _encoded(item), *shared))
+
+        return self._ordered(items, start)
+
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """Call a function on items and keep what it gives; see `Executor.hold`.
+
+        Chunks that workers read are called in the runs that `fold` will carry its states over. Rows that were sent are
+        called one by one, as a run of them would have to lie on one worker.
+        """
+        iterator = iter(items)
+        first = list(itertools.islice(iterator, 1))  # the items of a source say how many they are once they begin
+        length, self._run_items = self._run_items, 1
+
+        def start(run: list[Any]) -> Waiting:
+            return self._pair(stage, _work_each, function, [_encoded(item) for item in run], *shared)
+
+        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), length), start):
+            for index, info in enumerate(infos):
+                yield _Held(kept, index), info
+
+    def _carried(
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+    ) -> Iterator[tuple[Any, Sequence[Any]]]:
+        def start(run: list[Any]) -> Waiting:
+            self._bring_together(run)
+            encoded = [_encoded(item) for item in run]
+            if not told:
+                return _Call(self, self._submit(stage, _work_on_state, encoded, step, *shared), fetch=False)
+            return self._pair(stage, _work_on_run, encoded, step, *shared)
+
+        for started in self._ordered(runs, start):
+            yield started if told else (started, ())
+
+    def _fetch(self, handle: Any) -> Any:
+        return _Call(self, handle).result() if hasattr(handle, "status") else handle
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+        key = (f"{stage}-{self._token}", next(self._ids))
+        with self._explained():
+            return self._kept(self._client.submit(function, *args, key=key, pure=False))
+
+    def _pair(self, stage: str, function: Callable[..., Any], *args: Any) -> Waiting:
+        both = self._submit(stage, function, *args)
+        return _Pair(
+            self._submit(f"{stage}-kept", _part, both, 0),
+            _Call(self, self._submit(f"{stage}-told", _part, both, 1)),
+        )
+
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        return self._submit(f"{stage}-join", combine, states)
+
+    def _kept(self, future: Any) -> Any:
+        self._futures.add(future)
+        return future
+
+    def _bring_together(self, run: list[Any]) -> None:
+        """Put held blocks of one run on one worker, once, if they were made apart."""
+        held = [item for item in run if isinstance(item, _Held)]
+        if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
+            return
+        together = self._submit("gather", _decoded_list, [_encoded(item) for item in held])
+        for index, item in enumerate(held):
+            item.future, item.index = together, index
+
+    def _n_workers_now(self) -> int:
+        if time.monotonic() > self._looked + LOOK_SECONDS:
+            self._look()
+        return self.n_workers
+
+    def _look(self) -> None:
+        """See who works; give up where nobody did for long.
+
+        Raises
+        ------
+        ClusterError
+            The scheduler does not answer; no worker for so long as Dask's setting
+            ``distributed.scheduler.no-workers-timeout`` says, or ten minutes.
+        """
+        try:
+            n_threads = sum(self._client.nthreads().values())
+        except OSError as error:
+            raise self._out_of_reach(error) from error
+        self._looked = time.monotonic()
+        if n_threads:
+            self._last_seen, self.n_workers = self._looked, n_threads
+            return
+        setting = dask.config.get("distributed.scheduler.no-workers-timeout", None)
+        limit = NO_WORKERS_SECONDS if setting is None else dask.utils.parse_timedelta(setting)
+        if self._looked > self._last_seen + limit:
+            raise ClusterError(
+                f"no worker has been connected to {self._address()} for {limit:.0f} s; start workers and fit again, or "
+                f"raise Dask's setting distributed.scheduler.no-workers-timeout"
+            )
+
+    def _finish(self, future: Any, *, fetch: bool) -> Any:
+        """Wait for a call; give its result, or where it is."""
+        from distributed import wait
+
+        gather_seconds = GATHER_SECONDS
+        with self._explained():
+            while True:
+                try:
+                    if future.status not in ("finished", "error"):
+                        with self._client.as_current():
+                            wait(future, timeout=LOOK_SECONDS)
+                    if not fetch and future.status == "finished":
+                        return future
+                    if fetch and future.status == "finished":
+                        return future.result(timeout=gather_seconds)
+                except TimeoutError:  # not the call's own: that is raised below
+                    if future.status == "finished":
+                        gather_seconds *= 2
+                    self._look()
+                if future.status == "error":
+                    return future.result()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what Dask raises of the cluster into a ClusterError; errors of calls pass."""
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm.core import CommClosedError
+
+        try:
+            yield
+        except KilledWorker as error:
+            raise ClusterError(
+                f"{error.allowed_failures + 1} workers of {self._address()} were lost while they ran {error.task}, the "
+                f"last {error.last_worker.address}, mostly because they ran out of memory; give workers more memory, "
+                f"or fit with a smaller chunk_bytes"
+            ) from error
+        except CommClosedError as error:
+            raise self._out_of_reach(error) from error
+        except CancelledError as error:
+            if "scheduler-" in str(error):  # its connection was lost, or it was restarted
+                raise self._out_of_reach(error) from error
+            if self._sends:
+                raise ClusterError(
+                    f"a worker of {self._address()} was lost, and rows that this process had sent to it; fit again, or "
+                    f"fit data that workers read themselves (a path, a Dask array), which lost workers do no harm"
+                ) from error
+            raise ClusterError(f"work was cancelled on {self._address()} by another program: {error}") from error
+
+    def _out_of_reach(self, error: BaseException) -> ClusterError:
+        reason = " ".join(str(error).split())
+        return ClusterError(
+            f"lost the scheduler {self._address()} ({reason}); see that it runs and can be reached, and fit again"
+        )
+
+    def _address(self) -> str:
+        return str(self._client.scheduler.address)
+
+
+class _Call:
+    """A call on the cluster, to be waited for; its result is fetched, or stays there as a future."""
+
+    def __init__(self, cluster: DaskCluster, future: Any, *, fetch: bool = True):
+        self._cluster, self._future, self._fetch = cluster, future, fetch
+
+    def result(self) -> Any:
+        return self._cluster._finish(self._future, fetch=self._fetch)
+
+    def cancel(self) -> None:
+        with suppress(OSError, RuntimeError):  # the scheduler is gone, and the call with it
+            self._future.cancel()
+
+
+class _Pair:
+    """The large part of what a call gives stays a future, the small part is waited for."""
+
+    def __init__(self, kept: Any, told: _Call):
+        self._kept, self._told = kept, told
+
+    def result(self) -> tuple[Any, Any]:
+        return self._kept, self._told.result()
+
+    def cancel(self) -> None:
+        _Call(self._told._cluster, self._kept).cancel()
+        self._told.cancel()
+
+
+class _Held:
+    """A held block: a future of several, and which of them it is."""
+
+    __slots__ = ("future", "index")
+
+    def __init__(self, future: Any, index: int):
+        self.future, self.index = future, index
+
+
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """Stands beside a future for what of it is meant."""
+
+    index: int
+
+
+def _encoded(item: Any) -> Any:
+    """An item as calls get it: futures where Dask sees them."""
+    return (item.future, _Which(item.index)) if isinstance(item, _Held) else item
+
+
+def _decoded(item: Any) -> Any:
+    """An item as functions want it."""
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], _Which):
+        return item[0][item[1].index]
+    return item
+
+
+def _decoded_list(items: list[Any]) -> list[Any]:
+    return [_decoded(item) for item in items]
+
+
+def _unpacked(packed: bytes) -> Any:
+    return _measurable(cloudpickle.loads(packed))
+
+
+def _work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
+    with _on_worker():
+        return function(_decoded(item), *shared)
+
+
+def _work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
+    with _on_worker():
+        pairs = [function(_decoded(item), *shared) for item in run]
+    return _measurable([kept for kept, _ in pairs]), _measurable([told for _, told in pairs])
+
+
+def _work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
+    with _on_worker():
+        state, outputs = fold_run(_decoded_list(run), step, *shared)
+    return _measurable(state), outputs
+
+
+def _work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
+    return _work_on_run(run, step, *shared)[0]
+
+
+def _part(both: tuple[Any, Any], which: int) -> Any:
+    return both[which]
+
+
+def _measurable(value: Any) -> Any:
+    """See that Dask knows how large a value is, which decides where calls run, what is moved and what is spilled.
+
+    It takes an object of an unknown class for some fifty bytes; a block may have millions.
+    """
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if (is_dataclass(part) or sp.issparse(part)) and type(part) not in _MEASURED:
+            _MEASURED.add(type(part))
+            sizeof.register(type(part), _bytes_of)
+        if isinstance(part, tuple):
+            _measurable(part)
+    return value
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of all arrays of a value."""
+    if is_dataclass(value):
+        return sum(_bytes_of(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes_of, value))
+    if sp.issparse(value):
+        return sum(int(getattr(value, name).nbytes) for name in ("data", "indices", "indptr") if hasattr(value, name))
+    return int(sizeof(value))
+
+
+_MEASURED: set[type] = set()
+
+
+class _OneBlasThread:
+    """Holds BLAS to one thread while any call of this process runs, as on threads: results are then the same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limits.restore_original_limits()
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()
+
+
+@contextmanager
+def _on_worker() -> Iterator[None]:
+    """Where calls run: BLAS with one thread; what cannot be read is said to be so on this worker."""
+    from distributed import get_worker
+
+    try:
+        with _ONE_BLAS_THREAD:
+            yield
+    except (SourceError, FileNotFoundError, PermissionError) as error:
+        missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        kind = SourceNotFoundError if missing else SourceError
+        raise kind(
+            f"{error}, seen from worker {get_worker().address}; every worker must see the data under the same path"
+        ) from error

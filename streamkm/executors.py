@@ -1,0 +1,306 @@
+"""What an executor is: work over items in order, with sums carried along a fixed tree; and threads of this process.
+
+`map` gives results back in order; `hold` leaves the large part of each result where it was made; `fold` carries sums
+along runs of items. Runs and the tree that joins them depend on the number of items alone, so sums are bit-identical
+whatever the executor, the number of workers and the order of completion. Few results are in flight at a time. May
+import sources and below; never knows about sketches, clusters or files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from streamkm.sources.base import ChunkedSource, RowSource
+
+State = TypeVar("State")
+
+RUNS = 24  # runs that a short list of items is folded in: enough for 24 workers
+FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
+RUN_LENGTH = 16  # items a run of a long list has at most
+ARITY = 8  # states joined at once
+
+
+@dataclass(frozen=True, slots=True)
+class Folded(Generic[State]):
+    """How far a fold has come.
+
+    Attributes
+    ----------
+    n_items : int
+        Items done: whole runs.
+    levels : tuple of (int, tuple of states)
+        Of the tree that joins them, bottom first: how many were joined, and what is waiting.
+    """
+
+    n_items: int
+    levels: tuple[tuple[int, tuple[State, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener(Generic[State]):
+    """Who wants to know how a fold goes, and where it is to go on.
+
+    Attributes
+    ----------
+    on_output : callable, optional
+        Gets the outputs, in order.
+    begun : Folded, optional
+        What was done before: its items are not called for again.
+    on_run : callable, optional
+        Called after each run with a function that gives what was done so far.
+    """
+
+    on_output: Callable[[Any], None] | None = None
+    begun: Folded[State] | None = None
+    on_run: Callable[[Callable[[], Folded[State]]], None] | None = None
+
+
+class Waiting(Protocol):
+    """A call that was started."""
+
+    def result(self) -> Any:
+        """Wait for what it gives."""
+
+    def cancel(self) -> Any:
+        """Give it up."""
+
+
+class Executor(ABC):
+    """Runs functions over items.
+
+    Attributes
+    ----------
+    n_workers : int
+        Functions that run at the same time.
+    joins_here : bool
+        Whether states are joined by the caller's thread, and not by a call that has its price.
+    """
+
+    n_workers: int
+    joins_here: ClassVar[bool]
+
+    @abstractmethod
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Waiting:
+        """Start one call."""
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
+        """Items of a source for calls that read, each with its number of rows where that is known without reading.
+
+        Chunks to be read anywhere, or rows where the source only streams.
+        """
+        if isinstance(source, ChunkedSource):
+            for chunk in source.chunks(target_bytes):
+                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
+        else:
+            for rows in source.stream(target_bytes):
+                yield rows, len(rows.places)
+
+    def for_calls(self, source: RowSource) -> RowSource:
+        """What calls need of a source: the source, or a stand-in where its rows come as items."""
+        return source
+
+    @abstractmethod
+    def share(self, value: Any) -> Any:
+        """Bring a value that many calls need to where they run; pass what this returns as their argument."""
+
+    @abstractmethod
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
+
+        A handle may be an item of later calls; those get what was kept.
+        """
+
+    @abstractmethod
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        """Join a few states, in order, into one."""
+
+    def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
+        """Yield ``function(item, *shared)`` in the order of the items."""
+        return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
+
+    def fold(
+        self,
+        stage: str,
+        step: Callable[..., tuple[State, Any]],
+        combine: Callable[[Sequence[State]], State],
+        items: Iterable[Any],
+        n_items: int,
+        *shared: Any,
+        large_state: bool = False,
+        listener: Listener[State] | None = None,
+    ) -> State:
+        """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
+
+        Items are cut into runs of consecutive items, each carried by one call; `combine` joins the states of eight runs
+        at a time, in order. It must add from the left: joining (a, b, c) is joining (a, b) and then c. Outputs go to
+        the listener in order.
+
+        Parameters
+        ----------
+        n_items : int
+            Length of `items`, at least 1.
+        large_state : bool
+            Whether a state takes more memory than an item; runs are longer then.
+        listener : Listener, optional
+        """
+        listener = listener or Listener()
+        tree = JoinTree(lambda states: self._join(stage, combine, states), eager=self.joins_here)
+        n_done, length = 0, run_length(n_items, FEW_RUNS if large_state else RUNS)
+        if listener.begun is not None:
+            n_done = listener.begun.n_items
+            tree.restore(listener.begun.levels)
+        runs = runs_of(itertools.islice(items, n_done, None), length)
+
+        def folded() -> Folded[State]:
+            return Folded(n_done, tree.levels(self._fetch))
+
+        for handle, outputs in self._carried(stage, step, runs, listener.on_output is not None, *shared):
+            tree.add(handle)
+            n_done = min(n_done + length, n_items)
+            for output in outputs:
+                if listener.on_output is not None:
+                    listener.on_output(output)
+            if listener.on_run is not None:
+                listener.on_run(folded)
+        return self._fetch(tree.total())
+
+    @abstractmethod
+    def _carried(
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+    ) -> Iterator[tuple[Any, Sequence[Any]]]:
+        """Carry a state over each run; yield it, or where it is, and the outputs, which may be left out if not told."""
+
+    def _fetch(self, handle: Any) -> Any:
+        return handle
+
+    def _n_workers_now(self) -> int:
+        """Workers that items in flight are for; they may come and go."""
+        return self.n_workers
+
+    def _ordered(self, items: Iterable[Any], start: Callable[[Any], Waiting]) -> Iterator[Any]:
+        """Start calls a little ahead, wait for them in order."""
+        ahead: deque[Waiting] = deque()
+        try:
+            for item in items:
+                ahead.append(start(item))
+                n_workers = self._n_workers_now()
+                if len(ahead) >= n_workers + max(2, n_workers // 2):
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for waiting in ahead:  # somebody failed or stopped asking: do not work on for nobody
+                waiting.cancel()
+
+
+class LocalThreads(Executor):
+    """Threads of this process; kernels and BLAS calls release the interpreter lock.
+
+    A plain pool costs some 12 microseconds a call, Dask's threaded scheduler some 70 (2,000 calls that do nothing, two
+    threads). That builds the whole graph first, too, and cannot hold back items whose results nobody has taken yet.
+    """
+
+    joins_here = True
+
+    def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
+        self._pool = pool
+        self.n_workers = n_workers
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        return self._pool.submit(function, *args)
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def hold(
+        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        return self.map(stage, function, items, *shared)
+
+    def _carried(
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+    ) -> Iterator[tuple[Any, Sequence[Any]]]:
+        return self.map(stage, fold_run, runs, step, *shared)
+
+    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
+        return combine(states)
+
+
+class JoinTree:
+    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
+
+    Parameters
+    ----------
+    join : callable
+        Of a list of states.
+    eager : bool
+        Whether to join neighbours one by one, as soon as there are two, instead of eight at once: the same sums in the
+        same order, while others still work.
+    """
+
+    def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):
+        self._join = join
+        self._eager = eager
+        self._levels: list[list[Any]] = []
+        self._counts: list[int] = []
+
+    def add(self, state: Any, level: int = 0) -> None:
+        """Take the next state."""
+        if level == len(self._levels):
+            self._levels.append([])
+            self._counts.append(0)
+        waiting = self._levels[level]
+        waiting.append(state)
+        self._counts[level] += 1
+        if self._eager and len(waiting) > 1:
+            waiting[:] = [self._join(waiting)]
+        if self._counts[level] == ARITY:
+            self._levels[level], self._counts[level] = [], 0
+            self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
+
+    def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
+        """What is in the tree, bottom first: states joined so far, and those that are waiting."""
+        pairs = zip(self._counts, self._levels, strict=True)
+        return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
+
+    def restore(self, levels: tuple[tuple[int, tuple[Any, ...]], ...]) -> None:
+        """Put back what `levels` gave."""
+        self._counts = [count for count, _ in levels]
+        self._levels = [list(waiting) for _, waiting in levels]
+
+    def total(self) -> Any:
+        """Join what is left."""
+        carried: list[Any] = []
+        for waiting in self._levels:
+            states = waiting + carried
+            carried = [self._join(states)] if len(states) > 1 else states
+        return carried[0]
+
+
+def run_length(n_items: int, n_runs: int) -> int:
+    """How many consecutive items one call of `fold` carries its state over."""
+    return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
+
+
+def runs_of(items: Iterable[Any], length: int) -> Iterator[list[Any]]:
+    """Cut items into lists of `length`; the last may be shorter."""
+    iterator = iter(items)
+    while run := list(itertools.islice(iterator, length)):
+        yield run
+
+
+def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
+    """Carry a state over a run; give it and the outputs."""
+    state, outputs = None, []
+    for item in run:
+        state, output = step(state, item, *shared)
+        outputs.append(output)
+    return state, outputs

@@ -1,0 +1,85 @@
+"""Predictions for Dask collections that are Dask arrays themselves: nothing is read until they are computed.
+
+May import passes and below; knows nothing of executors, as whoever computes the array chooses where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import CenterTable
+from streamkm.errors import InvalidInputError
+from streamkm.matrices import Matrix
+from streamkm.model import Model
+from streamkm.sources.base import Rows
+from streamkm.sources.dask import DaskSource
+from streamkm.walk import OnInvalid, Walk
+
+
+def lazy_map(
+    source: DaskSource,
+    model: Model,
+    function: Callable[[Matrix, CenterTable], NDArray[Any]],
+    *,
+    on_invalid: OnInvalid,
+    n_columns: int | None = None,
+) -> Any:
+    """Map the rows of a Dask array to values, as `passes.map_rows` does, but lazily.
+
+    Parameters
+    ----------
+    source : DaskSource
+    function : callable
+        Of a matrix (v, m) in the model's space and a CenterTable; gives one value, or one row of `n_columns`, for each
+        row: `nearest_labels`, `nearest_d2` or `distances` of passes.
+    on_invalid : "raise" or "skip"
+        "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
+
+    Returns
+    -------
+    dask.array.Array
+        (n,) or (n, n_columns), in blocks of the same heights, which may be unknown. Blocks without rows give none.
+
+    Raises
+    ------
+    InvalidInputError
+        Another number of features than the model's.
+    """
+    if source.n_features != model.n_features:
+        raise InvalidInputError(
+            f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
+        )
+    walk = Walk(source.stand_in(), 0, model.metric, on_invalid)
+    prepare = partial(_prepared, walk, model, function, source.dtype, sparse=source.is_sparse)
+    row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
+    meta = _mapped(row, prepare())[:0]
+    return source.lazily(_mapped, prepare, meta=meta, n_columns=n_columns)
+
+
+def _prepared(
+    walk: Walk, model: Model, function: Callable[..., NDArray[Any]], dtype: np.dtype[Any], *, sparse: bool
+) -> tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]:
+    """What all blocks need; the table is laid out where they are computed, as it is as large as the centers."""
+    return walk, model, function, model.table(dtype, sparse=sparse)
+
+
+def _mapped(rows: Rows, prepared: tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
+    walk, model, function, table = prepared
+    valid = walk.read(rows)
+    X = valid.X if len(valid.places) else _zero_row(rows.X.shape[1], rows.X.dtype, sparse=sp.issparse(rows.X))
+    values = function(model.place(X), table)
+    if valid.kept is None:
+        return values
+    out = np.full((valid.n_read, *values.shape[1:]), -1 if values.dtype.kind == "i" else np.nan, values.dtype)
+    out[valid.kept] = values[: len(valid.kept)]
+    return out
+
+
+def _zero_row(n_features: int, dtype: np.dtype[Any], *, sparse: bool) -> Matrix:
+    return sp.csr_array((1, n_features), dtype=dtype) if sparse else np.zeros((1, n_features), dtype)

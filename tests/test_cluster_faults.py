@@ -1,0 +1,275 @@
+"""Workers killed, added, short of memory; a scheduler gone: fits end with the same bits, or with one clear error."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from streamkm import StreamKMeans, dask_cluster
+from streamkm.compute import open_executor
+from streamkm.dask_cluster import DaskCluster
+from streamkm.errors import ClusterError, SourceNotFoundError
+from streamkm.sources import open_source
+from streamkm.sources.base import ChunkedSource
+from tests.dask_processes import certificate, cluster_of
+
+PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
+N_WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """float32 (6,000, 32) in a file of 39 chunks: runs of two."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6_000, 32)) + 3 * (np.arange(6_000) % 5)[:, None]
+    path = tmp_path_factory.mktemp("data") / "x.npy"
+    np.save(path, X.astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def wanted(data):
+    return StreamKMeans(10, executor=1, **PARAMETERS).fit(data)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(processes):
+    """Processes of a scheduler and three workers that live, and a client."""
+    started, client = processes
+    for _ in range(N_WORKERS - len(client.nthreads())):
+        started.add()
+    client.wait_for_workers(N_WORKERS, timeout=60)
+    return started, client
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Do something when the n-th call of a stage is started."""
+
+    def arrange(stage, number, action):
+        seen = Counter()
+        submit = DaskCluster._submit
+
+        def watched(self, name, *args):
+            seen[name] += 1
+            if seen[name] == number and name == stage:
+                action()
+            return submit(self, name, *args)
+
+        monkeypatch.setattr(DaskCluster, "_submit", watched)
+        return seen
+
+    return arrange
+
+
+def living(started):
+    return [number for number, worker in enumerate(started.workers) if worker.poll() is None]
+
+
+def assert_same_bits(got, wanted):
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    assert got.history_ == wanted.history_
+
+
+KILLED = [
+    pytest.param(stage, number, n_killed, marks=() if (stage, n_killed) == ("lloyd-2", 1) else pytest.mark.slow)
+    for stage, number in (("share", 1), ("sketch", 8), ("lloyd-2", 5), ("lloyd-2-join", 1), ("assign", 8))
+    for n_killed in (1, N_WORKERS - 1)
+]
+
+
+@pytest.mark.parametrize(("stage", "number", "n_killed"), KILLED)
+def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
+    started, client = cluster
+    seen = at(stage, number, lambda: [started.kill(worker) for worker in living(started)[:n_killed]])
+    got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
+    assert seen[stage] >= number
+    assert len(living(started)) == N_WORKERS - n_killed
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sketch", "lloyd-2"])
+def test_a_worker_added(cluster, at, data, wanted, stage):
+    started, client = cluster
+
+    def add():
+        started.add()
+        client.wait_for_workers(N_WORKERS + 1, timeout=60)
+
+    seen = at(stage, 5, add)
+    try:
+        assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
+    finally:
+        started.kill(living(started)[-1])
+    assert seen[stage] > 5
+
+
+@pytest.mark.slow
+def test_every_worker_killed(cluster, at, data, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "NO_WORKERS_SECONDS", 1.0)
+    started, client = cluster
+    at("lloyd-2", 5, lambda: [started.kill(worker) for worker in living(started)])
+    with pytest.raises(ClusterError, match=r"no worker has been connected to tcp://.* for 1 s; start workers"):
+        StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
+
+
+@pytest.mark.slow
+def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
+    started, client = cluster
+
+    def exchange():
+        for worker in living(started):
+            started.kill(worker)
+        started.add()
+
+    at("lloyd-2", 5, exchange)
+    assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("lloyd-2", 5), ("assign", 8)])
+def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, stage, number):
+    """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""
+    started, client = cluster
+    X = np.load(data)
+    at(stage, number, lambda: started.kill(living(started)[0]))
+    try:
+        got = StreamKMeans(10, executor=client, **PARAMETERS).fit(X)
+    except ClusterError as error:
+        assert "rows that this process had sent to it; fit again" in str(error)  # noqa: PT017 - or the fit ends well
+        got = StreamKMeans(10, executor=client, **PARAMETERS).fit(X)
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
+def test_a_lost_scheduler(tmp_path, at, data):
+    with cluster_of(tmp_path, 1) as (started, client):
+        at("lloyd-2", 5, started.scheduler.kill)
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*; see that it runs .* fit again"):
+            StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
+        assert time.monotonic() < began + 60
+
+
+def take(n_bytes):
+    held = np.ones(n_bytes, np.uint8)
+    time.sleep(20)
+    return held[0]
+
+
+@pytest.mark.slow
+def test_a_call_too_large_for_every_worker(tmp_path):
+    with cluster_of(tmp_path, 0, settings={"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}) as (started, client):
+        started.add("--memory-limit", "500MB", nanny=True)
+        client.wait_for_workers(1, timeout=60)
+        with (
+            pytest.raises(
+                ClusterError, match=r"1 workers of tcp://.* lost while .*take.*more memory, or .*chunk_bytes"
+            ),
+            open_executor(client) as executor,
+        ):
+            list(executor.map("take", take, [1_000_000_000]))
+
+
+def block_of(number):
+    return np.full(2_000_000, float(number)), None
+
+
+def first_value(state, block):
+    return (state or 0.0) + block[0], None
+
+
+@pytest.mark.slow
+def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(tmp_path):
+    """Dask's own spilling: 640 MB of blocks on a worker of 600 MB."""
+    with cluster_of(tmp_path, 0) as (started, client):
+        started.add("--memory-limit", "600MB", nanny=True)
+        client.wait_for_workers(1, timeout=60)
+        with open_executor(client) as executor:
+            handles = [handle for handle, _ in executor.hold("block", block_of, range(40))]
+            assert executor.fold("sum", first_value, sum, handles, len(handles)) == sum(range(40))
+
+
+class Unordered(ChunkedSource):
+    """A source whose chunks take times that have nothing to do with their order."""
+
+    def __init__(self, source, order):
+        self._source, self._order = source, order
+        for name in ("name", "n_rows", "n_features", "dtype", "is_sparse", "n_bytes"):
+            setattr(self, name, getattr(source, name))
+
+    def chunks(self, target_bytes):
+        return self._source.chunks(target_bytes)
+
+    def read(self, chunk):
+        waits = {"reversed": (40 - chunk.index) * 0.002, "random": np.random.default_rng(chunk.index).random() * 0.08}
+        time.sleep(waits[self._order])
+        return self._source.read(chunk)
+
+
+@pytest.mark.slow
+def test_same_bits_whatever_the_number_of_workers_and_the_order(tmp_path, data, wanted):
+    assert_same_bits(StreamKMeans(10, executor=2, **PARAMETERS).fit(data), wanted)
+    with cluster_of(tmp_path, 1) as (started, client):
+        for n_workers in (1, 2, 4):
+            for _ in range(n_workers - len(client.nthreads())):
+                started.add()
+            client.wait_for_workers(n_workers, timeout=60)
+            assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
+        for order in ("reversed", "random"):
+            source = Unordered(open_source(data), order)
+            assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(source), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_encrypted(tmp_path, at, data, wanted):
+    _, options, security = certificate(tmp_path)
+    with cluster_of(tmp_path, 2, tls=options, security=security) as (started, client):
+        assert client.scheduler.address.startswith("tls://")
+        at("lloyd-2", 5, lambda: started.kill(0))
+        assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
+
+
+FORMATS = ("x.npy", "x.h5", "x.zarr", "x.svm", "x.npz")
+
+
+@pytest.fixture(scope="module")
+def stored(data, tmp_path_factory):
+    """The rows in every format, in one folder."""
+    import h5py
+    import zarr
+    from sklearn.datasets import dump_svmlight_file
+
+    folder = tmp_path_factory.mktemp("formats")
+    X = np.load(data)[:500]
+    np.save(folder / "x.npy", X)
+    np.savez(folder / "x.npz", X=X)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["X"] = X
+    zarr.create_array(folder / "x.zarr", data=X, chunks=(100, 32))
+    dump_svmlight_file(X, np.zeros(len(X)), str(folder / "x.svm"))
+    return folder
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_path_that_workers_do_not_see(cluster, stored, monkeypatch, name):
+    """/proc/self/cwd is another folder for each process: here it has the file, on workers it does not."""
+    _, client = cluster
+    monkeypatch.chdir(stored)
+    path = f"/proc/self/cwd/{name}"
+    with pytest.raises(SourceNotFoundError, match=rf"{path}.* seen from worker tcp://.* same path"):
+        StreamKMeans(3, executor=client, **PARAMETERS).fit(path)

@@ -1,0 +1,159 @@
+"""Predictions for Dask collections: lazy, block by block, equal to those for the same rows in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import StreamKMeans
+from streamkm.errors import InvalidInputError
+from streamkm.lazy import lazy_map
+from streamkm.passes import distances, nearest_d2, nearest_labels
+from streamkm.sources import open_source
+from streamkm.sources.dask import dask_labels
+from tests.sources.matrices import dense_matrix, sparse_matrix
+
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+dask = pytest.importorskip("dask")
+
+ROWS = (20, 0, 13, 20)
+FUNCTIONS = {"labels": (nearest_labels, None), "d2": (nearest_d2, None), "distances": (distances, 3)}
+
+
+def unknown(array):
+    """Forget the heights of the blocks."""
+    copy = array.copy()
+    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
+    return copy
+
+
+def sparse_blocks(convert):
+    return da.from_array(sparse_matrix().toarray(), chunks=(ROWS, (11, 20))).map_blocks(convert)
+
+
+MADE = {
+    "dense": lambda: da.from_array(dense_matrix(), chunks=(ROWS, 7)),
+    "uint8": lambda: da.from_array(dense_matrix().astype("u1"), chunks=(ROWS, (3, 4))),
+    "float64, column blocks": lambda: da.from_array(dense_matrix(dtype="f8"), chunks=(ROWS, (3, 1, 3))),
+    "unknown heights": lambda: unknown(da.from_array(dense_matrix(), chunks=(ROWS, (3, 4)))),
+    "csr_matrix": lambda: sparse_blocks(sp.csr_matrix),
+    "csr_array": lambda: sparse_blocks(sp.csr_array),
+    "COO": lambda: sparse_blocks(pytest.importorskip("sparse").COO.from_numpy),
+    "sparse, unknown heights": lambda: unknown(sparse_blocks(sp.csr_matrix)),
+}
+
+
+def in_memory(array):
+    """The rows in one array; sparse ones in CSR."""
+    blocks = dask.compute(*array.to_delayed().ravel(), scheduler="sync")
+    n_columns = array.numblocks[1]
+    blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]
+    rows = [blocks[i : i + n_columns] for i in range(0, len(blocks), n_columns)]
+    if any(sp.issparse(block) for block in blocks):
+        return sp.csr_array(sp.vstack([sp.hstack([sp.csr_array(block) for block in row]) for row in rows]))
+    return np.block(rows)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("kind", MADE)
+def test_equal_to_those_in_memory(kind, metric):
+    array = MADE[kind]()
+    X = in_memory(array)
+    model = StreamKMeans(3, random_state=0, executor=1, metric=metric).fit(X)
+    wanted = {"labels": model.predict(X), "distances": model.transform(X)}
+    for name, (function, n_columns) in FUNCTIONS.items():
+        mapped = lazy_map(open_source(array), model.model_, function, on_invalid="raise", n_columns=n_columns)
+        assert isinstance(mapped, da.Array)
+        np.testing.assert_array_equal(mapped.chunks[0], array.chunks[0])
+        assert mapped.shape[1:] == (() if n_columns is None else (n_columns,))
+        got = mapped.compute(scheduler="sync")
+        assert got.dtype == mapped.dtype
+        if name in wanted:
+            np.testing.assert_array_equal(got, wanted[name])
+            assert got.dtype == wanted[name].dtype
+        else:
+            np.testing.assert_allclose(-got.sum(), model.score(X), rtol=1e-12)
+
+
+def test_nothing_is_computed_before_it_is_asked_for_and_then_each_block_once():
+    computed = []
+
+    def note(block, block_info=None):
+        computed.append(block_info[0]["chunk-location"])
+        return block
+
+    X = dense_matrix()
+    model = StreamKMeans(3, random_state=0, executor=1).fit(X)
+    array = da.from_array(X, chunks=(ROWS, (3, 4))).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4"))
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    assert not computed
+    np.testing.assert_array_equal(labels[:20].compute(scheduler="sync"), model.labels_[:20])
+    assert sorted(computed) == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_invalid_rows(known):
+    X = dense_matrix()
+    model = StreamKMeans(3, random_state=0, executor=1).fit(X)
+    X = X.copy()
+    X[25, 3] = np.nan
+    X[33:] = np.inf
+    array = da.from_array(X, chunks=(ROWS, (3, 4)))
+    source = open_source(array if known else unknown(array))
+    place = "row 25 of dask array" if known else "row 5 of block 2 of dask array"
+    refused = lazy_map(source, model.model_, nearest_labels, on_invalid="raise")
+    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass on_invalid"):
+        refused.blocks[2].compute(scheduler="sync")
+    labels = lazy_map(source, model.model_, nearest_labels, on_invalid="skip").compute(scheduler="sync")
+    kept = np.isfinite(X).all(axis=1)
+    np.testing.assert_array_equal(labels, np.where(kept, model.labels_, -1))
+    d2 = lazy_map(source, model.model_, distances, on_invalid="skip", n_columns=3).compute(scheduler="sync")
+    np.testing.assert_array_equal(np.isnan(d2).all(axis=1), ~kept)
+    assert np.isfinite(d2[kept]).all()
+
+
+def test_another_number_of_features():
+    model = StreamKMeans(3, random_state=0, executor=1).fit(dense_matrix())
+    with pytest.raises(InvalidInputError, match="dask array has 5 features; the model was fitted on 7"):
+        lazy_map(open_source(da.zeros((9, 5))), model.model_, nearest_labels, on_invalid="raise")
+
+
+def test_a_block_of_another_height():
+    model = StreamKMeans(3, random_state=0, executor=1).fit(dense_matrix())
+    array = da.from_array(dense_matrix(), chunks=((20, 13, 20), 7)).map_blocks(
+        lambda x: x[:10], meta=np.empty((0, 0), "f4")
+    )
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    with pytest.raises(InvalidInputError, match="row 20 of dask array has 10 rows; the array says 13"):
+        labels.blocks[1].compute(scheduler="sync")
+
+
+def test_a_data_frame():
+    pd = pytest.importorskip("pandas")
+    X = dense_matrix(dtype="f8")
+    frame = dd.from_pandas(pd.DataFrame(X), npartitions=3)
+    model = StreamKMeans(3, random_state=0, executor=1).fit(frame)
+    labels = lazy_map(open_source(frame), model.model_, nearest_labels, on_invalid="raise")
+    np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
+
+
+def test_on_a_cluster(client):
+    array = MADE["uint8"]()
+    model = StreamKMeans(3, random_state=0, executor=client).fit(array)
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    np.testing.assert_array_equal(client.compute(labels).result(), model.labels_)
+
+
+def test_labels_of_a_fit_as_one():
+    array = MADE["dense"]()
+    model = StreamKMeans(3, random_state=0, executor=1).fit(array)
+    labels = dask_labels(model.labels_, array.chunks[0])
+    assert labels.chunks == (ROWS,)
+    np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
+    assert (
+        not (labels != lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise"))
+        .any()
+        .compute(scheduler="sync")
+    )

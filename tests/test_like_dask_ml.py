@@ -1,0 +1,93 @@
+"""What users of dask-ml's KMeans rely on: the same calls on the same kinds of data, alone and in pipelines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from sklearn.pipeline import make_pipeline
+
+from streamkm import StreamKMeans
+
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+pd = pytest.importorskip("pandas")
+
+CENTERS = np.array([[-8.0, -8.0], [0.0, 0.0], [8.0, 8.0]])
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """A Dask array (600, 2) in four blocks: three groups far from each other."""
+    rng = np.random.default_rng(0)
+    X = CENTERS[rng.integers(3, size=600)] + rng.normal(0, 0.5, (600, 2))
+    return da.from_array(X, chunks=(150, 2))
+
+
+def test_fewer_rows_a_block_than_clusters():
+    X = da.from_array(np.random.default_rng(0).uniform(size=(20, 2)), chunks=(4, 2))
+    assert len(StreamKMeans(8, random_state=0).fit(X).cluster_centers_) == 8
+
+
+@pytest.mark.parametrize("X", [np.empty((0, 1)), np.empty((1, 0)), np.ones((20, 2), "complex64")])
+def test_what_cannot_be_clustered(X):
+    for made in (X, da.from_array(X, chunks=X.shape)):
+        with pytest.raises(ValueError, match=r"0 sample|0 feature|0 rows|[Cc]omplex"):
+            StreamKMeans().fit(made)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random", CENTERS + 1])
+def test_as_good_as_in_memory(blobs, init):
+    X = blobs.compute()
+    got = StreamKMeans(3, init=init, random_state=0).fit(blobs)
+    wanted = KMeans(3, init=init, n_init=1 if not isinstance(init, str) else 10, random_state=0).fit(X)
+    np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
+    ours, theirs = np.argsort(got.cluster_centers_[:, 0]), np.argsort(wanted.cluster_centers_[:, 0])
+    np.testing.assert_allclose(got.cluster_centers_[ours], wanted.cluster_centers_[theirs], rtol=1e-6)
+    assert adjusted_rand_score(np.asarray(got.labels_), wanted.labels_) == 1
+    np.testing.assert_allclose(
+        np.asarray(got.transform(blobs))[:, ours], wanted.transform(X)[:, theirs], rtol=1e-6, atol=1e-9
+    )
+    assert got.n_iter_ >= 1
+
+
+@pytest.mark.parametrize("init", [CENTERS[:2], CENTERS[:, :1], "invalid", 2])
+def test_starts_that_do_not_fit(blobs, init):
+    with pytest.raises(ValueError, match="init"):
+        StreamKMeans(3, init=init).fit(blobs)
+
+
+def test_kinds_of_input():
+    X = np.random.default_rng(0).uniform(size=(100, 4))
+    wanted = StreamKMeans(3, random_state=0).fit(X)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    for made in (da.from_array(X, chunks=(10, 4)), da.from_array(X, chunks=(10, 3)), frame,
+                 dd.from_pandas(frame, npartitions=4)):  # fmt: skip
+        got = StreamKMeans(3, random_state=0).fit(made)
+        np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
+        assert np.asarray(got.transform(made)).shape == (100, 3)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_types(dtype):
+    X = da.random.default_rng(0).uniform(size=(100, 2), chunks=(50, 2)).astype(dtype)
+    got = StreamKMeans(3, random_state=0).fit(X)
+    assert got.labels_.dtype == np.int32
+    assert got.transform(X).dtype == dtype
+    assert isinstance(got.inertia_, float)
+
+
+def test_in_a_pipeline_of_dask_ml(blobs):
+    preprocessing = pytest.importorskip("dask_ml.preprocessing")
+    pipeline = make_pipeline(preprocessing.StandardScaler(), StreamKMeans(3, random_state=0)).fit(blobs)
+    labels = np.asarray(pipeline.predict(blobs))
+    assert adjusted_rand_score(labels, np.argmin(np.abs(blobs.compute()[:, :1] - CENTERS[:, 0]), axis=1)) == 1
+    np.testing.assert_array_equal(labels, pipeline[-1].labels_)
+
+
+def test_before_a_step_of_scikit_learn(blobs):
+    from sklearn.preprocessing import FunctionTransformer
+
+    pipeline = make_pipeline(StreamKMeans(3, random_state=0), FunctionTransformer(np.asarray))
+    assert pipeline.fit_transform(blobs).shape == (600, 3)

@@ -1,0 +1,82 @@
+"""Clusters that settings name: processes started here, or a scheduler that runs."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from streamkm import compute
+from streamkm.compute import ClusterSettings, open_cluster, open_executor
+from streamkm.errors import ClusterError, InvalidParameterError
+from tests.dask_processes import certificate, cluster_of
+
+
+def double(item):
+    return 2 * item
+
+
+def doubled(client):
+    with open_executor(client) as executor:
+        return list(executor.map("double", double, range(5)))
+
+
+def test_processes_of_this_machine():
+    with open_cluster(ClusterSettings(workers=2, threads=1, memory_limit="1GB")) as client:
+        workers = client.scheduler_info()["workers"].values()
+        assert [worker["nthreads"] for worker in workers] == [1, 1]
+        assert [worker["memory_limit"] for worker in workers] == [10**9, 10**9]
+        assert doubled(client) == [0, 2, 4, 6, 8]
+    assert client.status == "closed"
+
+
+def test_a_scheduler_that_runs(tmp_path):
+    with cluster_of(tmp_path, 1) as (started, _):
+        with open_cluster(ClusterSettings(scheduler=started.address)) as client:
+            assert doubled(client) == [0, 2, 4, 6, 8]
+        assert started.scheduler.poll() is None
+        assert started.workers[0].poll() is None
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_scheduler_with_encryption(tmp_path):
+    files, options, security = certificate(tmp_path)
+    with cluster_of(tmp_path, 1, tls=options, security=security) as (started, _):
+        settings = ClusterSettings(
+            scheduler=started.address, tls_ca_file=files["ca"], tls_cert=files["cert"], tls_key=files["key"]
+        )
+        with open_cluster(settings) as client:
+            assert doubled(client) == [0, 2, 4, 6, 8]
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(compute, "CONNECT_SECONDS", 1)
+    with (
+        pytest.raises(ClusterError, match=r"scheduler tcp://127.0.0.1:1 cannot be reached within 1 s"),
+        open_cluster(ClusterSettings(scheduler="tcp://127.0.0.1:1")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "scheduler=None and workers=None; give the address"),
+        ({"scheduler": "tcp://x:1", "workers": 2}, "scheduler='tcp://x:1' and workers=2"),
+        ({"workers": 0}, "workers=0; needed: a whole number from 1"),
+        ({"workers": 1, "threads": 0}, "threads=0; needed"),
+        ({"scheduler": "tls://x:1", "tls_ca_file": "ca.pem"}, "a tls:// scheduler needs tls_cert, tls_key"),
+        ({"scheduler": "tcp://x:1", "tls_key": "k.pem"}, "only a tls:// scheduler has a use for tls_key"),
+    ],
+)
+def test_what_contradicts_itself(settings, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        ClusterSettings(**settings)
+
+
+def test_a_report_of_what_ran(tmp_path):
+    pytest.importorskip("bokeh")
+    page = tmp_path / "report.html"
+    with open_cluster(ClusterSettings(workers=1, report=str(page))) as client:
+        doubled(client)
+    assert "double" in page.read_text()
