@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.identity import IdentitySketch
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns
+from streamkm.sketches.kernel_map import GramFit, KernelMap
 from streamkm.sketches.pca import PCASketch
 
-SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch)}
+SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch, KernelMap, FourierMap)}
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:
@@ -35,4 +38,17 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
-__all__ = ["SKETCHES", "CountSketch", "IdentitySketch", "PCASketch", "Sketch", "SketchFit", "sketch_from_dict"]
+__all__ = [
+    "SKETCHES",
+    "CountSketch",
+    "FourierMap",
+    "GramFit",
+    "IdentitySketch",
+    "Kernel",
+    "KernelColumns",
+    "KernelMap",
+    "PCASketch",
+    "Sketch",
+    "SketchFit",
+    "sketch_from_dict",
+]
