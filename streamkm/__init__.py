@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from streamkm.errors import StreamkmError
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
 
@@ -19,11 +20,12 @@ _HOMES = {
     "CountSketch": "streamkm.sketches",
     "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators",
+    "StreamKernelKMeans": "streamkm.kernel_estimators",
     "StreamkmError": "streamkm.errors",
     "open_source": "streamkm.sources",
 }
 
-__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamkmError", "__version__", "open_source"]
+__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamKernelKMeans", "StreamkmError", "__version__", "open_source"]
 
 
 def __getattr__(name: str) -> Any:
