@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
@@ -237,6 +237,10 @@ class StreamKernelKMeans(StreamKMeans):
             )
         return self
 
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
+        return super().transform(X)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
 
@@ -246,6 +250,11 @@ class StreamKernelKMeans(StreamKMeans):
             If the kernel is a Python function.
         """
         super().save(path)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]  # of the features
+        return tags
 
     def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
         return plan_kernel_fit(

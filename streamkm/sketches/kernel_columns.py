@@ -193,7 +193,8 @@ class KernelColumns:
             differ(placed, landmarks, values[: len(rows)])
             kernel_values.exp_rows(values[: len(rows)], np.empty(self.n_columns, np.int32))
         else:
-            np.matmul(placed, landmarks, out=values)
+            with np.errstate(over="ignore", invalid="ignore"):  # rows too far away for float32 have the value 0
+                np.matmul(placed, landmarks, out=values)
             self._finish(values[: len(rows)], row_norms, norms)
 
     def _sparse(self, rows: Matrix, values: NDArray[np.float32]) -> None:

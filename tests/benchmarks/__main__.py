@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.benchmarks import (
     bench_digits,
     bench_file,
+    bench_kernel,
     bench_overhead,
     bench_parse,
     bench_sketch,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "file": ("hi", bench_file.run),
     "overhead": ("j", bench_overhead.run),
     "start": ("k", bench_start.run),
+    "kernel": ("lm", bench_kernel.run),
     "limits": ("", limits.run),
 }
 
@@ -46,7 +48,7 @@ def chosen(names: list[str]) -> list[str]:
     ]
     unknown = [n for n in names if n not in BENCHMARKS and not any(n in letters for letters, _ in BENCHMARKS.values())]
     if unknown:
-        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-k")
+        raise SystemExit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and a-m")
     return found
 
 
