@@ -25,7 +25,15 @@ _HOMES = {
     "open_source": "streamkm.sources",
 }
 
-__all__ = ["CountSketch", "PCASketch", "StreamKMeans", "StreamKernelKMeans", "StreamkmError", "__version__", "open_source"]
+__all__ = [
+    "CountSketch",
+    "PCASketch",
+    "StreamKMeans",
+    "StreamKernelKMeans",
+    "StreamkmError",
+    "__version__",
+    "open_source",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -305,8 +305,8 @@ class StreamKernelKMeans(StreamKMeans):
                 _check_integer(name, getattr(self, name), 1, or_auto=True)
         for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
             value = getattr(self, name)
-            number = isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < np.inf
-            if not number or (above_zero and not float(value) > 0):
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+            if not 0 <= number < np.inf or (above_zero and number == 0):
                 raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
         choices = {
             "method": tuple(METHODS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -243,7 +244,7 @@ def test_projection_is_the_truncated_svd(weighted):
     root = inverse_root(columns.values(landmarks), 20)
     fit = GramFit(KernelMap.of(kernel("rbf"), landmarks, root), root, 7)
     cuts = [0, 1, 70, 200]
-    parts = [fit.step(None, X[a:b], weights[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [fit.step(None, X[a:b], weights[a:b]) for a, b in pairwise(cuts)]
     parts[0] = fit.step(parts[0], X[:0], weights[:0])
     got = fit.finish(fit.join(parts)).apply(X).astype(np.float64)
     B = columns.values(X).astype(np.float64) @ root

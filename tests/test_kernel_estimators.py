@@ -57,7 +57,9 @@ def test_labels_are_predictions(inputs, method):
     inputs = inputs[:400]
     fitted = kernel_kmeans(method=method).fit(inputs)
     np.testing.assert_array_equal(fitted.predict(inputs), fitted.labels_)
-    np.testing.assert_array_equal(np.concatenate([fitted.predict(inputs[i : i + 1]) for i in range(5)]), fitted.labels_[:5])
+    np.testing.assert_array_equal(
+        np.concatenate([fitted.predict(inputs[i : i + 1]) for i in range(5)]), fitted.labels_[:5]
+    )
     distances = fitted.transform(inputs)
     assert distances.shape == (400, 10)
     np.testing.assert_allclose((distances**2).min(axis=1).sum(), fitted.inertia_, rtol=1e-3)

@@ -211,7 +211,7 @@ class TestNystroem:
             assert ratios[1] < 1 + 4 * rank / 80
 
     def test_cost_is_within_one_plus_k_over_rank(self, blobs):
-        """Theorem 1: the best labels by rank-restricted features cost at most 1 + k / rank times the best, here found."""
+        """Theorem 1: the best labels by `rank` features cost at most 1 + k / rank times the best found."""
         X, y = blobs
         K = rbf_kernel(X, gamma=GAMMA)
         best = min(exact_kernel_kmeans(K, start).inertia for start in self.starts(X, y))
@@ -241,7 +241,9 @@ class TestFit:
         X, _ = blobs
         K = rbf_kernel(X, gamma=GAMMA)
         for rank in (3, 10, 40):
-            fitted = StreamKernelKMeans(5, gamma=GAMMA, n_landmarks=60, rank=rank, random_state=0, progress=False).fit(X)
+            fitted = StreamKernelKMeans(5, gamma=GAMMA, n_landmarks=60, rank=rank, random_state=0, progress=False).fit(
+                X
+            )
             exact = kernel_objective(K, fitted.labels_)
             assert fitted.inertia_ * (1 - 1e-4) <= exact <= fitted.inertia_ + fitted.trace_residual_
             features = fitted.sketch_.apply(X).astype(np.float64)

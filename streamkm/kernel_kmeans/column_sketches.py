@@ -150,9 +150,7 @@ def sketched_columns_map(
 
 def _combined(piece: slice, X: Matrix, columns: KernelColumns, sketch: ColumnSketch) -> NDArray[np.float32]:
     rows = X[piece]
-    return np.concatenate(
-        [sketch.combine(values[: rows.shape[0] - start]) for start, values in columns.batches(rows)]
-    )
+    return np.concatenate([sketch.combine(values[: rows.shape[0] - start]) for start, values in columns.batches(rows)])
 
 
 def _gram(C: NDArray[np.float32]) -> NDArray[Any]:

@@ -67,8 +67,8 @@ def exact_kernel_kmeans(
 ) -> ExactResult:
     """Run Lloyd's algorithm in the kernel's space from given labels until none changes.
 
-    ``|phi(x_i) - m_c|^2 = K_ii - 2 sum_j w_j K_ij / W_c + sum_jl w_j w_l K_jl / W_c^2`` over the rows j, l of cluster c.
-    A cluster that loses all its rows stays empty. Ties go to the lower label. O(n^2 + n k) a step.
+    The squared distance of row i to the mean of cluster c, whose rows j and l weigh W_c in all, is
+    ``K_ii - 2 sum_j w_j K_ij / W_c + sum_jl w_j w_l K_jl / W_c^2``. A cluster that loses all its rows stays empty. Ties go to the lower label. O(n^2 + n k) a step.
 
     Parameters
     ----------
@@ -171,4 +171,6 @@ def spectral_features(C: NDArray[Any], W: NDArray[Any], n_components: int) -> ND
 
 def _check_square(K: NDArray[Any], labels: NDArray[Any]) -> None:
     if K.ndim != 2 or K.shape != (len(labels), len(labels)):
-        raise InvalidInputError(f"a kernel matrix of {K.shape} for {len(labels)} labels; needed: ({len(labels)},) twice")
+        raise InvalidInputError(
+            f"a kernel matrix of {K.shape} for {len(labels)} labels; needed: ({len(labels)},) twice"
+        )

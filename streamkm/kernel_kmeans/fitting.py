@@ -163,9 +163,7 @@ def run_kernel_fit(
     )
 
 
-def trace_residual(
-    kernel: Kernel, features: Sketch, model: Model, totals: Totals, sample: Sample
-) -> float | None:
+def trace_residual(kernel: Kernel, features: Sketch, model: Model, totals: Totals, sample: Sample) -> float | None:
     """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
 
     With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds

@@ -91,7 +91,7 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     cuts = [*range(0, n_rows, GRAM_PIECE_ROWS), n_rows]
     pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
     state = here.fold("gram", _add_piece, round_.join, pieces, len(pieces), sample, round_, large_state=True)
-    return round_.finish(state)  # type: ignore[no-any-return]
+    return round_.finish(state)
 
 
 def _add_piece(state: Any, piece: slice, sample: Sample, round_: GramFit) -> tuple[Any, None]:

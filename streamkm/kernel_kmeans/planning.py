@@ -73,7 +73,14 @@ def kernel_sizes(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: 
 
 
 def plan_kernel_fit(
-    source: RowSource, *, n_clusters: int, method: str, sizes: Sizes, stream: bool, chunk_bytes: int | str, weighted: bool
+    source: RowSource,
+    *,
+    n_clusters: int,
+    method: str,
+    sizes: Sizes,
+    stream: bool,
+    chunk_bytes: int | str,
+    weighted: bool,
 ) -> Plan:
     """Decide how a kernel fit will go, from what is known without reading.
 

@@ -15,7 +15,9 @@ from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap
 from streamkm.sketches.pca import PCASketch
 
-SKETCHES: dict[str, type[Any]] = {sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch, KernelMap, FourierMap)}
+SKETCHES: dict[str, type[Any]] = {
+    sketch.kind: sketch for sketch in (CountSketch, IdentitySketch, PCASketch, KernelMap, FourierMap)
+}
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Kernel:
             raise InvalidParameterError(f"kernel={self.name!r}; needed: one of {', '.join(KERNELS)}, or a callable")
         if not 0 < self.gamma < np.inf:
             raise InvalidParameterError(f"gamma={self.gamma!r}; needed: a finite number above 0")
-        if not isinstance(self.degree, int) or self.degree < 1:
+        if not isinstance(self.degree, Integral) or self.degree < 1:
             raise InvalidParameterError(f"degree={self.degree!r}; needed: an integer from 1")
         if not np.isfinite(self.coef0):
             raise InvalidParameterError(f"coef0={self.coef0!r}; needed: a finite number")
@@ -81,9 +82,13 @@ class Kernel:
     def diagonal(self, X: Matrix) -> NDArray[np.float64]:
         """k(x, x) of rows (v,)."""
         if callable(self.name):
-            return np.array([float(np.asarray(self.name(X[i : i + 1], X[i : i + 1])).item()) for i in range(X.shape[0])])
-        squares = X.multiply(X) if sp.issparse(X) else np.square(X, dtype=np.float64)
-        d2norms = np.asarray(squares.sum(axis=1), np.float64).ravel()
+            return np.array(
+                [float(np.asarray(self.name(X[i : i + 1], X[i : i + 1])).item()) for i in range(X.shape[0])]
+            )
+        if isinstance(X, np.ndarray):
+            d2norms = np.square(X, dtype=np.float64).sum(axis=1)
+        else:
+            d2norms = np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
         if self.name == "polynomial":
             return (self.gamma * d2norms + self.coef0) ** self.degree
         if self.name == "sigmoid":
@@ -124,7 +129,11 @@ class KernelColumns:
         width = self.landmarks.shape[1]
         if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the landmarks have {width:,}")
-        if self.kernel.name == "chi2" and X.shape[0] and (X if isinstance(X, np.ndarray) else X.data).min(initial=0) < 0:
+        if (
+            self.kernel.name == "chi2"
+            and X.shape[0]
+            and (X if isinstance(X, np.ndarray) else X.data).min(initial=0) < 0
+        ):
             raise InvalidInputError('negative values; needed: none for kernel="chi2": take "rbf" or "laplacian"')
         values = np.zeros((BATCH_ROWS, self.n_columns), np.float32)
         fill = self._called if callable(self.kernel.name) else self._dense if self._is_dense else self._sparse
@@ -165,7 +174,7 @@ class KernelColumns:
     @cached_property
     def _lists(self) -> tuple[Any, ...]:
         """Inverted lists of sparse landmarks for `overlaps_csr`, and the landmarks' norms."""
-        columns = self.landmarks.tocsc()
+        columns = sp.csc_array(self.landmarks)
         columns.sum_duplicates()
         counts = np.diff(columns.indptr)
         present = np.flatnonzero(counts)
@@ -176,13 +185,17 @@ class KernelColumns:
 
     def _norms(self, owners: NDArray[Any], values: NDArray[np.float32], n_rows: int) -> NDArray[np.float32]:
         """Squared norms of scaled rows, or sums of absolute values where distances are sums of differences."""
-        entries = np.abs(values, dtype=np.float64) if self.kernel.name in OVERLAPS else np.square(values, dtype=np.float64)
+        entries = (
+            np.abs(values, dtype=np.float64) if self.kernel.name in OVERLAPS else np.square(values, dtype=np.float64)
+        )
         return np.bincount(owners, entries, minlength=n_rows).astype(np.float32)
 
     def _dense(self, rows: Matrix, values: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows, by products with dense landmarks or differences from them."""
         if not isinstance(rows, np.ndarray):
-            rows = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(self._shift))).toarray()
+            rows = sp.csr_array(
+                (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(self._shift))
+            ).toarray()
         landmarks, norms = self._placed
         placed = np.zeros((BATCH_ROWS, len(self._shift)), np.float32)
         row_norms = np.zeros(BATCH_ROWS, np.float32)
@@ -201,13 +214,13 @@ class KernelColumns:
         """Fill the values of up to 256 rows, by the features shared with sparse landmarks."""
         if isinstance(rows, np.ndarray):
             rows = sp.csr_array(as_working(rows))
-        lists, norms = self._lists
+        (columns, starts, owned_by, entries), norms = self._lists
         data = (rows.data * self.kernel.scale).astype(np.float32)
         n_rows = rows.shape[0]
         owners = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
         values[:n_rows] = 0
         how = OVERLAPS.get(str(self.kernel.name), 0)
-        kernel_values.overlaps_csr(how, rows.indptr, rows.indices, data, *lists, values)
+        kernel_values.overlaps_csr(how, rows.indptr, rows.indices, data, columns, starts, owned_by, entries, values)
         self._finish(values[:n_rows], self._norms(owners, data, n_rows), norms)
 
     def _finish(self, products: NDArray[np.float32], row_norms: NDArray[Any], norms: NDArray[Any]) -> None:

@@ -57,7 +57,12 @@ class KernelMap:
         sparse = self.indices is not None and self.indptr is not None
         n_columns = len(self.indptr) - 1 if self.indptr is not None else len(self.landmarks)
         fits = self.projection.ndim == 2 and self.projection.dtype == np.float32
-        fits = fits and 1 <= n_columns == len(self.projection) and self.landmarks.dtype in (np.float32, np.float64)
+        fits = (
+            fits
+            and n_columns > 0
+            and n_columns == len(self.projection)
+            and self.landmarks.dtype in (np.float32, np.float64)
+        )
         if sparse:
             fits = fits and self.landmarks.ndim == 1 and self._lists_fit()
         else:
@@ -72,7 +77,9 @@ class KernelMap:
     @classmethod
     def of(cls, kernel: Kernel, landmarks: Matrix, projection: NDArray[Any]) -> KernelMap:
         """A map of a kernel, landmarks as `working_landmarks` keeps them (c, d), and a projection (c, m)."""
-        parts = (landmarks,) if isinstance(landmarks, np.ndarray) else (landmarks.data, landmarks.indices, landmarks.indptr)
+        parts = (
+            (landmarks,) if isinstance(landmarks, np.ndarray) else (landmarks.data, landmarks.indices, landmarks.indptr)
+        )
         described = (kernel.name, kernel.gamma, kernel.degree, kernel.coef0, int(landmarks.shape[1]))
         return cls(*described, np.ascontiguousarray(projection, np.float32), *parts)
 
@@ -124,7 +131,7 @@ class KernelMap:
             return False
         if indices.ndim != 1 or indptr.ndim != 1 or len(indices) != len(self.landmarks) or len(indptr) < 2:
             return False
-        in_range = not len(indices) or (0 <= indices.min() and indices.max() < self.n_features)
+        in_range = not len(indices) or (indices.min() >= 0 and indices.max() < self.n_features)
         return bool(in_range and indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all())
 
 
@@ -216,7 +223,9 @@ def inverse_root(W: NDArray[Any], rank: int | None = None) -> NDArray[np.float64
     values, vectors = eigh((W + W.T).astype(np.float64) / 2)
     kept = np.flatnonzero(values > np.finfo(np.float32).eps * max(values[-1], np.finfo(float).tiny))[::-1]
     if not len(kept):
-        raise InvalidParameterError("the kernel's values at the landmarks have no positive eigenvalue; use another kernel")
+        raise InvalidParameterError(
+            "the kernel's values at the landmarks have no positive eigenvalue; use another kernel"
+        )
     kept = kept[:rank]
     return vectors[:, kept] / np.sqrt(values[kept])
 

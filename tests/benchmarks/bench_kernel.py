@@ -36,9 +36,8 @@ def _contest(path: Path, settings: Settings, svd: bool) -> Row:
     )
     ratio = ratio_of(our_runs, their_runs)
     ours, theirs = (mean(run["nmi"] for run in runs) for runs in (our_runs, their_runs))
-    first, later, peer = (
-        median(run[key] for run in runs) for runs, key in ((our_runs, "seconds"), (our_runs, "later"), (their_runs, "seconds"))
-    )
+    first, later = (median(run[key] for run in our_runs) for key in ("seconds", "later"))
+    peer = median(run["seconds"] for run in their_runs)
     return Row(
         "l",
         f"kernel k-means in memory, {our_runs[0]['shape']}, k={CLUSTERS}, {LANDMARKS} landmarks, rank {RANK}",
@@ -48,8 +47,8 @@ def _contest(path: Path, settings: Settings, svd: bool) -> Row:
         f"NMI {theirs:.3f}",
         f">= {FASTER} x faster, NMI not below",
         None if settings.quick else ratio >= FASTER and ours >= theirs,
-        f"data in memory to labels, first fit of a process, {first:.2f} s to {peer:.2f} s; later fits {later:.2f} s; NMI "
-        f"are means of {len(our_runs)} and {len(their_runs)} seeds",
+        f"data in memory to labels, first fit of a process, {first:.2f} s to {peer:.2f} s; later fits {later:.2f} s; "
+        f"NMI are means of {len(our_runs)} and {len(their_runs)} seeds",
         {"ratio": ratio, "ours": our_runs, "theirs": their_runs},
     )
 
@@ -154,7 +153,7 @@ def _read(data: Path) -> tuple[Any, Any]:
 
 def _write(path: Path, settings: Settings) -> None:
     """Images and digits as they are, in a file that any process reads quickly."""
-    if settings.mnist is None:
+    if settings.quick:
         small = benchmark_data.small_images()
         X, y = small.images, small.digits
     else:
