@@ -68,7 +68,8 @@ def exact_kernel_kmeans(
     """Run Lloyd's algorithm in the kernel's space from given labels until none changes.
 
     The squared distance of row i to the mean of cluster c, whose rows j and l weigh W_c in all, is
-    ``K_ii - 2 sum_j w_j K_ij / W_c + sum_jl w_j w_l K_jl / W_c^2``. A cluster that loses all its rows stays empty. Ties go to the lower label. O(n^2 + n k) a step.
+    ``K_ii - 2 sum_j w_j K_ij / W_c + sum_jl w_j w_l K_jl / W_c^2``. A cluster that loses all its rows stays
+    empty. Ties go to the lower label. O(n^2 + n k) a step.
 
     Parameters
     ----------
