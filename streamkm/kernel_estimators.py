@@ -29,6 +29,7 @@ from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.walk import OnInvalid, Walk
 
+FEW_STARTS = 3  # for few clusters: each has the search, and ten find no more here
 STARTS = ("k-means++", "random", "ls++")
 
 
@@ -75,6 +76,7 @@ class StreamKernelKMeans(StreamKMeans):
         As for `StreamKMeans`; "ls++": greedy k-means++ and local search that swaps in sampled rows. An array: rows
         among the original features.
     n_init : int or "auto", default="auto"
+        As for `StreamKMeans`, but 3 for up to 10 clusters.
     max_iter : int, default=100
     tol : float, default=1e-4
     chunk_bytes : int or "auto", default="auto"
@@ -278,7 +280,7 @@ class StreamKernelKMeans(StreamKMeans):
         n_init = self.n_init
         if n_init == "auto":
             few = self.n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random")
-            n_init = 10 if few else 1
+            n_init = FEW_STARTS if few else 1
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         how = "uniform" if self.method == "two-step" else self.landmarks
         return KernelSettings(

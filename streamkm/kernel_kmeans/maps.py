@@ -24,8 +24,8 @@ from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
 
-GRAM_ROWS = 10_000  # of the sample, from which the leading directions are found where the data are not streamed for it
-GRAM_ROWS_PER_COLUMN = 10
+GRAM_ROWS = 5_000  # of the sample, from which the leading directions are found where the data are not streamed for it
+GRAM_ROWS_PER_COLUMN = 6
 GRAM_PIECE_ROWS = 1024
 
 
@@ -83,7 +83,7 @@ def first_round(
 
 
 def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
-    """Finish a round by sampled rows alone: 10,000, or 10 a column, which fix the leading directions.
+    """Finish a round by sampled rows alone: 5,000, or 6 a column, which fix the leading directions.
 
     Pieces are added up in order, whatever the number of threads.
     """

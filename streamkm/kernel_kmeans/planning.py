@@ -31,7 +31,7 @@ METHODS = {
     "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
 }
 COLUMN_SKETCHES = ("gaussian", "sub-gaussian", "ros", "countsketch")
-SMALLEST_SAMPLE_ROWS = 20_000
+SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
 LARGEST_AUTO_RANK = 256
 COLUMNS_PER_DIRECTION = 8
 LARGEST_AUTO_LANDMARKS = 2048

@@ -137,8 +137,9 @@ class KernelColumns:
             raise InvalidInputError('negative values; needed: none for kernel="chi2": take "rbf" or "laplacian"')
         values = np.zeros((BATCH_ROWS, self.n_columns), np.float32)
         fill = self._called if callable(self.kernel.name) else self._dense if self._is_dense else self._sparse
+        placed = np.zeros((BATCH_ROWS, width if self._is_dense else 0), np.float32)
         for start in range(0, X.shape[0], BATCH_ROWS):
-            fill(X[start : start + BATCH_ROWS], values)
+            fill(X[start : start + BATCH_ROWS], values, placed)
             yield start, values
 
     def values(self, X: Matrix) -> NDArray[np.float32]:
@@ -190,14 +191,16 @@ class KernelColumns:
         )
         return np.bincount(owners, entries, minlength=n_rows).astype(np.float32)
 
-    def _dense(self, rows: Matrix, values: NDArray[np.float32]) -> None:
-        """Fill the values of up to 256 rows, by products with dense landmarks or differences from them."""
+    def _dense(self, rows: Matrix, values: NDArray[np.float32], placed: NDArray[np.float32]) -> None:
+        """Fill the values of up to 256 rows, by products with dense landmarks or differences from them.
+
+        `placed` (256, d) is scratch.
+        """
         if not isinstance(rows, np.ndarray):
             rows = sp.csr_array(
                 (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(self._shift))
             ).toarray()
         landmarks, norms = self._placed
-        placed = np.zeros((BATCH_ROWS, len(self._shift)), np.float32)
         row_norms = np.zeros(BATCH_ROWS, np.float32)
         ready = np.ascontiguousarray(as_working(rows))
         kernel_values.placed_dense(ready, self._shift, self.kernel.scale, placed, row_norms)
@@ -210,7 +213,7 @@ class KernelColumns:
                 np.matmul(placed, landmarks, out=values)
             self._finish(values[: len(rows)], row_norms, norms)
 
-    def _sparse(self, rows: Matrix, values: NDArray[np.float32]) -> None:
+    def _sparse(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows, by the features shared with sparse landmarks."""
         if isinstance(rows, np.ndarray):
             rows = sp.csr_array(as_working(rows))
@@ -237,7 +240,7 @@ class KernelColumns:
             factor = np.float32(1 if self.kernel.name in OVERLAPS else 2)
             kernel_values.exp_of_distances(products, factor, row_norms, norms, bits)
 
-    def _called(self, rows: Matrix, values: NDArray[np.float32]) -> None:
+    def _called(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows by the user's function, which always gets 256 of them."""
         n_rows = rows.shape[0]
         padded = rows[np.minimum(np.arange(BATCH_ROWS), n_rows - 1)]
