@@ -29,7 +29,9 @@ from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.walk import OnInvalid, Walk
 
-FEW_STARTS = 3  # for few clusters: each has the search, and ten find no more here
+MANY_STARTS = 10
+FEW_STARTS = 3  # for few clusters: each has the search, and ten find little more here
+VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
 STARTS = ("k-means++", "random", "ls++")
 
 
@@ -76,7 +78,8 @@ class StreamKernelKMeans(StreamKMeans):
         As for `StreamKMeans`; "ls++": greedy k-means++ and local search that swaps in sampled rows. An array: rows
         among the original features.
     n_init : int or "auto", default="auto"
-        As for `StreamKMeans`, but 3 for up to 10 clusters.
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 3 for up to
+        10, else 1.
     max_iter : int, default=100
     tol : float, default=1e-4
     chunk_bytes : int or "auto", default="auto"
@@ -277,10 +280,7 @@ class StreamKernelKMeans(StreamKMeans):
 
     def _kernel_settings(self, sizes: Sizes) -> KernelSettings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        n_init = self.n_init
-        if n_init == "auto":
-            few = self.n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random")
-            n_init = FEW_STARTS if few else 1
+        n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         how = "uniform" if self.method == "two-step" else self.landmarks
         return KernelSettings(
@@ -332,3 +332,10 @@ class StreamKernelKMeans(StreamKMeans):
             )
         elif not np.isfinite(np.asarray(self.init, np.float64)).all():
             raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+
+
+def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:
+    """Starts that "auto" means: few where each is followed by a search."""
+    if n_clusters <= VERY_FEW_CLUSTERS or (isinstance(init, str) and init == "random"):
+        return MANY_STARTS
+    return FEW_STARTS if n_clusters <= FEW_CLUSTERS else 1
