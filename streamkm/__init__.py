@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from streamkm.documents import fit_idf, open_documents, weight_rows
     from streamkm.errors import StreamkmError
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
     from streamkm.sweeping import sweep
@@ -24,6 +25,7 @@ _HOMES = {
     "IdfFit": "streamkm.text",
     "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators",
+    "StreamKernelKMeans": "streamkm.kernel_estimators",
     "StreamkmError": "streamkm.errors",
     "TfIdf": "streamkm.text",
     "fit_idf": "streamkm.documents",
@@ -39,6 +41,7 @@ __all__ = [
     "IdfFit",
     "PCASketch",
     "StreamKMeans",
+    "StreamKernelKMeans",
     "StreamkmError",
     "TfIdf",
     "__version__",

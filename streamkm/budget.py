@@ -68,8 +68,8 @@ class Plan:
         What they may not exceed.
     base_bytes : int
         What the process and its libraries hold.
-    needs : Needs
-        What the projection is made of.
+    needs : Needs or None
+        What the projection is made of; None where it is another's.
     """
 
     source: str
@@ -91,18 +91,18 @@ class Plan:
     memory: dict[str, int]
     limit_bytes: int
     base_bytes: int
-    needs: Needs
+    needs: Needs | None
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
-        if self.regime != "coreset":
+        if self.regime != "coreset" or self.needs is None:
             return None
         return CoresetRule(self.needs.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
-        if self.assign_space is not None:
-            return self.assign_space
+        if self.assign_space is not None or self.needs is None:
+            return self.assign_space or "original"
         return _choose_space(replace(self.needs, n_features=n_features), self.regime, self.base_bytes, self.limit_bytes)
 
     @property

@@ -166,7 +166,7 @@ def find_centers(
             kept = KeptSteps(keeper, "lloyd", stage)
             rows = sketched.blocks or LocalBlocks.of(here, clustered)
             result = lloyd(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
-            history += _noted("lloyd", result)
+            history += noted("lloyd", result)
     if polished:
         with progress.stage("polish", None, "steps") as stage:
             centers = original_centers(here, sample, sampled, result.centers)
@@ -175,7 +175,7 @@ def find_centers(
             else:
                 kept = KeptSteps(keeper, "polish", stage)
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
-                history += _noted("polish", result)
+                history += noted("polish", result)
     look = Look.of(sample, sampled, n_searched)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
@@ -229,7 +229,7 @@ def _block(coreset: Coreset) -> Block:
     return Block(X, row_d2norms(X), coreset.weights)
 
 
-def _noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
+def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
     """The inertia of each step, for the history of a fit."""
     return [
         {"stage": stage, "iteration": iteration, "inertia": inertia}

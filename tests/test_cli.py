@@ -332,7 +332,8 @@ def test_report_is_made_again(folder):
 
 def test_version_and_help():
     assert run("--version") == f"streamkm, version {__version__}\n"
-    assert set(main.commands) == {"fit", "plan", "inspect", "assign", "report"}
+    commands = {"fit", "plan", "inspect", "assign", "report", "sketch", "append", "cluster", "sweep", "distortion"}
+    assert set(main.commands) == commands
     for name in main.commands:
         assert "Options:" in run(name, "--help")
     assert isinstance(main, click.Group)

@@ -16,6 +16,7 @@ from streamkm.cluster.blocks import Block, row_d2norms
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.local_search import split_merge
+from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.compute import Executor
 
@@ -26,6 +27,7 @@ SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
+SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,9 @@ def start_centers(
         In random order: every prefix is a sample too.
     n_clusters : int
         At most s.
-    init : "k-means++" or "random"
+    init : "k-means++", "ls++" or "random"
         "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
+        "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random": the best of `n_init` drawings of rows, each with a few Lloyd steps.
     n_init : int
 
@@ -68,6 +71,8 @@ def start_centers(
             centers = random_rows(seeds, n_clusters, rng=streams.seeding)
         else:
             centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding)
+        if init == "ls++":
+            centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
         if init == "k-means++":
             result = split_merge(block, pieces, result, max_rounds=SEARCH_ROUNDS, rng=streams.search)

@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
 from streamkm.sketches.identity import IdentitySketch
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns
+from streamkm.sketches.kernel_map import GramFit, KernelMap
 from streamkm.sketches.pca import PCASketch
 from streamkm.sketches.projections import GaussianProjection, SparseProjection
 from streamkm.sketches.sampling import PreconditionedSampling
@@ -23,9 +26,11 @@ SKETCHES: dict[str, type[Any]] = {
     for sketch in (
         CountSketch,
         FeatureSelection,
+        FourierMap,
         GaussianProjection,
         HadamardCountSketch,
         IdentitySketch,
+        KernelMap,
         PCASketch,
         PreconditionedSampling,
         SignProjection,
@@ -60,9 +65,14 @@ __all__ = [
     "SKETCHES",
     "CountSketch",
     "FeatureSelection",
+    "FourierMap",
     "GaussianProjection",
+    "GramFit",
     "HadamardCountSketch",
     "IdentitySketch",
+    "Kernel",
+    "KernelColumns",
+    "KernelMap",
     "LeverageSampling",
     "PCASketch",
     "PreconditionedSampling",

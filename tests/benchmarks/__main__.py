@@ -19,6 +19,7 @@ from tests.benchmarks import (
     bench_cluster,
     bench_digits,
     bench_file,
+    bench_kernel,
     bench_overhead,
     bench_parse,
     bench_sketch,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "stream": ("p", bench_stream.run),
     "sweep": ("s", bench_sweep.run),
     "sketches": ("lmno", bench_sketches.run),
+    "kernel": ("lm", bench_kernel.run),
     "limits": ("", limits.run),
     "cluster": ("l", bench_cluster.run),
 }

@@ -1,0 +1,174 @@
+"""What estimators do with a fitted model: label rows, measure distances, save and load.
+
+Every method that takes rows walks them once. May import parameters and below.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streamkm.budget import chunk_size, decoded_row_bytes
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.model import Model
+from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
+from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
+from streamkm.progress import Progress
+from streamkm.provenance import model_on_store
+from streamkm.sources import open_source
+from streamkm.sources.base import RowSource
+from streamkm.sources.stores import StoreSource
+from streamkm.walk import Walk
+
+
+class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator that has a `model_` once it is fitted."""
+
+    model_: Model
+    cluster_centers_: NDArray[np.float64]
+
+    def predict(self, X: Any) -> NDArray[np.int32]:
+        """Find the cluster of each row; one pass.
+
+        Parameters
+        ----------
+        X : as for `fit`, with the same features
+            May be an iterator that can be walked once only.
+
+        Returns
+        -------
+        labels : int32 (n,)
+            -1 for invalid rows, where they are skipped. For a Dask array a Dask array, computed when asked for.
+        """
+        lazy = self._lazily(X, nearest_labels)
+        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
+        """Cluster the rows of X and return their labels (n,)."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Distances of the rows to all centers, in the space of the assignment; one pass.
+
+        Returns
+        -------
+        ndarray (n, k)
+            float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
+        """
+        self._check_fitted()
+        n_clusters = len(self.cluster_centers_)
+        lazy = self._lazily(X, distances, n_clusters)
+        if lazy is not None:
+            return lazy
+        return joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
+        """Cluster the rows of X and return their distances to all centers (n, k)."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Give minus the weighted sum of squared distances to the nearest centers; one pass.
+
+        Invalid rows count nothing, where they are skipped.
+        """
+        d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
+        weights = check_weights(sample_weight)
+        if len(weights) not in (0, len(d2)):
+            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {len(d2):,} rows")
+        d2 = np.where(np.isnan(d2), 0.0, d2)
+        return -float(weights @ d2 if len(weights) else d2.sum())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the centers and the parameters to one file, without pickle; labels are not kept.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+        """
+        self._check_fitted()
+        parameters = self.get_params()
+        for name in OF_THIS_RUN:
+            parameters.pop(name)
+        if not isinstance(parameters["init"], str):
+            parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
+        self.model_.save(path, {name: plain(value) for name, value in parameters.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote: an estimator that can predict, transform and score.
+
+        Raises
+        ------
+        ModelFileError
+            If the file is no saved model, or damaged.
+        """
+        model, parameters = Model.load(path)
+        try:
+            estimator = cls(**parameters)
+        except TypeError as error:
+            raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
+        estimator.model_ = model
+        estimator.cluster_centers_ = model.centers
+        estimator.assign_space_ = model.space
+        estimator.sketch_ = model.sketch
+        estimator.n_components_ = model.sketch.n_components
+        estimator.n_features_in_ = model.n_features
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of `transform`, for scikit-learn's feature names."""
+        return len(self.cluster_centers_)
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
+
+    def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
+        """The function's values of a Dask array, as a Dask array; None for other data."""
+        if type(X).__module__.partition(".")[0] != "dask":
+            return None
+        self._check_fitted()
+        from streamkm.lazy import lazy_map
+        from streamkm.sources.dask import DaskSource
+
+        source = self._open(X, reset=False)
+        if not isinstance(source, DaskSource):
+            return None
+        return lazy_map(source, self.model_, function, on_invalid=self.on_invalid, n_columns=n_columns)
+
+    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
+        """Walk X once; yield the function's values chunk by chunk."""
+        self._check_fitted()
+        source = self._open(X, reset=False)
+        n_rows = source.estimated_rows
+        decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
+        size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        model = model_on_store(self.model_, source) if isinstance(source, StoreSource) else self.model_
+        walk = Walk(source, size, model.metric, self.on_invalid)
+        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+            yield from map_rows(workers, walk, model, function, stage, n_columns)
+
+    def _open(self, X: Any, *, reset: bool | None) -> RowSource:
+        """Make a source of X; arrays in memory are validated as scikit-learn does."""
+        if is_in_memory(X):
+            checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
+            if reset is None:
+                from sklearn.utils import check_array
+
+                X = check_array(X, dtype="numeric", **checks)
+            else:
+                X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+        return open_source(X)

@@ -1,0 +1,101 @@
+"""LS++: local search that swaps centers for rows drawn as k-means++ draws them.
+
+The counterpart of the split-and-merge search with a guarantee: a constant share of k swaps after k-means++ makes the
+expected objective a constant multiple of the best. Works on the sampled rows, in one process. May import blocks and
+below.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.lloyd import densified
+
+logger = logging.getLogger(__name__)
+
+LARGEST_TABLE = 1 << 25  # squared distances of rows to centers that are held; more rows than that are left out
+TRIALS = 8  # rows drawn at once: their distances are one matrix product; what is left after a swap is drawn anew
+
+
+def ls_plusplus(
+    block: Block, centers: NDArray[np.float64], *, n_steps: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Improve centers by swaps with drawn rows.
+
+    A step draws a row with probability proportional to weight times squared distance to the nearest center, finds the
+    center whose exchange for it lowers the objective most, and makes the exchange if it does. O(n * (m + k)) a step
+    for dense rows; a swap costs O(n + rows of the old center * k).
+
+    Parameters
+    ----------
+    block : Block of n rows
+        In random order; dense ones around the origin. The first 2^25 / k rows are looked at.
+    centers : float64 (k, m)
+        From k-means++.
+    n_steps : int
+        Rows to draw: a share of k (Choo et al.), up to k log log k (Lattanzi and Sohler).
+    rng : Generator
+
+    Returns
+    -------
+    centers : float64 (k, m)
+        Given ones and rows; their objective on the rows looked at is not above that of the given ones.
+
+    References
+    ----------
+    Lattanzi and Sohler, "A better k-means++ algorithm via local search", ICML 2019, algorithm 2; Choo, Grunau,
+    Portmann and Rozhon, "k-means++: few more steps yield constant approximation", ICML 2020.
+    """
+    n_clusters = len(centers)
+    n_rows = min(block.n_rows, max(1, LARGEST_TABLE // n_clusters))
+    seen = Block(block.X[:n_rows], block.d2norms[:n_rows], block.weights[:n_rows])
+    weights = seen.weights if len(seen.weights) else np.ones(n_rows)
+    centers = centers.copy()
+    d2 = _d2_to(seen, centers)
+    labels, first, second = _two_nearest(d2)
+    drawn: list[int] = []
+    swaps = 0
+    for _ in range(n_steps):
+        mass = np.cumsum(weights * first)
+        if mass[-1] <= 0:
+            break
+        if not drawn:
+            drawn = np.searchsorted(mass, rng.random(TRIALS) * mass[-1]).clip(0, n_rows - 1).tolist()
+            candidates = densified(seen.X, np.array(drawn), centers.shape[1])
+            candidate_d2 = _d2_to(seen, candidates)
+        trial = TRIALS - len(drawn)
+        drawn.pop()
+        to_row = np.ascontiguousarray(candidate_d2[:, trial])
+        kept = np.minimum(to_row, first)
+        lost = weights * (np.minimum(to_row, second) - kept)
+        removal = np.bincount(labels, lost, minlength=n_clusters)
+        out = int(np.argmin(removal))
+        if float(weights @ kept) + removal[out] >= mass[-1]:
+            continue
+        swaps += 1
+        centers[out] = candidates[trial]
+        d2[:, out] = to_row
+        labels, first, second = _two_nearest(d2)
+        drawn = []
+    logger.debug("LS++: %d swaps of %d draws", swaps, n_steps)
+    return centers
+
+
+def _d2_to(block: Block, centers: NDArray[np.float64]) -> NDArray[np.float32]:
+    table = CenterTable.build(centers, block.X.dtype, around_origin=True)
+    return np.maximum(table.scores(block.X) + block.d2norms[:, None], 0.0).astype(np.float32)
+
+
+def _two_nearest(d2: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Label, squared distance to the nearest center and to the second nearest (infinite for one center)."""
+    labels = d2.argmin(axis=1)
+    rows = np.arange(len(d2))
+    first = d2[rows, labels].copy()
+    d2[rows, labels] = np.inf
+    second = d2.min(axis=1)
+    d2[rows, labels] = first
+    return labels, first.astype(np.float64), second.astype(np.float64)

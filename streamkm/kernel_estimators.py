@@ -1,0 +1,356 @@
+"""Kernel k-means as a scikit-learn estimator: parameters, validation, fitted attributes.
+
+The work is in kernel_kmeans; walking, predicting and saving are those of every estimator. May import assigner and
+below.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from streamkm.assigner import Assigner
+from streamkm.budget import Plan
+from streamkm.errors import InvalidParameterError
+from streamkm.kernel_kmeans.fitting import KernelRule, KernelSettings, run_kernel_fit
+from streamkm.kernel_kmeans.landmarks import LANDMARKS, Choice
+from streamkm.kernel_kmeans.maps import MapRule
+from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes, plan_kernel_fit
+from streamkm.parameters import FEW_CLUSTERS, check_integer, check_weights
+from streamkm.progress import Progress
+from streamkm.sketches import Kernel
+from streamkm.sketches.kernel_columns import KernelFunction
+from streamkm.sources.base import RowSource
+from streamkm.walk import OnInvalid, Walk
+
+MANY_STARTS = 10
+FEW_STARTS = 5  # for few clusters: each has the search, and ten find 0.1 percent more on MNIST
+VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
+STARTS = ("k-means++", "random", "ls++")
+
+
+class StreamKernelKMeans(Assigner):
+    """Kernel k-means for data that need not fit in memory.
+
+    The kernel matrix is never formed: a chunk of rows becomes its kernel values against landmarks, those become few
+    features, and k-means runs on the features. Rows are read twice; four times with ``fit_on="all"``.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        k.
+    kernel : {"rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2"} or callable, default="rbf"
+        Functions of two rows as in `sklearn.metrics.pairwise`. A callable takes rows (v, d) and landmarks (c, d) and
+        gives values (v, c); such a model cannot be saved.
+    gamma : float, optional
+        Of the kernel. None: `gamma_factor` over twice the mean squared distance of sampled rows for "rbf", over the
+        mean distance for "laplacian" and "chi2", over the mean squared norm for "polynomial" and "sigmoid".
+    gamma_factor : float, default=1.0
+        More makes clusters more local.
+    degree : int, default=3
+        Of "polynomial".
+    coef0 : float, default=1.0
+        Of "polynomial" and "sigmoid".
+    method : str, default="nystroem"
+        "nystroem": rank-restricted Nystroem features. "two-step": k-means on the landmarks alone, whatever `rank`.
+        "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut to `rank`. "gaussian",
+        "sub-gaussian", "ros", "countsketch": randomized sketches of all kernel columns, O(n^2), for data in memory.
+    n_landmarks : int or "auto", default="auto"
+        Landmarks, random features or columns of the sketch. "auto": 8 times `rank` or the root of n, the larger, up to
+        2,048.
+    landmarks : {"uniform", "leverage", "kmeans"}, default="uniform"
+        Which rows are landmarks: sampled ones, those of high ridge leverage, or means of a short k-means.
+    rank : int or "auto", default="auto"
+        Features that the truncated SVD keeps. "auto": k / eps, up to 256.
+    eps : float, default=0.1
+        The objective may be 1 + eps times the best, where `rank` is "auto".
+    landmark_rank : int, optional
+        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to. None: what float32 values determine.
+    fit_on : {"sample", "all"}, default="sample"
+        Rows that the truncated SVD and Lloyd see: the row sample, or all, for two passes more.
+    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+        As for `StreamKMeans`; "ls++": greedy k-means++ and local search that swaps in sampled rows. An array: rows
+        among the original features.
+    n_init : int or "auto", default="auto"
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
+        10, else 1.
+    max_iter : int, default=100
+    tol : float, default=1e-4
+    chunk_bytes : int or "auto", default="auto"
+    executor : "auto", int or Dask client, default="auto"
+    on_invalid : {"raise", "skip"}, default="raise"
+    progress : bool or "auto", default="auto"
+    random_state : int, RandomState or None, default=None
+        As for `StreamKMeans`.
+
+    Attributes
+    ----------
+    labels_ : int32 (n,)
+    cluster_centers_ : float64 (k, m)
+        In the space of the features.
+    inertia_ : float
+        Sum of squared distances to the centers in the space of the features, in float64.
+    trace_residual_ : float or None
+        The exact kernel objective of the clusters lies between `inertia_`, taken at their means, and that plus this
+        number: the trace of what the features leave of the kernel matrix. None where it is not known.
+    cluster_means_, counts_ : means and sizes of the final clusters
+    kernel_ : Kernel
+        With the gamma that was used.
+    sketch_ : KernelMap or FourierMap
+        The map to features.
+    n_components_ : int
+        m, at most `rank`.
+    n_passes_, n_iter_, converged_, history_, stages_, plan_, n_samples_, n_features_in_, model_ : as for `StreamKMeans`
+    sketch_sample_, sample_labels_ : features of sampled rows, and their clusters
+
+    See Also
+    --------
+    sklearn.kernel_approximation.Nystroem : For data in memory.
+
+    References
+    ----------
+    Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation: relative-error bounds",
+    JMLR 20 (2019); Yin, Liu and Wang, "Randomized sketches for clustering: fast and optimal kernel k-means",
+    NeurIPS 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm.kernel_estimators import StreamKernelKMeans
+    >>> turn = np.linspace(0, 2 * np.pi, 100, endpoint=False)
+    >>> ring = np.column_stack([np.cos(turn), np.sin(turn)])
+    >>> X = np.concatenate([0.1 * ring, 3 * ring])
+    >>> labels = StreamKernelKMeans(2, gamma=0.1, random_state=0).fit_predict(X)
+    >>> sorted(len(set(labels[part])) for part in (slice(100), slice(100, 200)))
+    [1, 1]
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        kernel: str | KernelFunction = "rbf",
+        gamma: float | None = None,
+        gamma_factor: float = 1.0,
+        degree: int = 3,
+        coef0: float = 1.0,
+        method: str = "nystroem",
+        n_landmarks: int | str = "auto",
+        landmarks: str = "uniform",
+        rank: int | str = "auto",
+        eps: float = 0.1,
+        landmark_rank: int | None = None,
+        fit_on: str = "sample",
+        init: str | ArrayLike = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        memory_limit: int | float | str = "auto",
+        chunk_bytes: int | str = "auto",
+        executor: Any = "auto",
+        on_invalid: OnInvalid = "raise",
+        progress: bool | str = "auto",
+        random_state: Any = None,
+    ):
+        self.n_clusters = n_clusters
+        self.kernel = kernel
+        self.gamma = gamma
+        self.gamma_factor = gamma_factor
+        self.degree = degree
+        self.coef0 = coef0
+        self.method = method
+        self.n_landmarks = n_landmarks
+        self.landmarks = landmarks
+        self.rank = rank
+        self.eps = eps
+        self.landmark_rank = landmark_rank
+        self.fit_on = fit_on
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.memory_limit = memory_limit
+        self.chunk_bytes = chunk_bytes
+        self.executor = executor
+        self.on_invalid = on_invalid
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Cluster the rows of X.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as for `StreamKMeans.fit`
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInputError, SourceError
+            For data that cannot be read or are wrong; names the place.
+        InvalidParameterError
+            For a parameter out of range.
+        MemoryLimitError
+            If the work would not fit in memory, before anything is read.
+
+        Notes
+        -----
+        With c landmarks and m features: O(n (d c + c m + m k)) for each time that features are made, O(c^3) for the
+        landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"``
+        n m numbers.
+        """
+        self._check_parameters()
+        source = self._open(X, reset=True)
+        weights = check_weights(sample_weight)
+        sizes = self._sizes(source)
+        plan = self._plan(source, weighted=len(weights) > 0)
+        progress = Progress(self.progress)
+        walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid)
+        fitted = run_kernel_fit(walk, plan, self._kernel_settings(sizes), weights, self.executor, progress)
+        self.model_ = fitted.model
+        self.kernel_ = fitted.kernel
+        self.labels_ = fitted.labels
+        self.cluster_centers_ = fitted.model.centers
+        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
+        self.counts_ = fitted.totals.counts
+        self.inertia_ = fitted.totals.d2
+        self.trace_residual_ = fitted.trace_residual
+        self.n_iter_ = fitted.lloyd.n_iter
+        self.converged_ = fitted.lloyd.converged
+        self.history_ = list(fitted.history)
+        self.stages_ = progress.stages
+        self.n_passes_ = plan.passes
+        self.n_samples_ = len(fitted.labels)
+        self.n_features_in_ = fitted.model.n_features
+        self.n_components_ = fitted.model.sketch.n_components
+        self.sketch_ = fitted.model.sketch
+        self.plan_ = plan
+        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
+        if len(self.cluster_centers_) < self.n_clusters:
+            warnings.warn(
+                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
+                "the features have no more distinct rows",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
+        return super().transform(X)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
+
+        Raises
+        ------
+        ModelFileError
+            If the kernel is a Python function.
+        """
+        super().save(path)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]  # of the features
+        return tags
+
+    def plan(self, X: Any) -> Plan:
+        """Say what `fit` would do with X: passes, bytes, memory. Reads no rows.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `fit` would before its first read.
+        """
+        self._check_parameters()
+        return self._plan(self._open(X, reset=None))
+
+    def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
+        return plan_kernel_fit(
+            source,
+            n_clusters=self.n_clusters,
+            method=self.method,
+            sizes=self._sizes(source),
+            stream=self._streams(),
+            chunk_bytes=self.chunk_bytes,
+            memory_limit=self.memory_limit,
+            weighted=weighted,
+        )
+
+    def _streams(self) -> bool:
+        return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)
+
+    def _sizes(self, source: RowSource) -> Sizes:
+        return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
+
+    def _kernel_settings(self, sizes: Sizes) -> KernelSettings:
+        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
+        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
+        how = "uniform" if self.method == "two-step" else self.landmarks
+        return KernelSettings(
+            KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
+            MapRule(self.method, Choice(how, sizes.n_landmarks, sizes.rank), self.landmark_rank),
+            self._streams(),
+            self.n_clusters,
+            init,
+            int(n_init),
+            self.max_iter,
+            self.tol,
+            np.random.SeedSequence([int(word) for word in entropy]),
+        )
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters out of range, saying what is needed."""
+        check_integer("n_clusters", self.n_clusters, 1)
+        check_integer("max_iter", self.max_iter, 1)
+        check_integer("degree", self.degree, 1)
+        if self.landmark_rank is not None:
+            check_integer("landmark_rank", self.landmark_rank, 1)
+        for name in ("n_landmarks", "rank", "n_init", "chunk_bytes"):
+            if getattr(self, name) != "auto":
+                check_integer(name, getattr(self, name), 1, or_auto=True)
+        for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
+            value = getattr(self, name)
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+            if not 0 <= number < np.inf or (above_zero and number == 0):
+                raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
+        choices = {
+            "method": tuple(METHODS),
+            "landmarks": LANDMARKS,
+            "fit_on": ("sample", "all"),
+            "on_invalid": ("raise", "skip"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise InvalidParameterError(
+                    f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, known))}"
+                )
+        Kernel(self.kernel, 1.0 if self.gamma is None else self.gamma, int(self.degree), float(self.coef0))
+        if isinstance(self.init, str):
+            if self.init not in STARTS:
+                needed = f"one of {', '.join(map(repr, STARTS))}, or an array of rows"
+                raise InvalidParameterError(f"init={self.init!r}; needed: {needed}")
+        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:
+            raise InvalidParameterError(
+                f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
+            )
+        elif not np.isfinite(np.asarray(self.init, np.float64)).all():
+            raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+
+
+def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:
+    """Starts that "auto" means: few where each is followed by a search."""
+    if n_clusters <= VERY_FEW_CLUSTERS or (isinstance(init, str) and init == "random"):
+        return MANY_STARTS
+    return FEW_STARTS if n_clusters <= FEW_CLUSTERS else 1

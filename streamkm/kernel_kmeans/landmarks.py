@@ -1,0 +1,136 @@
+"""Which rows stand for the kernel matrix: uniform ones, those of high leverage, or means of k-means.
+
+Works on the row sample, whose every prefix is a uniform sample. May import cluster, sketches and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block
+from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.local_blocks import LocalBlocks
+from streamkm.cluster.sample import Sample, as_block_matrix, sketched_d2norms
+from streamkm.cluster.seeding import random_rows
+from streamkm.compute import Executor
+from streamkm.errors import InvalidParameterError
+from streamkm.matrices import Matrix
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
+
+LANDMARKS = ("uniform", "leverage", "kmeans")
+POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
+KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too
+DENSE_SHARE = 16  # sparse landmarks are kept densely if a DENSE_SHARE-th of them is stored,
+NARROW = 512  # or if there are few features,
+DENSE_ENTRIES = 1 << 24  # unless that takes too much memory
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How landmarks are chosen.
+
+    Attributes
+    ----------
+    how : one of `LANDMARKS`
+    n_landmarks : int
+    rank : int
+        Directions that the features will have, for the ridge of leverage scores.
+    """
+
+    how: str
+    n_landmarks: int
+    rank: int
+
+
+def choose_landmarks(
+    here: Executor, sample: Sample, kernel: Kernel, choice: Choice, rng: np.random.Generator
+) -> Matrix:
+    """Choose landmarks (c, d) from a sample, as `working_landmarks` keeps them; fewer where it has fewer rows.
+
+    "uniform": O(1). "leverage": kernel values of the pool of up to 20,000 rows against c of them, O(20,000 c (d + c)).
+    "kmeans": 5 Lloyd steps on the pool, O(20,000 c d).
+
+    References
+    ----------
+    Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps; k-means: Zhang,
+    Tsang and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
+    """
+    n_rows = len(sample.rows)
+    n_landmarks = min(choice.n_landmarks, n_rows)
+    X = sample.X[: max(POOL_ROWS, n_landmarks)]
+    if choice.how == "kmeans" and n_landmarks < X.shape[0]:
+        return _means(here, X, sample.weights[: X.shape[0]], n_landmarks, rng)
+    rows = np.arange(n_landmarks)
+    if choice.how == "leverage" and n_landmarks < X.shape[0]:
+        columns = KernelColumns(kernel, kept(X[:n_landmarks]))
+        scores = ridge_leverage_scores(columns, X, choice.rank)
+        rows = np.sort(rng.choice(X.shape[0], n_landmarks, replace=False, p=scores / scores.sum()))
+    return kept(X[rows])
+
+
+def kept(X: Matrix) -> Matrix:
+    """Rows as landmarks: dense where they are, or where sparse ones have few features or are hardly sparse."""
+    if isinstance(X, np.ndarray):
+        return working_landmarks(X, dense=True)
+    size = X.shape[0] * X.shape[1]
+    dense = size <= DENSE_ENTRIES and (X.shape[1] <= NARROW or X.nnz * DENSE_SHARE >= size)
+    return working_landmarks(X, dense=dense)
+
+
+def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArray[np.float64]:
+    """Approximate ridge leverage scores of rows, by landmarks drawn uniformly from them.
+
+    With p the share of rows that are landmarks S, score i is ``(k_ii - k_iS (K_SS + p l I)^-1 k_Si) / l``, at most 1,
+    where the ridge l is the mean that eigenvalues after the `rank` largest sum to, estimated from ``K_SS / p``.
+
+    Parameters
+    ----------
+    columns : KernelColumns
+        Against c of the rows.
+    X : ndarray or csr_array (n, d)
+    rank : int
+
+    Returns
+    -------
+    float64 (n,)
+        Positive.
+
+    References
+    ----------
+    Musco and Musco, NIPS 2017, definition 2 and lemma 6; the ridge as in their algorithm 3.
+    """
+    share = columns.n_columns / X.shape[0]
+    W = columns.values(columns.landmarks).astype(np.float64)
+    values, vectors = np.linalg.eigh((W + W.T) / 2)
+    values = np.maximum(values, 0.0)
+    resolution = float(np.finfo(np.float32).eps) * values[-1]  # float32 values say nothing of less
+    ridge = max(values[: max(0, len(values) - rank)].sum() / share / rank, resolution / share, 1e-30)
+    root = vectors / np.sqrt(values + share * ridge)
+    diagonal = columns.kernel.diagonal(X)
+    scores = np.empty(X.shape[0])
+    for start, found in columns.batches(X):
+        rows = found[: len(scores) - start].astype(np.float64) @ root
+        scores[start : start + len(rows)] = diagonal[start : start + len(rows)] - np.einsum("ij,ij->i", rows, rows)
+    return np.clip(scores / ridge, 1e-6, 1.0)
+
+
+def _means(
+    here: Executor, X: Matrix, weights: NDArray[np.float64], n_landmarks: int, rng: np.random.Generator
+) -> Matrix:
+    """Means of a few Lloyd steps from drawn rows."""
+    if n_landmarks * X.shape[1] > DENSE_ENTRIES:
+        raise InvalidParameterError(
+            f'landmarks="kmeans" keeps {n_landmarks:,} means of {X.shape[1]:,} features; needed: at most '
+            f'{DENSE_ENTRIES:,} numbers: use "uniform" or "leverage"'
+        )
+    rows = as_block_matrix(X)
+    block = Block(rows, sketched_d2norms(rows), weights if len(weights) else NO_WEIGHTS)
+    pieces = LocalBlocks.of(here, block)
+    result = lloyd(pieces, random_rows(block, n_landmarks, rng=rng), max_iter=KMEANS_STEPS, tol=0)
+    if sp.issparse(X):
+        return kept(sp.csr_array(result.centers.astype(np.float32)))
+    return result.centers.astype(rows.dtype)

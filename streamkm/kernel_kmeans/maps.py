@@ -1,0 +1,103 @@
+"""From sampled rows to a feature map: landmarks and W's root, random frequencies, or sketches of all columns.
+
+May import landmarks, column_sketches and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.sample import Sample
+from streamkm.compute import Executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
+from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept
+from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES
+from streamkm.matrices import Matrix
+from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
+from streamkm.sketches.kernel_columns import KernelColumns
+from streamkm.sketches.kernel_map import inverse_root
+
+GRAM_ROWS = 5_000  # of the sample, from which the leading directions are found where the data are not streamed for it
+GRAM_ROWS_PER_COLUMN = 6
+GRAM_PIECE_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MapRule:
+    """How rows become features.
+
+    Attributes
+    ----------
+    method : of `planning.METHODS`
+    choice : Choice
+        Landmarks, or as many random features; and the rank.
+    root_rank : int or None
+        Rank that W's pseudo-inverse is cut to; None: what float32 values determine.
+    """
+
+    method: str
+    choice: Choice
+    root_rank: int | None
+
+
+def first_round(
+    here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, rng: np.random.Generator
+) -> Sketch | GramFit:
+    """The map, or the round of sums over rows that finds its projection.
+
+    Raises
+    ------
+    InvalidInputError
+        If a sketch of all columns is asked for and the sample does not hold all rows.
+    InvalidParameterError
+        For random Fourier features of another kernel than "rbf".
+    """
+    rank = rule.choice.rank
+    if rule.method in COLUMN_SKETCHES:
+        if not sample.complete:
+            raise InvalidInputError(
+                f"method={rule.method!r} needs all rows in memory; {len(sample.rows):,} of more are sampled: "
+                'use method="nystroem"'
+            )
+        n_rows = len(sample.rows)
+        sketch = column_sketch(rule.method, n_rows, rule.choice.n_landmarks, int(rng.integers(2**63)))
+        return sketched_columns_map(here, kernel, kept(sample.X), sketch, rank, rule.root_rank)
+    if rule.method.endswith("fourier"):
+        if kernel.name != "rbf":
+            raise InvalidParameterError(f'method={rule.method!r} with kernel={kernel.name!r}; needed: kernel="rbf"')
+        n_columns = max(2, rule.choice.n_landmarks // 2 * 2)
+        orthogonal = rule.method == "orthogonal-fourier"
+        drawn = FourierMap.draw(kernel.gamma, _mean(sample.X), n_columns, orthogonal=orthogonal, rng=rng)
+        return GramFit(drawn, np.eye(n_columns), rank)
+    landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
+    root = inverse_root(KernelColumns(kernel, landmarks).values(landmarks), rule.root_rank)
+    whole = KernelMap.of(kernel, landmarks, root)
+    return whole if rule.method == "two-step" else GramFit(whole, root, rank)
+
+
+def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
+    """Finish a round by sampled rows alone: 5,000, or 6 a column, which fix the leading directions.
+
+    Pieces are added up in order, whatever the number of threads.
+    """
+    n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
+    cuts = [*range(0, n_rows, GRAM_PIECE_ROWS), n_rows]
+    pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
+    state = here.fold("gram", _add_piece, round_.join, pieces, len(pieces), sample, round_, large_state=True)
+    return round_.finish(state)
+
+
+def _add_piece(state: Any, piece: slice, sample: Sample, round_: GramFit) -> tuple[Any, None]:
+    return round_.step(state, sample.X[piece], sample.weights[piece]), None
+
+
+def _mean(X: Matrix) -> NDArray[np.float64]:
+    """Mean of dense rows; zeros for sparse ones, which must stay sparse."""
+    return np.zeros(X.shape[1]) if sp.issparse(X) else X.mean(axis=0, dtype=np.float64)

@@ -1,0 +1,313 @@
+"""Kernel values of rows against landmarks: what is left to do beside the matrix product.
+
+Rows and landmarks come scaled so that gamma is 1. ``exp`` is a polynomial that LLVM vectorizes, some ten times as fast
+as a call for each value. numba only; arrays in, arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.hashing import mix
+
+EXACT_ORDER = {"nsz", "arcp", "contract", "afn"}  # the reduction of the argument must not be reordered
+FASTMATH = {*EXACT_ORDER, "reassoc"}
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_UPPER, _LN2_LOWER = np.float32(0.693359375), np.float32(-2.12194440e-4)  # their sum is ln 2 to 40 bits
+_SMALLEST = np.float32(-87.0)  # exp of less is below float32's smallest normal number
+_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_HALF, _ONE, _TWO, _ZERO = np.float32(0.5), np.float32(1.0), np.float32(2.0), np.float32(0.0)
+_TINY = np.float32(1.1754944e-38)
+_BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
+
+
+@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+def exp_nonpositive(row, bits):
+    """Replace values by their exponentials; relative error below 1e-7.
+
+    With n the integer nearest to ``x / ln 2``, ``exp(x) = 2^n exp(r)`` where ``|r| <= ln 2 / 2``; exp(r) is Cephes'
+    polynomial of degree 7 (Moshier, "Methods and programs for mathematical functions", 1989). Values below -87, and
+    NaN, give 1.6e-38.
+
+    Parameters
+    ----------
+    row : float32 (c,)
+        Not above 0; overwritten.
+    bits : int32 (c,)
+        Scratch.
+    """
+    powers = bits.view(np.float32)
+    for j in range(row.shape[0]):
+        x = row[j] if row[j] > _SMALLEST else _SMALLEST
+        n = np.int32(x * _LOG2_E - _HALF)
+        q = np.float32(n)
+        r = x - q * _LN2_UPPER
+        r = r - q * _LN2_LOWER
+        p = _P0 * r + _P1
+        p = p * r + _P2
+        p = p * r + _P3
+        p = p * r + _P4
+        p = p * r + _P5
+        row[j] = p * r * r + r + _ONE
+        bits[j] = (n + _BIAS) << _MANTISSA_BITS
+    for j in range(row.shape[0]):
+        row[j] *= powers[j]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+def exp_of_distances(overlaps, factor, row_norms, norms, bits):
+    """Turn overlaps into exp(-distance), at most 1, where ``distance = norm + norm - factor * overlap``.
+
+    Parameters
+    ----------
+    overlaps : float32 (v, c)
+        Overwritten.
+    factor : float32
+    row_norms : float32 (at least v,)
+    norms : float32 (c,)
+    bits : int32 (c,)
+        Scratch.
+    """
+    for i in range(overlaps.shape[0]):
+        row = overlaps[i]
+        norm = row_norms[i]
+        for j in range(row.shape[0]):
+            x = factor * row[j] - norm - norms[j]
+            x = x if x > _SMALLEST else _SMALLEST  # NaN too: of a row too far away for float32
+            row[j] = x if x < _ZERO else _ZERO
+        exp_nonpositive(row, bits)
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def cosines(products, row_norms, norms):
+    """Divide products by both norms; 0 where one is 0.
+
+    Parameters
+    ----------
+    products : float32 (v, c)
+        Overwritten.
+    row_norms : float32 (at least v,)
+        Squared.
+    norms : float32 (c,)
+        Squared.
+    """
+    scales = np.empty_like(norms)
+    for j in range(norms.shape[0]):
+        scales[j] = _ONE / np.sqrt(norms[j]) if norms[j] > _ZERO else _ZERO
+    for i in range(products.shape[0]):
+        scale = _ONE / np.sqrt(row_norms[i]) if row_norms[i] > _ZERO else _ZERO
+        row = products[i]
+        for j in range(row.shape[0]):
+            row[j] *= scale * scales[j]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def powers(products, coef0, degree):
+    """Replace p by ``(p + coef0) ** degree``.
+
+    Parameters
+    ----------
+    products : float32 (v, c)
+        Overwritten.
+    coef0 : float32
+    degree : int64
+        At least 1.
+    """
+    for i in range(products.shape[0]):
+        row = products[i]
+        for j in range(row.shape[0]):
+            base = row[j] + coef0
+            value = base
+            for _ in range(degree - 1):
+                value *= base
+            row[j] = value
+
+
+@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+def tangents(products, coef0, bits):
+    """Replace p by ``tanh(p + coef0)``, with an absolute error below 2e-7.
+
+    Parameters
+    ----------
+    products : float32 (v, c)
+        Overwritten.
+    coef0 : float32
+    bits : int32 (c,)
+        Scratch.
+    """
+    signs = np.empty(products.shape[1], np.float32)
+    for i in range(products.shape[0]):
+        row = products[i]
+        for j in range(row.shape[0]):
+            x = row[j] + coef0
+            signs[j] = _ONE if x > _ZERO else -_ONE
+            row[j] = -_TWO * abs(x)
+        exp_nonpositive(row, bits)
+        for j in range(row.shape[0]):
+            row[j] = signs[j] * (_ONE - row[j]) / (_ONE + row[j])
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def manhattan(X, landmarks, out):
+    """Minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
+
+    Parameters
+    ----------
+    X : float32 (at least v, d)
+    landmarks : float32 (c, d)
+    out : float32 (v, c)
+        Written.
+    """
+    for j in range(landmarks.shape[0]):
+        y = landmarks[j]
+        for i in range(out.shape[0]):
+            x = X[i]
+            total = _ZERO
+            for t in range(y.shape[0]):
+                total += abs(x[t] - y[t])
+            out[i, j] = -total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def chi_squared(X, landmarks, out):
+    """Minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
+
+    Parameters
+    ----------
+    X : float32 (at least v, d)
+        Not negative.
+    landmarks : float32 (c, d)
+        Not negative.
+    out : float32 (v, c)
+        Written.
+    """
+    for j in range(landmarks.shape[0]):
+        y = landmarks[j]
+        for i in range(out.shape[0]):
+            x = X[i]
+            total = _ZERO
+            for t in range(y.shape[0]):
+                difference = x[t] - y[t]
+                total += difference * difference / (x[t] + y[t] + _TINY)
+            out[i, j] = -total
+
+
+@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+def exp_rows(values, bits):
+    """Replace values, not above 0, by their exponentials; see `exp_nonpositive`.
+
+    Parameters
+    ----------
+    values : float32 (v, c)
+        Overwritten.
+    bits : int32 (c,)
+        Scratch.
+    """
+    for i in range(values.shape[0]):
+        exp_nonpositive(values[i], bits)
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def placed_dense(X, shift, scale, out, d2norms):
+    """Shift and scale rows, in float64, and gather the squared norms of what comes out.
+
+    Parameters
+    ----------
+    X : float32 or float64 (v, d)
+    shift : float64 (d,)
+    scale : float64
+    out : float32 (at least v, d)
+        Written: ``(X - shift) * scale``.
+    d2norms : float32 (at least v,)
+        Written.
+    """
+    for i in range(X.shape[0]):
+        total = 0.0
+        for t in range(X.shape[1]):
+            value = np.float32((X[i, t] - shift[t]) * scale)
+            out[i, t] = value
+            total += np.float64(value) * np.float64(value)
+        d2norms[i] = total
+
+
+@nb.njit(nogil=True, cache=True)
+def overlaps_csr(how, indptr, indices, data, columns, starts, owners, values, out):
+    """Sums over the features that a sparse row shares with each landmark, by the landmarks' inverted lists.
+
+    Parameters
+    ----------
+    how : int64
+        What is summed: 0, ``x y``; 1, ``|x| + |y| - |x - y|``; 2, ``4 x y / (x + y)``.
+    indptr, indices : int32 or int64
+    data : float32 (nnz,)
+    columns : int64 (u,)
+        Features that landmarks have, ascending.
+    starts : int64 (u + 1,)
+        Where each feature's list begins.
+    owners : int32 (entries,)
+        Landmarks that have the feature.
+    values : float32 (entries,)
+        Their values.
+    out : float32 (v, c)
+        Added to.
+    """
+    for i in range(indptr.shape[0] - 1):
+        row = out[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            feature, x = indices[t], data[t]
+            place = np.searchsorted(columns, feature)
+            if place == columns.shape[0] or columns[place] != feature:
+                continue
+            first, last = starts[place], starts[place + 1]
+            if how == 0:
+                for e in range(first, last):
+                    row[owners[e]] += x * values[e]
+            elif how == 1:
+                for e in range(first, last):
+                    row[owners[e]] += abs(x) + abs(values[e]) - abs(x - values[e])
+            else:
+                for e in range(first, last):
+                    row[owners[e]] += np.float32(4.0) * x * values[e] / (x + values[e] + _TINY)
+
+
+@nb.njit(nogil=True, cache=True)
+def walsh_hadamard(rows):
+    """Transform rows in place by the unnormalized Walsh-Hadamard matrix; O(v * p log p).
+
+    Parameters
+    ----------
+    rows : float32 (v, p), p a power of 2
+        Overwritten.
+    """
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        half = 1
+        while half < row.shape[0]:
+            for start in range(0, row.shape[0], 2 * half):
+                for t in range(start, start + half):
+                    left, right = row[t], row[t + half]
+                    row[t] = left + right
+                    row[t + half] = left - right
+            half *= 2
+
+
+@nb.njit(nogil=True, cache=True)
+def hashed_signs(seed, first, out):
+    """Fill +1 and -1 by the hash of the place in the matrix: rows of a sub-Gaussian sketch.
+
+    Parameters
+    ----------
+    seed : uint64
+    first : int64
+        Number of the first row.
+    out : float32 (v, c)
+        Written.
+    """
+    width = out.shape[1]
+    for i in range(out.shape[0]):
+        for j in range(width):
+            bits = mix(seed, np.uint64((first + i) * width + j))
+            out[i, j] = _ONE if bits & np.uint64(1) else -_ONE

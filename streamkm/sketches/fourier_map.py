@@ -1,0 +1,121 @@
+"""Random Fourier features of the Gaussian kernel: data-oblivious, and as many as wanted.
+
+``[cos(w.x), sin(w.x)]`` for random frequencies w; inner products of such rows approach the kernel's values. A
+projection may follow, for a fair comparison with Nystroem features of as many directions. May import kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.matrices import Matrix, as_working
+from streamkm.sketches.kernel_columns import BATCH_ROWS
+from streamkm.sketches.kernel_map import projected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FourierMap:
+    """``apply(X) = sqrt(1 / p) [cos(Y), sin(Y)] @ projection`` with ``Y = (X - shift) @ frequencies``.
+
+    Attributes
+    ----------
+    frequencies : float32 (d, p)
+    shift : float64 (d,)
+        Changes no inner product; taken away so that angles are small.
+    projection : float32 (2 p, m)
+
+    References
+    ----------
+    Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007, algorithm 1; orthogonal
+    frequencies: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar, "Orthogonal random features", NIPS 2016, section 3.
+    """
+
+    frequencies: NDArray[np.float32]
+    shift: NDArray[np.float64]
+    projection: NDArray[np.float32]
+    kind: ClassVar[str] = "fourier"
+    passes_to_fit: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        arrays = (self.frequencies, self.shift, self.projection)
+        fits = [array.ndim for array in arrays] == [2, 1, 2] and len(self.frequencies) == len(self.shift)
+        fits = fits and len(self.projection) == 2 * self.frequencies.shape[1]
+        if not fits or [str(array.dtype) for array in arrays] != ["float32", "float64", "float32"]:
+            described = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+            raise InvalidParameterError(
+                f"frequencies, shift and projection are {described}; "
+                "needed: float32 (d, p), float64 (d,), float32 (2 p, m)"
+            )
+
+    @classmethod
+    def draw(
+        cls, gamma: float, shift: NDArray[np.float64], n_columns: int, *, orthogonal: bool, rng: np.random.Generator
+    ) -> FourierMap:
+        """Draw frequencies for ``exp(-gamma |x - y|^2)``; the projection is the identity.
+
+        O(d * p^2) for orthogonal ones.
+
+        Parameters
+        ----------
+        n_columns : int
+            Twice the frequencies: even, from 2.
+        orthogonal : bool
+            Whether frequencies are orthogonal, in groups of up to d, with the lengths of Gaussian ones.
+        """
+        if n_columns < 2 or n_columns % 2:
+            raise InvalidParameterError(f"{n_columns} random features; needed: an even number from 2")
+        width, n_frequencies = len(shift), n_columns // 2
+        drawn = rng.normal(size=(width, n_frequencies))
+        if orthogonal:
+            for start in range(0, n_frequencies, width):
+                group = drawn[:, start : start + width]
+                drawn[:, start : start + width] = np.linalg.qr(group)[0] * np.linalg.norm(
+                    rng.normal(size=group.shape), axis=0
+                )
+        frequencies = np.ascontiguousarray(drawn * np.sqrt(2 * gamma), np.float32)
+        return cls(frequencies, shift, np.eye(n_columns, dtype=np.float32))
+
+    @property
+    def n_components(self) -> int:
+        """Features, m."""
+        return int(self.projection.shape[1])
+
+    @property
+    def n_columns(self) -> int:
+        """Random features before the projection, 2 p."""
+        return len(self.projection)
+
+    def apply(self, X: Matrix) -> Matrix:
+        return projected(self.batches(X), X.shape[0], self.projection)
+
+    def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield (first row, random features (256, 2 p)) before the projection; overwritten by the next batch."""
+        width = len(self.shift)
+        if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
+            raise InvalidInputError(f"rows have {X.shape[1]:,} features; the frequencies have {width:,}")
+        n_frequencies = self.frequencies.shape[1]
+        values = np.zeros((BATCH_ROWS, 2 * n_frequencies), np.float32)
+        placed = np.zeros((BATCH_ROWS, width), np.float32)
+        for start in range(0, X.shape[0], BATCH_ROWS):
+            rows = X[start : start + BATCH_ROWS]
+            if isinstance(rows, np.ndarray):
+                np.subtract(as_working(rows), self.shift, out=placed[: len(rows)], casting="same_kind")
+                angles = placed @ self.frequencies
+            else:
+                angles = rows.astype(np.float32) @ self.frequencies[: rows.shape[1]]
+            np.cos(angles, out=values[: len(angles), :n_frequencies])
+            np.sin(angles, out=values[: len(angles), n_frequencies:])
+            values *= np.float32(1 / np.sqrt(n_frequencies))
+            yield start, values
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"frequencies": self.frequencies, "shift": self.shift, "projection": self.projection}

@@ -1,0 +1,269 @@
+"""Kernels, and columns of the kernel matrix: values of rows against landmarks, a batch of rows at a time.
+
+The kernel matrix itself is never formed. Batches have one fixed shape, so that a row's values do not depend on its
+neighbours, and stay in the cache between the product, the exponential and the projection. May import kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernels import kernel_values
+from streamkm.matrices import Matrix, as_working, working_dtype
+
+KERNELS = ("rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2")
+BATCH_ROWS = 256
+SHIFT_INVARIANT = ("rbf", "laplacian")
+OVERLAPS = {"laplacian": 1, "chi2": 2}  # how `overlaps_csr` sums; 0, products, for the others
+
+KernelFunction = Callable[[Matrix, Matrix], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A positive definite function of two rows.
+
+    Parameters
+    ----------
+    name : one of `KERNELS`, or a callable
+        With g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "polynomial",
+        ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid",
+        ``tanh(g x.y + coef0)``, which is not positive definite: what is negative of it is left out; "chi2",
+        ``exp(-g sum (x - y)^2 / (x + y))`` of rows that are not negative. A callable takes rows (v, d) and landmarks
+        (c, d) and gives values (v, c).
+    gamma : float
+        Positive.
+    degree : int
+        From 1.
+    coef0 : float
+
+    Raises
+    ------
+    InvalidParameterError
+        For anything else.
+    """
+
+    name: str | KernelFunction
+    gamma: float = 1.0
+    degree: int = 3
+    coef0: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.name) and self.name not in KERNELS:
+            raise InvalidParameterError(f"kernel={self.name!r}; needed: one of {', '.join(KERNELS)}, or a callable")
+        if not 0 < self.gamma < np.inf:
+            raise InvalidParameterError(f"gamma={self.gamma!r}; needed: a finite number above 0")
+        if not isinstance(self.degree, Integral) or self.degree < 1:
+            raise InvalidParameterError(f"degree={self.degree!r}; needed: an integer from 1")
+        if not np.isfinite(self.coef0):
+            raise InvalidParameterError(f"coef0={self.coef0!r}; needed: a finite number")
+
+    @property
+    def unit_diagonal(self) -> bool:
+        """Whether k(x, x) is 1 for every row (but for rows of zeros, under "cosine")."""
+        return self.name in ("rbf", "laplacian", "cosine", "chi2")
+
+    @property
+    def scale(self) -> float:
+        """What rows and landmarks are multiplied with, so that gamma becomes 1."""
+        if self.name in OVERLAPS:
+            return self.gamma
+        return 1.0 if self.name == "cosine" else float(np.sqrt(self.gamma))
+
+    def diagonal(self, X: Matrix) -> NDArray[np.float64]:
+        """k(x, x) of rows (v,)."""
+        if callable(self.name):
+            return np.array(
+                [float(np.asarray(self.name(X[i : i + 1], X[i : i + 1])).item()) for i in range(X.shape[0])]
+            )
+        if isinstance(X, np.ndarray):
+            d2norms = np.square(X, dtype=np.float64).sum(axis=1)
+        else:
+            d2norms = np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
+        if self.name == "polynomial":
+            return (self.gamma * d2norms + self.coef0) ** self.degree
+        if self.name == "sigmoid":
+            return np.tanh(self.gamma * d2norms + self.coef0)
+        return (d2norms > 0).astype(np.float64) if self.name == "cosine" else np.ones(len(d2norms))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelColumns:
+    """Values of rows against fixed landmarks.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    landmarks : ndarray (c, d) of floats, or csr_array (c, d)
+        Against dense landmarks sparse rows are taken densely, a batch at a time.
+    """
+
+    kernel: Kernel
+    landmarks: Matrix
+
+    @property
+    def n_columns(self) -> int:
+        """Landmarks, c."""
+        return int(self.landmarks.shape[0])
+
+    def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield (first row, values (256, c)); what stands in rows after the last means nothing.
+
+        Values are overwritten by the next batch. O(n * c * d) for dense landmarks; for sparse ones the entries of
+        each row times those of the landmarks in the same feature.
+
+        Raises
+        ------
+        InvalidInputError
+            If rows have other features than the landmarks, or negative values under "chi2".
+        """
+        width = self.landmarks.shape[1]
+        if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
+            raise InvalidInputError(f"rows have {X.shape[1]:,} features; the landmarks have {width:,}")
+        if (
+            self.kernel.name == "chi2"
+            and X.shape[0]
+            and (X if isinstance(X, np.ndarray) else X.data).min(initial=0) < 0
+        ):
+            raise InvalidInputError('negative values; needed: none for kernel="chi2": take "rbf" or "laplacian"')
+        values = np.zeros((BATCH_ROWS, self.n_columns), np.float32)
+        fill = self._called if callable(self.kernel.name) else self._dense if self._is_dense else self._sparse
+        placed = np.zeros((BATCH_ROWS, width if self._is_dense else 0), np.float32)
+        for start in range(0, X.shape[0], BATCH_ROWS):
+            fill(X[start : start + BATCH_ROWS], values, placed)
+            yield start, values
+
+    def values(self, X: Matrix) -> NDArray[np.float32]:
+        """All values (n, c) at once."""
+        out = np.empty((X.shape[0], self.n_columns), np.float32)
+        for start, values in self.batches(X):
+            out[start : start + BATCH_ROWS] = values[: len(out) - start]
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "landmarks": self.landmarks}
+
+    @property
+    def _is_dense(self) -> bool:
+        return isinstance(self.landmarks, np.ndarray)
+
+    @cached_property
+    def _shift(self) -> NDArray[np.float64]:
+        """What is taken from rows that may be far from the origin: differences of float32 products would be noise."""
+        if self.kernel.name in SHIFT_INVARIANT:
+            return self.landmarks.mean(axis=0, dtype=np.float64)
+        return np.zeros(self.landmarks.shape[1])
+
+    @cached_property
+    def _placed(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Dense landmarks as rows are placed, (d, c) where products are made, else (c, d), and squared norms."""
+        placed = np.empty(self.landmarks.shape, np.float32)
+        d2norms = np.empty(self.n_columns, np.float32)
+        rows = np.ascontiguousarray(as_working(self.landmarks))
+        kernel_values.placed_dense(rows, self._shift, self.kernel.scale, placed, d2norms)
+        return placed if self.kernel.name in OVERLAPS else np.ascontiguousarray(placed.T), d2norms
+
+    @cached_property
+    def _lists(self) -> tuple[Any, ...]:
+        """Inverted lists of sparse landmarks for `overlaps_csr`, and the landmarks' norms."""
+        columns = sp.csc_array(self.landmarks)
+        columns.sum_duplicates()
+        counts = np.diff(columns.indptr)
+        present = np.flatnonzero(counts)
+        starts = np.concatenate([[0], np.cumsum(counts[present])]).astype(np.int64)
+        values = (columns.data.astype(np.float64) * self.kernel.scale).astype(np.float32)
+        norms = self._norms(columns.indices, values, self.n_columns)
+        return (present.astype(np.int64), starts, columns.indices.astype(np.int32), values), norms
+
+    def _norms(self, owners: NDArray[Any], values: NDArray[np.float32], n_rows: int) -> NDArray[np.float32]:
+        """Squared norms of scaled rows, or sums of absolute values where distances are sums of differences."""
+        entries = (
+            np.abs(values, dtype=np.float64) if self.kernel.name in OVERLAPS else np.square(values, dtype=np.float64)
+        )
+        return np.bincount(owners, entries, minlength=n_rows).astype(np.float32)
+
+    def _dense(self, rows: Matrix, values: NDArray[np.float32], placed: NDArray[np.float32]) -> None:
+        """Fill the values of up to 256 rows, by products with dense landmarks or differences from them.
+
+        `placed` (256, d) is scratch.
+        """
+        if not isinstance(rows, np.ndarray):
+            rows = sp.csr_array(
+                (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(self._shift))
+            ).toarray()
+        landmarks, norms = self._placed
+        row_norms = np.zeros(BATCH_ROWS, np.float32)
+        ready = np.ascontiguousarray(as_working(rows))
+        kernel_values.placed_dense(ready, self._shift, self.kernel.scale, placed, row_norms)
+        if self.kernel.name in OVERLAPS:
+            differ = kernel_values.manhattan if self.kernel.name == "laplacian" else kernel_values.chi_squared
+            differ(placed, landmarks, values[: len(rows)])
+            kernel_values.exp_rows(values[: len(rows)], np.empty(self.n_columns, np.int32))
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # rows too far away for float32 have the value 0
+                np.matmul(placed, landmarks, out=values)
+            self._finish(values[: len(rows)], row_norms, norms)
+
+    def _sparse(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
+        """Fill the values of up to 256 rows, by the features shared with sparse landmarks."""
+        if isinstance(rows, np.ndarray):
+            rows = sp.csr_array(as_working(rows))
+        (columns, starts, owned_by, entries), norms = self._lists
+        data = (rows.data * self.kernel.scale).astype(np.float32)
+        n_rows = rows.shape[0]
+        owners = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
+        values[:n_rows] = 0
+        how = OVERLAPS.get(str(self.kernel.name), 0)
+        kernel_values.overlaps_csr(how, rows.indptr, rows.indices, data, columns, starts, owned_by, entries, values)
+        self._finish(values[:n_rows], self._norms(owners, data, n_rows), norms)
+
+    def _finish(self, products: NDArray[np.float32], row_norms: NDArray[Any], norms: NDArray[Any]) -> None:
+        """Turn products, or overlaps, into kernel values."""
+        bits = np.empty(self.n_columns, np.int32)
+        coef0 = np.float32(self.kernel.coef0)
+        if self.kernel.name == "cosine":
+            kernel_values.cosines(products, row_norms, norms)
+        elif self.kernel.name == "polynomial":
+            kernel_values.powers(products, coef0, self.kernel.degree)
+        elif self.kernel.name == "sigmoid":
+            kernel_values.tangents(products, coef0, bits)
+        else:
+            factor = np.float32(1 if self.kernel.name in OVERLAPS else 2)
+            kernel_values.exp_of_distances(products, factor, row_norms, norms, bits)
+
+    def _called(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
+        """Fill the values of up to 256 rows by the user's function, which always gets 256 of them."""
+        n_rows = rows.shape[0]
+        padded = rows[np.minimum(np.arange(BATCH_ROWS), n_rows - 1)]
+        if not isinstance(padded, np.ndarray):
+            padded = sp.csr_array((padded.data, padded.indices, padded.indptr), (BATCH_ROWS, self.landmarks.shape[1]))
+            padded = padded.toarray() if self._is_dense else padded
+        elif not self._is_dense:
+            padded = sp.csr_array(padded)
+        found = np.asarray(self.kernel.name(padded, self.landmarks), np.float32)  # type: ignore[operator]
+        if found.shape != values.shape or not np.isfinite(found[:n_rows]).all():
+            raise InvalidInputError(
+                f"the kernel function gave values of shape {found.shape}; needed: finite ones of {values.shape}, "
+                "one for each row and landmark"
+            )
+        values[:] = found
+
+
+def working_landmarks(X: Matrix, *, dense: bool) -> Matrix:
+    """Rows as landmarks are kept: floats, dense or CSR without repeated entries."""
+    if isinstance(X, np.ndarray):
+        return np.ascontiguousarray(as_working(X))
+    if dense:
+        return X.toarray().astype(working_dtype(X.dtype), copy=False)
+    kept = sp.csr_array((as_working(X.data), X.indices, X.indptr), shape=X.shape, copy=True)
+    kept.sum_duplicates()
+    return kept

@@ -1,0 +1,236 @@
+"""Nystroem features: a row's kernel values against landmarks, projected on few directions.
+
+With C the values of all rows against c landmarks (or combinations of them) and W those of the landmarks themselves,
+``K ~ C W^+ C'``. The features are ``C P``, where P is W's root cut to `rank` directions: k-means on them is kernel
+k-means on the rank-restricted approximation. May import kernels and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.linalg import blas, eigh
+
+from streamkm.errors import InvalidParameterError, ModelFileError
+from streamkm.matrices import Matrix
+from streamkm.sketches.kernel_columns import BATCH_ROWS, Kernel, KernelColumns, KernelFunction
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMap:
+    """``apply(X) = k(X, landmarks) @ projection``.
+
+    Attributes
+    ----------
+    kernel, gamma, degree, coef0 : of `Kernel`
+    n_features : int
+        d.
+    projection : float32 (c, m)
+    landmarks : float32 or float64 (c, d), or the entries of sparse landmarks (nnz,), together with
+    indices, indptr : ndarray, or None for dense landmarks
+
+    References
+    ----------
+    Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation: relative-error bounds",
+    JMLR 20 (2019), algorithms 2 and 3.
+    """
+
+    kernel: str | KernelFunction
+    gamma: float
+    degree: int
+    coef0: float
+    n_features: int
+    projection: NDArray[np.float32]
+    landmarks: NDArray[Any]
+    indices: NDArray[Any] | None = None
+    indptr: NDArray[Any] | None = None
+    kind: ClassVar[str] = "kernel"
+    passes_to_fit: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        sparse = self.indices is not None and self.indptr is not None
+        n_columns = len(self.indptr) - 1 if self.indptr is not None else len(self.landmarks)
+        fits = self.projection.ndim == 2 and self.projection.dtype == np.float32
+        fits = (
+            fits
+            and n_columns > 0
+            and n_columns == len(self.projection)
+            and self.landmarks.dtype in (np.float32, np.float64)
+        )
+        if sparse:
+            fits = fits and self.landmarks.ndim == 1 and self._lists_fit()
+        else:
+            fits = fits and self.landmarks.shape == (n_columns, self.n_features)
+        if not fits:
+            described = f"landmarks {self.landmarks.dtype} {self.landmarks.shape}, projection {self.projection.shape}"
+            raise InvalidParameterError(
+                f"{described}; needed: floats (c, d={self.n_features}) or CSR arrays, and float32 (c, m)"
+            )
+        Kernel(self.kernel, self.gamma, self.degree, self.coef0)
+
+    @classmethod
+    def of(cls, kernel: Kernel, landmarks: Matrix, projection: NDArray[Any]) -> KernelMap:
+        """A map of a kernel, landmarks as `working_landmarks` keeps them (c, d), and a projection (c, m)."""
+        parts = (
+            (landmarks,) if isinstance(landmarks, np.ndarray) else (landmarks.data, landmarks.indices, landmarks.indptr)
+        )
+        described = (kernel.name, kernel.gamma, kernel.degree, kernel.coef0, int(landmarks.shape[1]))
+        return cls(*described, np.ascontiguousarray(projection, np.float32), *parts)
+
+    @property
+    def n_components(self) -> int:
+        """Features, m."""
+        return int(self.projection.shape[1])
+
+    @property
+    def n_columns(self) -> int:
+        """Kernel values that each row's features are made of, c."""
+        return len(self.projection)
+
+    def apply(self, X: Matrix) -> Matrix:
+        return projected(self.columns.batches(X), X.shape[0], self.projection)
+
+    def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Kernel values before the projection: see `KernelColumns.batches`."""
+        return self.columns.batches(X)
+
+    @cached_property
+    def columns(self) -> KernelColumns:
+        """The kernel's values against the landmarks."""
+        landmarks: Matrix = self.landmarks
+        if self.indices is not None:
+            shape = (len(self.projection), self.n_features)
+            landmarks = sp.csr_array((self.landmarks, self.indices, self.indptr), shape=shape)
+        return KernelColumns(Kernel(self.kernel, self.gamma, self.degree, self.coef0), landmarks)
+
+    def to_dict(self) -> dict[str, Any]:
+        if not isinstance(self.kernel, str):
+            raise ModelFileError("a kernel that is a Python function cannot be saved; use one of the named kernels")
+        names = ("kernel", "gamma", "degree", "coef0", "n_features")
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        arrays = {"projection": self.projection, "landmarks": self.landmarks}
+        if self.indices is not None and self.indptr is not None:
+            arrays |= {"indices": self.indices, "indptr": self.indptr}
+        return arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "columns"}
+
+    def _lists_fit(self) -> bool:
+        """Whether CSR arrays are what kernels may trust."""
+        indices, indptr = self.indices, self.indptr
+        if indices is None or indptr is None or indices.dtype.kind != "i" or indptr.dtype.kind != "i":
+            return False
+        if indices.ndim != 1 or indptr.ndim != 1 or len(indices) != len(self.landmarks) or len(indptr) < 2:
+            return False
+        in_range = not len(indices) or (indices.min() >= 0 and indices.max() < self.n_features)
+        return bool(in_range and indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all())
+
+
+class Columns(Protocol):
+    """A map whose projection is still to be found: kernel values, or random Fourier features."""
+
+    @property
+    def n_columns(self) -> int: ...
+
+    def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield (first row, values (256, c))."""
+
+
+def projected(
+    batches: Iterator[tuple[int, NDArray[np.float32]]], n_rows: int, projection: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Products of all batches with a projection (n, m)."""
+    out = np.empty((n_rows, projection.shape[1]), np.float32)
+    for start, values in batches:
+        out[start : start + BATCH_ROWS] = (values @ projection)[: n_rows - start]
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class GramFit:
+    """The round that finds a projection: ``C' C`` over all rows, from which the truncated SVD of C R follows.
+
+    With ``R R' = W^+``, the features before the cut are ``B = C R``; the right singular vectors of B are the
+    eigenvectors of ``R' C' C R``, so that neither C nor B is ever held.
+
+    Attributes
+    ----------
+    map : KernelMap or FourierMap
+        Whose projection is replaced.
+    root : float64 (c, r)
+        R.
+    rank : int
+        Directions to keep.
+
+    References
+    ----------
+    Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 3.
+    """
+
+    map: Any
+    root: NDArray[np.float64]
+    rank: int
+
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
+        n_columns = self.map.n_columns
+        total = np.zeros((n_columns, n_columns), order="F") if state is None else state
+        for start, values in self.map.batches(X):
+            rows = values[: X.shape[0] - start].astype(np.float64)
+            if len(weights):
+                rows *= np.sqrt(weights[start : start + len(rows)])[:, None]
+            total = blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
+        return total
+
+    def join(self, states: Sequence[Any]) -> Any:
+        total = states[0].copy(order="F")
+        for state in states[1:]:
+            total += state
+        return total
+
+    def finish(self, state: Any) -> Any:
+        """The map with the projection ``R U``, U the leading eigenvectors of ``R' C' C R``."""
+        gram = np.triu(state) + np.triu(state, 1).T
+        inner = self.root.T @ gram @ self.root
+        rank = min(self.rank, len(inner))
+        _, directions = eigh(inner, subset_by_index=[len(inner) - rank, len(inner) - 1])
+        return replace(self.map, projection=oriented(self.root @ directions[:, ::-1]).astype(np.float32))
+
+
+def inverse_root(W: NDArray[Any], rank: int | None = None) -> NDArray[np.float64]:
+    """R with ``R R' = W^+`` (c, r), of the positive eigenvalues that float32 values determine; the `rank` largest.
+
+    Eigenvalues below 1.2e-7 of the largest (float32's resolution) are rounding: their directions would be noise.
+
+    Parameters
+    ----------
+    W : ndarray (c, c)
+        Symmetric but for rounding.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no eigenvalue is positive.
+    """
+    values, vectors = eigh((W + W.T).astype(np.float64) / 2)
+    kept = np.flatnonzero(values > np.finfo(np.float32).eps * max(values[-1], np.finfo(float).tiny))[::-1]
+    if not len(kept):
+        raise InvalidParameterError(
+            "the kernel's values at the landmarks have no positive eigenvalue; use another kernel"
+        )
+    kept = kept[:rank]
+    return vectors[:, kept] / np.sqrt(values[kept])
+
+
+def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns with signs that do not depend on the eigensolver: the largest entry is positive."""
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)

@@ -1,0 +1,196 @@
+"""`StreamKernelKMeans`: scikit-learn's conventions, passes, equal bits, files, weights, invalid rows, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from streamkm import StreamKernelKMeans
+from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
+from streamkm.kernel_kmeans.planning import METHODS
+from tests.test_estimators import EXPECTED_FAILURES
+from tests.test_passes import CountingSource
+
+
+def kernel_kmeans(n_clusters=10, **parameters):
+    settings = {"random_state": 0, "executor": 2, "progress": False, "n_init": 1, "n_landmarks": 60, "rank": 20}
+    return StreamKernelKMeans(n_clusters, **{**settings, **parameters})
+
+
+@parametrize_with_checks(
+    [StreamKernelKMeans(n_clusters=3, progress=False)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module", params=["dense", "csr"])
+def inputs(request, small_digits, small_topics):
+    return small_digits.X if request.param == "dense" else small_topics.X[:1000]
+
+
+@pytest.mark.parametrize(("fit_on", "passes"), [("sample", 2), ("all", 4)])
+def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
+    source = CountingSource(inputs)
+    fitted = kernel_kmeans(fit_on=fit_on).fit(source)
+    assert fitted.n_passes_ == fitted.plan_.passes == passes
+    assert set(source.read_rows.values()) == {passes}
+    assert len(source.read_rows) == inputs.shape[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"fit_on": "all"}, {"method": "sub-gaussian"}, {"landmarks": "kmeans"}])
+def test_threads_and_processes_give_the_same_bits(inputs, client, options):
+    inputs = inputs[:600]
+    fits = [kernel_kmeans(chunk_bytes=20_000, executor=executor, **options).fit(inputs) for executor in (1, 3, client)]
+    for fitted in fits[1:]:
+        np.testing.assert_array_equal(fitted.labels_, fits[0].labels_)
+        np.testing.assert_array_equal(fitted.cluster_centers_, fits[0].cluster_centers_)
+        assert fitted.inertia_ == fits[0].inertia_
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_labels_are_predictions(inputs, method):
+    inputs = inputs[:400]
+    fitted = kernel_kmeans(method=method).fit(inputs)
+    np.testing.assert_array_equal(fitted.predict(inputs), fitted.labels_)
+    np.testing.assert_array_equal(
+        np.concatenate([fitted.predict(inputs[i : i + 1]) for i in range(5)]), fitted.labels_[:5]
+    )
+    distances = fitted.transform(inputs)
+    assert distances.shape == (400, 10)
+    np.testing.assert_allclose((distances**2).min(axis=1).sum(), fitted.inertia_, rtol=1e-3)
+    assert fitted.score(inputs) == pytest.approx(-fitted.inertia_, rel=1e-6)
+    assert fitted.counts_.sum() == 400
+
+
+@pytest.mark.parametrize("method", ["nystroem", "orthogonal-fourier", "countsketch"])
+def test_saved_and_loaded(inputs, tmp_path, method):
+    fitted = kernel_kmeans(method=method).fit(inputs[:300])
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKernelKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(inputs), fitted.predict(inputs))
+    assert loaded.get_params()["method"] == method
+
+
+def test_a_callable_cannot_be_saved(small_digits, tmp_path):
+    fitted = kernel_kmeans(kernel=product, rank=5).fit(small_digits.X)
+    assert fitted.trace_residual_ is None
+    with pytest.raises(ModelFileError, match="Python function"):
+        fitted.save(tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def product(X, landmarks):
+    return X.astype(float) @ landmarks.T.astype(float) / 1e4
+
+
+def test_digits_are_found(small_digits):
+    fitted = kernel_kmeans(n_init="auto").fit(small_digits.X)
+    assert adjusted_rand_score(small_digits.y, fitted.labels_) > 0.99
+    assert 0 < fitted.trace_residual_ < len(small_digits.y)
+
+
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_weights_are_repetitions(small_digits, fit_on):
+    X = small_digits.X[:300]
+    weights = np.random.default_rng(0).integers(0, 4, len(X))
+    options = {"fit_on": fit_on, "init": X[:10], "n_landmarks": 400, "gamma": 1e-5, "rank": 30, "tol": 0}
+    weighted = kernel_kmeans(**options).fit(X, sample_weight=weights)
+    repeated = kernel_kmeans(**{**options, "n_landmarks": 900}).fit(np.repeat(X, weights, axis=0))
+    assert weighted.inertia_ == pytest.approx(repeated.inertia_, rel=1e-3)
+    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
+    np.testing.assert_allclose(weighted.counts_, repeated.counts_)
+
+
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_invalid_rows_are_left_out(small_digits, fit_on):
+    dirty = small_digits.X[:500].astype(np.float64)
+    dirty[[3, 77]] = np.nan
+    with pytest.raises(InvalidInputError, match=r"NaN in row 3.*on_invalid"):
+        kernel_kmeans(fit_on=fit_on).fit(dirty)
+    fitted = kernel_kmeans(fit_on=fit_on, on_invalid="skip").fit(dirty)
+    assert np.flatnonzero(fitted.labels_ == -1).tolist() == [3, 77]
+    np.testing.assert_array_equal(fitted.predict(dirty), fitted.labels_)
+
+
+def test_sorted_rows_are_as_good(small_digits):
+    order = np.argsort(small_digits.y, kind="stable")
+    fitted = kernel_kmeans(n_init="auto", n_landmarks=100).fit(small_digits.X[order])
+    assert adjusted_rand_score(small_digits.y[order], fitted.labels_) > 0.99
+
+
+def test_sources_on_disk(small_digits, tmp_path):
+    np.save(tmp_path / "x.npy", small_digits.X)
+    stored = kernel_kmeans(chunk_bytes=20_000).fit(tmp_path / "x.npy")
+    held = kernel_kmeans(chunk_bytes=20_000).fit(small_digits.X)
+    np.testing.assert_array_equal(stored.labels_, held.labels_)
+    assert [stage.name for stage in stored.stages_] == [
+        "sample", "landmarks", "gram", "features", "seed", "lloyd", "assign",
+    ]  # fmt: skip
+
+
+def test_plan_says_what_a_fit_does(small_digits):
+    plan = kernel_kmeans(n_landmarks="auto", rank="auto", eps=0.5).plan(small_digits.X)
+    assert (plan.sketch, plan.n_components, plan.passes) == ("nystroem", 20, 2)
+    assert "160 columns" in plan.why_sketch
+    assert kernel_kmeans(fit_on="all").plan(small_digits.X).passes == 4
+
+
+def test_refuses_what_does_not_fit_in_memory(small_digits):
+    with pytest.raises(MemoryLimitError, match="fewer n_landmarks"):
+        kernel_kmeans(n_landmarks=10**7, rank=10**6, method="fourier").plan(CountingSource(small_digits.X))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
+        ({"gamma": 0}, "gamma=0; needed"),
+        ({"gamma_factor": -1}, "gamma_factor=-1; needed: a number above 0"),
+        ({"eps": 0}, "eps=0; needed: a number above 0"),
+        ({"degree": 0}, "degree=0"),
+        ({"method": "nystrom"}, "method='nystrom'; needed: one of 'nystroem'"),
+        ({"landmarks": "best"}, "landmarks='best'"),
+        ({"fit_on": "some"}, "fit_on='some'"),
+        ({"rank": 0}, 'rank=0; needed: an integer from 1 or "auto"'),
+        ({"n_landmarks": 1.5}, "n_landmarks=1.5"),
+        ({"landmark_rank": 0}, "landmark_rank=0"),
+        ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'random', 'ls\\+\\+'"),
+        ({"init": np.zeros((3, 2))}, "n_clusters=10"),
+        ({"init": np.full((10, 2), np.nan)}, "finite centers"),
+        ({"tol": -1}, "tol=-1"),
+    ],
+)
+def test_refuses_parameters(small_digits, parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        kernel_kmeans(**parameters).fit(small_digits.X)
+
+
+def test_refuses_more_clusters_than_rows_and_negative_values(small_digits):
+    with pytest.raises(InvalidInputError, match="n_samples=5 should be >= n_clusters=10"):
+        kernel_kmeans().fit(small_digits.X[:5])
+    with pytest.raises(InvalidInputError, match="negative values"):
+        kernel_kmeans(kernel="chi2").fit(-small_digits.X.astype(np.float32))
+    with pytest.raises(InvalidInputError, match="init has 3 features; the data have 64"):
+        kernel_kmeans(init=np.zeros((10, 3))).fit(small_digits.X)
+
+
+def test_models_of_the_other_estimator_are_refused(small_digits, tmp_path):
+    from streamkm import StreamKMeans
+
+    StreamKMeans(3, progress=False).fit(small_digits.X).save(tmp_path / "model.npz")
+    with pytest.raises(InvalidParameterError, match="saved by another estimator"):
+        StreamKernelKMeans.load(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "polynomial", "cosine", "sigmoid", "chi2"])
+def test_every_kernel_clusters(small_digits, kernel):
+    X = small_digits.X[:800]
+    dense, sparse = (kernel_kmeans(kernel=kernel, n_init="auto").fit(given) for given in (X, sp.csr_array(X)))
+    assert adjusted_rand_score(small_digits.y[:800], dense.labels_) > 0.9
+    assert adjusted_rand_score(dense.labels_, sparse.labels_) > 0.95
+    assert clone(dense).get_params()["kernel"] == kernel

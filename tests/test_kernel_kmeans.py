@@ -1,0 +1,323 @@
+"""Kernel k-means: exact twins, approximation on a grid, landmarks, methods, the fit out of core."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs, make_circles, make_moons
+from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, rbf_kernel
+
+from streamkm import StreamKernelKMeans
+from streamkm.cluster.sample import Sample
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.kernel_kmeans.bandwidth import gamma_by_rule, mean_d2
+from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
+from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
+from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, ridge_leverage_scores
+from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes
+from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
+from streamkm.sketches.kernel_map import inverse_root
+from tests import naive
+
+GAMMA = 0.5
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    X, y = make_blobs(300, n_features=4, centers=5, cluster_std=1.5, random_state=3)
+    return X / X.std(), y
+
+
+def sample_of(X):
+    return Sample(X, np.arange(X.shape[0]), np.empty(0), True)
+
+
+def best_trace(K, rank):
+    """tr(K - K_rank), K_rank the best approximation of that rank."""
+    return np.linalg.eigvalsh(K)[: len(K) - rank].sum()
+
+
+class TestExact:
+    def test_objective_is_that_of_explicit_features(self, blobs):
+        X, y = blobs
+        weights = np.random.default_rng(0).random(len(y))
+        assert kernel_objective(X @ X.T, y) == pytest.approx(naive.within(X, y))
+        assert kernel_objective(X @ X.T, y, weights) == pytest.approx(naive.within(X, y, weights))
+
+    def test_left_out_rows_count_nothing(self, blobs):
+        X, y = blobs
+        labels = np.where(np.arange(len(y)) < 100, y, -1)
+        assert kernel_objective(X @ X.T, labels) == pytest.approx(naive.within(X[:100], y[:100]))
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_steps_are_lloyds(self, blobs, weighted):
+        X, y = blobs
+        weights = np.random.default_rng(0).random(len(y)) + 0.1 if weighted else None
+        centers = X[:5]
+        start, _ = naive.nearest(X, centers)
+        result = exact_kernel_kmeans(X @ X.T, start, weights=weights)
+        sums, counts = naive.sums_and_counts(X, start, 5, weights)
+        final, _ = naive.lloyd(X, sums / counts[:, None], max_iter=100, weights=weights)
+        np.testing.assert_array_equal(result.labels, naive.nearest(X, final)[0])
+        assert result.converged
+        assert result.inertia == pytest.approx(naive.within(X, result.labels, weights))
+
+    def test_power_features_are_near_the_best(self, blobs):
+        K = rbf_kernel(blobs[0], gamma=GAMMA)
+        features = power_features(K, 20, n_steps=3, rng=np.random.default_rng(0))
+        assert features.shape == (300, 20)
+        assert np.trace(K - features @ features.T) <= 1.02 * best_trace(K, 20)
+
+    def test_spectral_with_all_landmarks_is_normalized_cuts(self):
+        X, y = make_moons(300, noise=0.04, random_state=0)
+        K = rbf_kernel(X, gamma=30)
+        features = spectral_features(K, K, 2)
+        np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1)
+        degrees = K.sum(axis=1)
+        _, vectors = np.linalg.eigh(K / np.sqrt(np.outer(degrees, degrees)))
+        wanted = vectors[:, -2:] / np.linalg.norm(vectors[:, -2:], axis=1, keepdims=True)
+        np.testing.assert_allclose(features @ features.T, wanted @ wanted.T, atol=1e-3)
+        assert adjusted_rand_score(y, KMeans(2, n_init=3, random_state=0).fit_predict(features)) > 0.95
+
+    def test_refuses_other_shapes(self):
+        with pytest.raises(InvalidInputError, match=r"\(3, 2\) for 3 labels"):
+            kernel_objective(np.ones((3, 2)), np.zeros(3, int))
+
+
+class TestBandwidth:
+    def test_rules_are_means_over_pairs(self, blobs):
+        X = np.abs(blobs[0][:200])
+        pairs = 200 * 199
+        assert mean_d2(X) == pytest.approx((euclidean_distances(X) ** 2).mean())
+        assert mean_d2(sp.csr_array(X)) == pytest.approx(mean_d2(X))
+        assert gamma_by_rule("rbf", X, 3.0) == pytest.approx(3 / (2 * mean_d2(X)))
+        assert gamma_by_rule("laplacian", X, 1.0) == pytest.approx(pairs / manhattan_distances(X).sum(), rel=1e-5)
+        assert gamma_by_rule("chi2", X, 1.0) == pytest.approx(pairs / -np.log(chi2_kernel(X, gamma=1)).sum(), rel=1e-5)
+        assert gamma_by_rule("chi2", sp.csr_array(X), 1.0) == pytest.approx(gamma_by_rule("chi2", X, 1.0))
+        assert gamma_by_rule("polynomial", X, 2.0) == pytest.approx(2 * 200 / (X**2).sum())
+        assert gamma_by_rule("cosine", X, 2.0) == 1.0
+
+    def test_equal_rows(self):
+        assert gamma_by_rule("rbf", np.ones((10, 3)), 1.0) == 1.0
+
+
+class TestLandmarks:
+    @pytest.mark.parametrize("how", ["uniform", "leverage", "kmeans"])
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_choices(self, blobs, how, sparse):
+        X = sp.csr_array(np.abs(blobs[0])) if sparse else blobs[0]
+        with open_executor(1) as here:
+            chosen = choose_landmarks(
+                here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, 20, 5), np.random.default_rng(0)
+            )
+            everything = choose_landmarks(
+                here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, 500, 5), np.random.default_rng(0)
+            )
+        assert chosen.shape == (20, 4)
+        assert everything.shape == X.shape
+        if how != "kmeans":
+            dense = naive.dense(X).astype(chosen.dtype)
+            assert all((dense == row).all(axis=1).any() for row in np.asarray(chosen))
+
+    def test_leverage_scores_are_those_of_the_definition(self, blobs):
+        X = blobs[0]
+        columns = KernelColumns(Kernel("rbf", GAMMA), X)
+        scores = ridge_leverage_scores(columns, X, 10)
+        K = rbf_kernel(X, gamma=GAMMA)
+        ridge = best_trace(K, 10) / 10
+        wanted = np.diag(K @ np.linalg.inv(K + ridge * np.eye(len(K))))
+        np.testing.assert_allclose(scores, wanted, rtol=1e-2)
+
+    def test_leverage_finds_the_rare_rows(self):
+        rng = np.random.default_rng(0)
+        X = np.concatenate([rng.normal(0, 0.1, (990, 3)), 10 + rng.normal(0, 3.0, (10, 3))])
+        X = X[rng.permutation(len(X))]
+        scores = ridge_leverage_scores(KernelColumns(Kernel("rbf", 1.0), X[:100]), X, 5)
+        rare = X.mean(axis=1) > 3
+        assert scores[rare].min() > 5 * np.median(scores[~rare])
+
+    def test_kmeans_refuses_wide_means(self):
+        X = sp.random_array((5000, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
+        with open_executor(1) as here, pytest.raises(InvalidParameterError, match="keeps 1,000 means of 100,000"):
+            choose_landmarks(here, sample_of(X), Kernel("rbf"), Choice("kmeans", 1000, 5), np.random.default_rng(0))
+
+    def test_sparse_landmarks_stay_sparse_where_it_pays(self):
+        assert sp.issparse(kept(sp.random_array((20, 5000), density=0.01, format="csr", rng=0)))
+        assert isinstance(kept(sp.random_array((20, 50), density=0.01, format="csr", rng=0)), np.ndarray)
+        assert isinstance(kept(sp.random_array((20, 5000), density=0.2, format="csr", rng=0)), np.ndarray)
+
+
+class TestColumnSketches:
+    @pytest.mark.parametrize("method", COLUMN_SKETCHES)
+    def test_is_one_matrix_scaled_to_identity(self, method):
+        sketch = column_sketch(method, 40, 24, 7)
+        S = sketch.combine(np.eye(40, dtype=np.float32))
+        assert S.shape == (40, 24)
+        M = np.random.default_rng(0).normal(size=(24, 3))
+        np.testing.assert_allclose(sketch.spread(M), S @ M, atol=1e-5)
+        seeds = [column_sketch(method, 40, 24, seed).combine(np.eye(40, dtype=np.float32)) for seed in range(200)]
+        np.testing.assert_allclose(np.mean([S @ S.T for S in seeds], axis=0), np.eye(40), atol=0.12)
+
+    @pytest.mark.parametrize("method", COLUMN_SKETCHES)
+    def test_approximation_is_near_the_best(self, blobs, method):
+        X = blobs[0]
+        K = rbf_kernel(X, gamma=GAMMA)
+        with open_executor(2) as here:
+            sketch = column_sketch(method, len(X), 100, 3)
+            features = sketched_columns_map(here, Kernel("rbf", GAMMA), X, sketch, 25).apply(X).astype(np.float64)
+        assert features.shape == (300, 25)
+        assert np.trace(K - features @ features.T) <= 1.1 * best_trace(K, 25)
+
+    def test_explicit_formula(self, blobs):
+        X = blobs[0][:90]
+        K = rbf_kernel(X, gamma=GAMMA)
+        sketch = column_sketch("sub-gaussian", 90, 30, 3)
+        S = sketch.combine(np.eye(90, dtype=np.float32)).astype(np.float64)
+        root = inverse_root(S.T @ K @ S, 20)
+        u, s, _ = np.linalg.svd(K @ S @ root, full_matrices=False)
+        wanted = u[:, :6] * s[:6]
+        with open_executor(1) as here:
+            got = sketched_columns_map(here, Kernel("rbf", GAMMA), X, sketch, 6, 20).apply(X).astype(np.float64)
+        np.testing.assert_allclose(got @ got.T, wanted @ wanted.T, atol=2e-3)
+
+
+class TestNystroem:
+    def features(self, X, n_landmarks, rank):
+        kernel = Kernel("rbf", GAMMA)
+        landmarks = X[np.random.default_rng(0).permutation(len(X))[:n_landmarks]]
+        root = inverse_root(KernelColumns(kernel, landmarks).values(landmarks))
+        fit = GramFit(KernelMap.of(kernel, landmarks, root), root, rank)
+        return fit.finish(fit.step(None, X, np.empty(0))).apply(X).astype(np.float64)
+
+    def test_all_landmarks_at_full_rank_are_the_kernel(self, blobs):
+        features = self.features(blobs[0], 300, 300)
+        np.testing.assert_allclose(features @ features.T, rbf_kernel(blobs[0], gamma=GAMMA), atol=2e-4)
+
+    def test_error_falls_to_that_of_the_best_rank(self, blobs):
+        """Wang, Gittens and Mahoney, theorem 9: within 1 + eps of the best trace error, as landmarks grow."""
+        K = rbf_kernel(blobs[0], gamma=GAMMA)
+        for rank in (5, 10, 20):
+            best = best_trace(K, rank)
+            ratios = []
+            for n_landmarks in (40, 80, 160, 300):
+                B = self.features(blobs[0], n_landmarks, rank)
+                ratios.append(np.trace(K - B @ B.T) / best)
+            assert ratios == sorted(ratios, reverse=True)
+            assert 0.999 <= ratios[-1] < 1.002
+            assert ratios[1] < 1 + 4 * rank / 80
+
+    def test_cost_is_within_one_plus_k_over_rank(self, blobs):
+        """Theorem 1: the best labels by `rank` features cost at most 1 + k / rank times the best found."""
+        X, y = blobs
+        K = rbf_kernel(X, gamma=GAMMA)
+        best = min(exact_kernel_kmeans(K, start).inertia for start in self.starts(X, y))
+        for rank in (2, 5, 10, 50):
+            features = self.features(X, 150, rank)
+            labels = KMeans(5, n_init=10, random_state=0).fit_predict(features)
+            assert kernel_objective(K, labels) <= (1 + 5 / rank) * best
+
+    def starts(self, X, y):
+        rng = np.random.default_rng(0)
+        return [y, *(naive.nearest(X, X[rng.choice(len(X), 5, replace=False)])[0] for _ in range(5))]
+
+
+class TestFit:
+    def test_equal_labels_with_exact_kernel_kmeans(self, blobs):
+        X, _ = blobs
+        start = X[:5]
+        K = rbf_kernel(X, gamma=GAMMA)
+        first = (2 - 2 * rbf_kernel(X, start, gamma=GAMMA)).argmin(axis=1)
+        exact = exact_kernel_kmeans(K, first)
+        fitted = StreamKernelKMeans(5, gamma=GAMMA, n_landmarks=300, rank=300, init=start, tol=0, progress=False).fit(X)
+        np.testing.assert_array_equal(fitted.labels_, exact.labels)
+        assert fitted.inertia_ == pytest.approx(exact.inertia, rel=1e-4)
+        assert fitted.trace_residual_ == pytest.approx(0, abs=0.05)
+
+    def test_objective_lies_in_its_bounds(self, blobs):
+        X, _ = blobs
+        K = rbf_kernel(X, gamma=GAMMA)
+        for rank in (3, 10, 40):
+            fitted = StreamKernelKMeans(5, gamma=GAMMA, n_landmarks=60, rank=rank, random_state=0, progress=False).fit(
+                X
+            )
+            exact = kernel_objective(K, fitted.labels_)
+            assert fitted.inertia_ * (1 - 1e-4) <= exact <= fitted.inertia_ + fitted.trace_residual_
+            features = fitted.sketch_.apply(X).astype(np.float64)
+            assert fitted.trace_residual_ == pytest.approx(np.trace(K - features @ features.T), rel=1e-3)
+
+    @pytest.mark.parametrize(
+        ("make", "options"),
+        [
+            (lambda: make_circles(600, noise=0.03, factor=0.3, random_state=0), {"gamma": 4.0}),
+            (lambda: make_moons(600, noise=0.04, random_state=0), {"gamma": 20.0, "rank": 2}),
+        ],
+        ids=["rings", "moons"],
+    )
+    def test_solves_what_kmeans_does_not(self, make, options):
+        X, y = make()
+        assert adjusted_rand_score(y, KMeans(2, n_init=10, random_state=0).fit_predict(X)) < 0.6
+        fitted = StreamKernelKMeans(2, n_landmarks=300, random_state=0, progress=False, **options).fit(X)
+        assert adjusted_rand_score(y, fitted.labels_) > 0.97
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_finds_the_rings(self, method):
+        X, y = make_circles(500, noise=0.03, factor=0.3, random_state=0)
+        fitted = StreamKernelKMeans(2, gamma=4, method=method, n_landmarks=200, random_state=0, progress=False).fit(X)
+        assert adjusted_rand_score(y, fitted.labels_) > 0.97
+        np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+        assert fitted.n_components_ <= (200 if method == "two-step" else 20)
+
+    @pytest.mark.parametrize("landmarks", ["uniform", "leverage", "kmeans"])
+    @pytest.mark.parametrize("fit_on", ["sample", "all"])
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_every_choice_finds_the_blobs(self, blobs, landmarks, fit_on, sparse):
+        X = np.abs(blobs[0])
+        fitted = StreamKernelKMeans(
+            5, n_landmarks=100, landmarks=landmarks, fit_on=fit_on, random_state=0, progress=False
+        ).fit(sp.csr_array(X) if sparse else X)
+        best = StreamKernelKMeans(5, n_landmarks=300, rank=300, random_state=0, progress=False).fit(X)
+        K = rbf_kernel(X, gamma=best.kernel_.gamma)
+        assert fitted.kernel_.gamma == pytest.approx(best.kernel_.gamma)
+        assert kernel_objective(K, fitted.labels_) <= 1.02 * kernel_objective(K, best.labels_)
+
+    def test_streamed_is_the_sample_where_it_holds_all_rows(self, blobs):
+        fits = [
+            StreamKernelKMeans(5, fit_on=fit_on, n_landmarks=60, random_state=0, progress=False).fit(blobs[0])
+            for fit_on in ("sample", "all")
+        ]
+        assert fits[0].inertia_ == pytest.approx(fits[1].inertia_, rel=1e-5)
+        assert adjusted_rand_score(fits[0].labels_, fits[1].labels_) == 1
+
+    def test_two_step_clusters_the_landmarks(self, blobs):
+        X, _ = blobs
+        fitted = StreamKernelKMeans(
+            5, gamma=GAMMA, method="two-step", n_landmarks=60, tol=0, random_state=0, progress=False
+        ).fit(X)
+        landmarks = fitted.sketch_.landmarks
+        labels = fitted.predict(landmarks)
+        result = exact_kernel_kmeans(rbf_kernel(landmarks, gamma=GAMMA), labels)
+        np.testing.assert_array_equal(result.labels, labels)
+        means = np.stack([rbf_kernel(X, landmarks[labels == c], gamma=GAMMA).mean(axis=1) for c in range(5)], axis=1)
+        inside = [rbf_kernel(landmarks[labels == c], gamma=GAMMA).mean() for c in range(5)]
+        np.testing.assert_array_equal((np.array(inside) - 2 * means).argmin(axis=1), fitted.labels_)
+
+    def test_column_sketches_refuse_many_rows(self):
+        X = np.zeros((70_000, 2))
+        with pytest.raises(InvalidInputError, match=r"70,000\^2 pairs of rows; at most 4,294,967,296 .*65,536 rows"):
+            StreamKernelKMeans(2, method="ros", progress=False).fit(X)
+
+    def test_fourier_is_for_rbf(self, blobs):
+        with pytest.raises(InvalidParameterError, match="method='fourier' with kernel='laplacian'"):
+            StreamKernelKMeans(2, kernel="laplacian", method="fourier", progress=False).fit(blobs[0])
+
+
+def test_sizes():
+    assert kernel_sizes(10, "auto", "auto", 0.1, 60_000) == Sizes(800, 100)
+    assert kernel_sizes(10, "auto", "auto", 0.5, 8_100_000).n_landmarks == 2048
+    assert kernel_sizes(100, "auto", "auto", 0.1, 10**6).rank == 256
+    assert kernel_sizes(10, 400, 20, 0.1, 50).n_landmarks == 50
+    assert kernel_sizes(10, 5, 20, 0.1, None).rank == 5
