@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,11 +21,13 @@ from streamkm.model import Model
 from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress
-from streamkm.provenance import model_on_store
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.stores import StoreSource
+from streamkm.sources.opening import store_of
 from streamkm.walk import Walk
+
+if TYPE_CHECKING:
+    from streamkm.sources.stores import StoreSource
 
 
 class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -96,7 +98,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self._check_fitted()
         parameters = self.get_params()
         for name in OF_THIS_RUN:
-            parameters.pop(name)
+            parameters.pop(name, None)
         if not isinstance(parameters["init"], str):
             parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
         self.model_.save(path, {name: plain(value) for name, value in parameters.items()})
@@ -156,7 +158,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         n_rows = source.estimated_rows
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        model = model_on_store(self.model_, source) if isinstance(source, StoreSource) else self.model_
+        stored = store_of(source)
+        model = self.model_ if stored is None else _model_on(stored, self.model_)
         walk = Walk(source, size, model.metric, self.on_invalid)
         with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
             yield from map_rows(workers, walk, model, function, stage, n_columns)
@@ -172,3 +175,10 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             else:
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
         return open_source(X)
+
+
+def _model_on(stored: StoreSource, model: Model) -> Model:
+    """The model, for rows of a store."""
+    from streamkm.provenance import model_on_store
+
+    return model_on_store(model, stored)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from streamkm.errors import InvalidParameterError
 from streamkm.sources.base import RowSource
-from streamkm.sources.stores import StoreSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
@@ -18,7 +17,7 @@ PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more 
 def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clusters: int) -> tuple[str, int, str]:
     """Kind, m, and the reason in words."""
     d, why = source.n_features, "as asked for"
-    if isinstance(source, StoreSource):
+    if source.is_sketched:
         if sketch not in ("auto", "identity") or n_components not in ("auto", d):
             raise InvalidParameterError(
                 f"sketch={sketch!r}, n_components={n_components!r}: the rows of {source.name} are sketched already, to "

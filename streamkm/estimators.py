@@ -36,10 +36,9 @@ from streamkm.parameters import (
     plain,
 )
 from streamkm.progress import Progress
-from streamkm.provenance import metric_on_store, model_of_store
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.stores import StoreSource
+from streamkm.sources.opening import store_of
 from streamkm.walk import OnInvalid, Walk
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
@@ -242,8 +241,9 @@ class StreamKMeans(Incremental, Assigner):
         """
         check_parameters(self)
         source = self._open(X, reset=True)
-        if isinstance(source, StoreSource) and source.info.weighted and sample_weight is None:
-            sample_weight = source.weights()
+        stored = store_of(source)
+        if stored is not None and stored.info.weighted and sample_weight is None:
+            sample_weight = stored.weights()
         weights = check_weights(sample_weight)
         if "stream_" in vars(self):
             del self.stream_
@@ -260,8 +260,11 @@ class StreamKMeans(Incremental, Assigner):
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
-        stored = source if isinstance(source, StoreSource) else None
-        metric = self.metric if stored is None else metric_on_store(stored, self.metric)
+        stored, metric = store_of(source), self.metric
+        if stored is not None:
+            from streamkm.provenance import metric_on_store, model_of_store
+
+            metric = metric_on_store(stored, metric)
         walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first

@@ -55,6 +55,7 @@ def plan(source, **changed):
         "n_components": "auto",
         "refine": 0,
         "assign_space": "auto",
+        "coreset": "auto",
         "chunk_bytes": "auto",
         "memory_limit": 8 * GIB,
         "n_threads": 2,
@@ -170,15 +171,30 @@ def test_memory_does_not_grow_with_the_rows_where_a_sample_is_clustered():
     assert many.peak_bytes - few.peak_bytes <= 12 * 9_000_000  # labels, and 8 bytes in flight
 
 
-def test_rows_that_do_not_fit_are_sampled():
+def test_rows_that_do_not_fit_get_a_coreset():
     source = UnreadSource(100_000_000, 100)
     roomy = plan(source, memory_limit=64 * GIB)
     tight = plan(source)
-    assert (roomy.regime, tight.regime, tight.sketch) == ("blocks", "sample", "identity")
+    assert (roomy.regime, tight.regime, tight.sketch) == ("blocks", "coreset", "identity")
     assert "would not fit" in dict(tight.lines())["clustering"]
     assert tight.peak_bytes <= tight.limit_bytes
     sketched = plan(source, sketch="countsketch", n_components=50, assign_space="sketch")
-    assert (sketched.regime, sketched.assign_space) == ("sample", "sketch")
+    assert (sketched.regime, sketched.assign_space) == ("coreset", "sketch")
+
+
+def test_what_stands_for_the_rows_can_be_asked_for():
+    source = UnreadSource(100_000, 100)
+    for coreset, regime in (
+        ("uniform", "sample"),
+        ("sensitivity", "coreset"),
+        ("lightweight", "coreset"),
+        (None, "blocks"),
+    ):
+        got = plan(source, coreset=coreset)
+        assert got.regime == regime
+    rule = plan(source, coreset="lightweight").coreset_rule(10, 3)
+    assert (rule.method, rule.n_clusters, rule.seed) == ("lightweight", 10, 3)
+    assert plan(source, coreset=None).coreset_rule(10, 3) is None
 
 
 def test_projection_covers_what_must_be_held():

@@ -76,7 +76,7 @@ def test_text_is_clustered_within_the_limit(text, k, limit, space):
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
 
-def test_more_narrow_rows_than_fit_are_sampled(tmp_path):
+def test_more_narrow_rows_than_fit_get_a_coreset(tmp_path):
     path = tmp_path / "x.npy"
     rng = np.random.default_rng(0)
     rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(4_000_000, 16))
@@ -84,7 +84,7 @@ def test_more_narrow_rows_than_fit_are_sampled(tmp_path):
         rows[start : start + 500_000] = rng.integers(0, 10, (500_000, 1)) * 10 + rng.normal(0, 1, (500_000, 16))
     rows.flush()
     got = fit(path, 10, "500 MiB")
-    assert got["regime"] == "sample"
+    assert got["regime"] == "coreset"
     assert got["peak"] <= got["limit"]
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
     np.testing.assert_allclose(got["inertia"], 4_000_000 * 16, rtol=0.01)  # every group found

@@ -76,6 +76,8 @@ class RowSource(ABC):
         Stored bytes that one pass reads (compressed size); None where that is not known.
     replayable : bool
         Whether `stream` can be called more than once.
+    is_sketched : bool
+        Whether the rows are those of a sketch store.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -89,6 +91,7 @@ class RowSource(ABC):
     is_sparse: bool
     n_bytes: int | None
     replayable: bool = True
+    is_sketched: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()
 

@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
+
+if TYPE_CHECKING:
+    from streamkm.sources.stores import StoreSource
 
 # the first part may be an address: s3://bucket/x.zarr
 _INNER = re.compile(r"(?P<file>(?:\w+://)?.+?):(?P<inner>/[^:]*)")
@@ -270,3 +273,12 @@ def locate(path: str) -> list[tuple[str, str | None]]:
 def _near(name: Any, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), sorted(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def store_of(source: RowSource) -> StoreSource | None:
+    """The source, if it is a sketch store; what reads those is imported for them alone."""
+    if not source.is_sketched:
+        return None
+    from streamkm.sources.stores import StoreSource
+
+    return cast(StoreSource, source)

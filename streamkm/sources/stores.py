@@ -157,6 +157,8 @@ class StoreSource(PartsSource):
         No store, of another format, or damaged; by `read`, naming file and storage chunk.
     """
 
+    is_sketched = True
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self.info = StoreInfo.read(path)
