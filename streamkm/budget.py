@@ -16,7 +16,7 @@ from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.errors import InvalidInputError, MemoryLimitError
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.model import Space
-from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, READ_FACTOR, Needs, Regime
+from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
 from streamkm.sketches import IdentitySketch, PCASketch
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -27,6 +27,7 @@ SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the ob
 SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 UNKNOWN_ROW_BYTES = 1024
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
@@ -55,7 +56,7 @@ class Plan:
     why_sketch : str
     regime : str
         What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
-        weighted coreset of them.
+        weighted coreset of them; "spilled": all of them, those that memory does not hold on disk.
     why_regime : str
     coreset : str
         How a coreset is drawn: "sensitivity", "lightweight" or "uniform".
@@ -133,9 +134,23 @@ class Plan:
                 if total is None
                 else f"{human_bytes(total)} ({self.passes} x {human_bytes(total // self.passes)})",
             ),
-            ("bytes written", "none"),
+            ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
         ]
+
+    @property
+    def block_room(self) -> int | None:
+        """Bytes of sketched rows that memory has room for where they are spilled; None where they are not."""
+        return int(SPILL_SHARE * max(0, self.limit_bytes - self.peak_bytes)) if self.regime == "spilled" else None
+
+    def _written(self) -> str:
+        if self.block_room is None:
+            return "none"
+        room = f"sketched rows beyond {human_bytes(self.block_room)}"
+        if self.n_rows is None or self.needs is None:
+            return room
+        written = max(0, self.n_rows * (8 + self.needs.block_row_bytes) - self.block_room)
+        return f"{room}, about {human_bytes(written)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -179,7 +194,11 @@ def plan_fit(
     room = limit - base
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     decoded = None if n_rows is None else n_rows * row_bytes
-    size = int(chunk_bytes) if chunk_bytes != "auto" else chunk_size(decoded, room // (SHARE * READ_FACTOR * n_threads))
+    size = (
+        int(chunk_bytes)
+        if chunk_bytes != "auto"
+        else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
+    )
     once = not source.replayable
     kind, components, why = choose_sketch(source, sketch, n_components, n_clusters)
     if once:
@@ -201,13 +220,15 @@ def plan_fit(
         _float_row_bytes(source, row_bytes),
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
+        source.read_factor,
         kind == "pca",
         max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
         default_size(n_clusters),
     )
     if once:
         assign_space = "original" if kind == IdentitySketch.kind else "sketch"
-        regime: Regime = "blocks"
+        fits = n_rows is not None and max(needs.stages("blocks", assign_space, base).values()) <= limit
+        regime: Regime = "blocks" if fits else "spilled"
         why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
     else:
         regime, why_regime = _choose_regime(needs, kind, assign_space, coreset, base, limit)
@@ -261,15 +282,20 @@ def _choose_regime(
     needs: Needs, kind: str, assign_space: Space | Literal["auto"], coreset: str | None, base: int, limit: int
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
+    space: Space
     if kind == PCASketch.kind or coreset == "uniform":
         return "sample", "on the row sample" + ("" if coreset == "uniform" else ", which its directions are found on")
     if coreset != "auto":
-        asked = "all" if coreset is None else f"a {coreset} coreset"
-        return "blocks" if coreset is None else "coreset", f"on {asked} of the sketched rows, as asked for"
+        if coreset is not None:
+            return "coreset", f"on a {coreset} coreset of the sketched rows, as asked for"
+        space = "original" if kind == IdentitySketch.kind else "sketch"
+        fits = max(needs.stages("blocks", space, base).values()) <= limit
+        kept = "" if fits else "; what memory does not hold of them is written to disk"
+        return "blocks" if fits else "spilled", f"on all sketched rows, as asked for{kept}"
     if kind != IdentitySketch.kind and assign_space != "sketch":
         # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
         return "sample", "on the row sample: with its means polished in the original space, all rows change little"
-    space: Space = "original" if kind == IdentitySketch.kind else "sketch"
+    space = "original" if kind == IdentitySketch.kind else "sketch"
     if max(needs.stages("blocks", space, base).values()) > limit:
         return "coreset", "on a sensitivity coreset of the sketched rows: all of them would not fit in memory"
     kept = "rows, which are kept as they are" if space == "original" else "sketched rows: labels are the sketch's"

@@ -6,6 +6,7 @@ the run that continues. May import passes and below; knows nothing of estimators
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from streamkm.budget import Plan
 from streamkm.centering import Found, Settings, check_clusters, distortion_of, find_centers, make_sketch
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import SampleRule
+from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.model import Model
@@ -77,7 +79,11 @@ def run_fit(
     executor : "auto", int, or a Dask client
     keeper : Keeper
     """
-    with open_executor(executor) as workers, local_executor(workers) as here:
+    with ExitStack() as stack:
+        workers = stack.enter_context(open_executor(executor))
+        here = stack.enter_context(local_executor(workers))
+        if plan.block_room is not None:
+            keeper.spill = stack.enter_context(closing(Spill(plan.block_room)))
         sketched = None
         found = Found.unpack(keeper.load("found"))
         if found is None:
@@ -108,7 +114,7 @@ def _gather(
 ) -> Sketched:
     """Read all rows once, after counting them where that is needed."""
     rule = SampleRule.of(plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, weights)
-    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
+    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")), keeper.spill)
     chunk_rows = None
     if plan.counts_first:
         with progress.stage("count", plan.n_chunks) as stage:

@@ -22,6 +22,7 @@ from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
+from streamkm.cluster.spilled import Spill
 from streamkm.compute import Folded
 from streamkm.matrices import pack_matrix, unpack_matrix
 from streamkm.progress import Stage
@@ -39,10 +40,16 @@ class Keeper:
     ----------
     checkpoint : Checkpoint or None
         None: nothing is saved, nothing comes back.
+
+    Attributes
+    ----------
+    spill : Spill or None
+        Where blocks go that memory does not hold.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
+        self.spill: Spill | None = None
         self._throttle = Throttle(INTERVAL_S, SHARE)
         self._worth_from = time.monotonic() + INTERVAL_S
 
@@ -90,6 +97,8 @@ class Gathered:
     rule : SampleRule
     coreset_rule : CoresetRule or None
         Of the coreset of sketched rows, if there is to be one.
+    spill : Spill or None
+        Where blocks go that memory does not hold.
     collector : SampleCollector
     tree : CoresetTree or None
     counts : list of (n_read, n_valid, n_counted, width)
@@ -98,6 +107,7 @@ class Gathered:
 
     rule: SampleRule
     coreset_rule: CoresetRule | None = None
+    spill: Spill | None = None
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
     counts: list[tuple[int, int, int, int]] = field(default_factory=list)

@@ -17,6 +17,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, ro
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
+from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Gathered, KeptLabels
@@ -98,7 +99,7 @@ def sketch_pass(
         if part is not None and gathered.tree is not None:
             gathered.tree.insert(part, len(infos))
         elif info.n_valid:
-            handles.append(handle)
+            handles.append(gathered.spill.keep(handle) if gathered.spill and isinstance(handle, Block) else handle)
         if len(candidates.rows):
             gathered.collector.add(candidates, first_row)
         infos.append(info)
@@ -351,7 +352,8 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
     return Assigned(labels, totals)
 
 
-def _assign_block(state: Totals | None, block: Block, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
+def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
+    block = loaded(held)
     X = merged(block.X)
     labels, _, _ = table.nearest(X)
     totals = Totals.zeros(*table.centers.shape) if state is None else state

@@ -11,14 +11,14 @@ from typing import Literal, TypeAlias
 from streamkm.kernels.lanes import LANES
 from streamkm.model import Space
 
-Regime: TypeAlias = Literal["sample", "blocks", "coreset"]
+Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 MIB = 1 << 20
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
 LIBRARY_BYTES = 300 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
 LOADING_BYTES = 64 * MIB  # of these, what may not be loaded yet when the fit begins
-READ_FACTOR, READ_BYTES = 3, 16 * MIB  # a thread that reads: decoders' buffers and threads, times and beyond its chunk
+READ_BYTES = 12 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 IN_FLIGHT = 3  # sums of centers joined, waiting, and being returned, beyond one for each thread
 
@@ -38,6 +38,8 @@ class Needs:
         Decoded bytes of the largest chunk.
     itemsize : int
         Of products with centers.
+    read_factor : float
+        Of the source.
     fitted : bool
         Whether the sketch is found on sampled rows.
     n_chunks : int
@@ -56,13 +58,14 @@ class Needs:
     sample_floats: int
     largest_chunk: int
     itemsize: int
+    read_factor: float
     fitted: bool
     n_chunks: int
     coreset_rows: int
 
     def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
-        reading = self.n_threads * (READ_FACTOR * self.largest_chunk + READ_BYTES)
+        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES)
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
         blocks = self.n_rows * (8 + self.block_row_bytes) if regime == "blocks" else 0
@@ -79,7 +82,7 @@ class Needs:
             stages["polish"] = sample + sketched + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         states = (self.n_threads + IN_FLIGHT) * 8 * self.n_clusters * width
-        stages["assign"] = blocks + reading + 12 * self.n_rows + states + self.table(width)
+        stages["assign"] = blocks + reading + 5 * self.n_rows + states + self.table(width)
         return {name: base + size for name, size in stages.items()}
 
     def table(self, width: int) -> int:

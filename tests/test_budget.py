@@ -237,9 +237,9 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
         return open_source(iter([np.zeros((3, d))]))
 
     got = plan(once())
-    assert (got.passes, got.regime, got.assign_space, got.sketch) == (1, "blocks", "original", "identity")
+    assert (got.passes, got.regime, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
     wide = plan(once(5000))
-    assert (wide.passes, wide.regime, wide.assign_space, wide.sketch) == (1, "blocks", "sketch", "countsketch")
+    assert (wide.passes, wide.regime, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
     assert "walked once only" in wide.why_regime
     for impossible in ({"refine": 1}, {"sketch": "pca"}, {"assign_space": "original"}):
         with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):

@@ -30,12 +30,17 @@ print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": f
 
 def fit(path, k, limit):
     """Fit in a process of its own; what it says of its memory."""
+    return run([FIT, str(path), str(k), limit])
+
+
+def run(arguments, environment=None):
+    """Run a program in a process of its own; what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", FIT, str(path), str(k), limit],
+        [sys.executable, "-c", *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | (environment or {}),
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -88,3 +93,31 @@ def test_more_narrow_rows_than_fit_get_a_coreset(tmp_path):
     assert got["peak"] <= got["limit"]
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
     np.testing.assert_allclose(got["inertia"], 4_000_000 * 16, rtol=0.01)  # every group found
+
+
+STREAM = """
+import json, sys
+import numpy as np
+from streamkm import StreamKMeans
+
+def chunks():
+    rng = np.random.default_rng(0)
+    centers = rng.normal(0, 10, (10, 64))
+    for _ in range(60):
+        y = rng.integers(0, 10, 20_000)
+        yield (centers[y] + rng.normal(0, 1, (20_000, 64))).astype(np.float32)
+
+fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(chunks())
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
+                  "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_}))
+"""
+
+
+def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(tmp_path):
+    said = run([STREAM, "480 MiB"], {"TMPDIR": str(tmp_path)})
+    roomy = run([STREAM, "4 GiB"], {"TMPDIR": str(tmp_path)})
+    assert said["peak"] <= said["limit"] < roomy["peak"]  # 307 MB of rows
+    assert said["inertia"] == roomy["inertia"]
+    assert (said["n"], said["passes"]) == (1_200_000, 1)
+    assert list(tmp_path.iterdir()) == []

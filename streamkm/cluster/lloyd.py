@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
+from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor
 from streamkm.matrices import Matrix
 
@@ -70,7 +71,7 @@ class Blocks:
     Attributes
     ----------
     handles : tuple
-        Blocks, or futures of blocks.
+        Blocks, where blocks were written, or futures of blocks.
     n_rows, total_weight, total_d2norm : numbers
         Over all blocks; `total_d2norm` is the weighted sum of squared norms.
     n_components : int
@@ -183,7 +184,8 @@ def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float
     return max(0.0, total_d2norm - 2 * crossed + squared)
 
 
-def _step(state: Totals | None, block: Block, table: CenterTable) -> tuple[Totals, None]:
+def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
+    block = loaded(held)
     totals = Totals.zeros(*table.centers.shape) if state is None else state
     labels, _, _ = table.nearest(block.X)
     add_rows(block.X, block.weights, labels, totals.sums, totals.counts)
@@ -207,8 +209,9 @@ def _refill(
     return np.delete(updated, empty[len(chosen) :], axis=0)
 
 
-def _farthest(block: Block, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
+    block = loaded(held)
     X = merged(block.X)
     labels, _, _ = table.nearest(X)
     d2 = row_d2(X, labels, table.centers)

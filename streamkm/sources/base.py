@@ -78,6 +78,8 @@ class RowSource(ABC):
         Whether `stream` can be called more than once.
     is_sketched : bool
         Whether the rows are those of a sketch store.
+    read_factor : float
+        Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -92,6 +94,7 @@ class RowSource(ABC):
     n_bytes: int | None
     replayable: bool = True
     is_sketched: bool = False
+    read_factor: float = 1.5
     in_process: bool = False
     files: tuple[str, ...] = ()
 

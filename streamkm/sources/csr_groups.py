@@ -53,6 +53,7 @@ class CsrSource(ChunkedSource):
     """
 
     is_sparse = True
+    read_factor = 4.0  # decoders hold several pieces, compressed and not
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class DenseSource(ChunkedSource):
     """
 
     is_sparse = False
+    read_factor = 4.0  # decoders hold several pieces, compressed and not
 
     def __init__(self, array: StoredArray) -> None:
         check_matrix(array.shape, array.dtype, array.name)

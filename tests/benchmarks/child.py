@@ -108,6 +108,39 @@ def parse_sklearn(data: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - started, "whole": _whole()}
 
 
+def limited(data: Path, k: int, limit: str) -> dict[str, Any]:
+    """A fit of a file under a memory limit: its peak, as the operating system accounts it, and what was projected."""
+    from streamkm import StreamKMeans
+
+    started = time.perf_counter()
+    fitted = StreamKMeans(k, memory_limit=limit, random_state=0, progress=False).fit(data)
+    seconds = time.perf_counter() - started
+    with open("/proc/self/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return {
+        "seconds": seconds,
+        "peak": int(status["VmHWM"].split()[0]) * 1024,
+        "projected": fitted.plan_.peak_bytes,
+        "limit": fitted.plan_.limit_bytes,
+        "inertia": fitted.inertia_,
+        "regime": fitted.plan_.regime,
+        "space": fitted.assign_space_,
+        "read_bytes": sum(stage.read_bytes for stage in fitted.stages_),
+        "stages": {stage.name: stage.seconds for stage in fitted.stages_},
+    }
+
+
+def refused(data: Path, limit: str) -> dict[str, Any]:
+    """What a fit says that cannot be done within a limit."""
+    from streamkm import StreamKMeans
+
+    try:
+        StreamKMeans(8, memory_limit=limit).fit(data)
+    except MemoryError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"error": "none", "message": ""}
+
+
 def call(function: str, **arguments: Any) -> Any:
     """A function of another module of this package, as ``module:name``, with its arguments."""
     module, name = function.split(":")
