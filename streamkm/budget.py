@@ -15,9 +15,10 @@ from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.errors import InvalidInputError, MemoryLimitError
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
+from streamkm.making import FOUND
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
-from streamkm.sketches import IdentitySketch, PCASketch
+from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
@@ -163,6 +164,8 @@ def plan_fit(
     n_clusters: int,
     sketch: str,
     n_components: int | str,
+    eps: float | None,
+    delta: float,
     refine: int,
     assign_space: Space | Literal["auto"],
     coreset: str | None,
@@ -200,7 +203,7 @@ def plan_fit(
         else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
     )
     once = not source.replayable
-    kind, components, why = choose_sketch(source, sketch, n_components, n_clusters)
+    kind, components, why = choose_sketch(source, sketch, n_components, n_clusters, eps=eps, delta=delta)
     if once:
         _check_once(source, kind, assign_space, refine)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
@@ -221,7 +224,7 @@ def plan_fit(
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
         source.read_factor,
-        kind == "pca",
+        kind in FOUND,
         max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
         default_size(n_clusters),
     )
@@ -268,7 +271,7 @@ def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) ->
     refused = {
         f"refine={refine}": refine > 0,
         'assign_space="original"': assign_space == "original" and kind != IdentitySketch.kind,
-        f'sketch="{kind}"': kind == PCASketch.kind,
+        f'sketch="{kind}"': kind in FOUND,
     }
     for parameter, given in refused.items():
         if given:
@@ -283,7 +286,7 @@ def _choose_regime(
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
     space: Space
-    if kind == PCASketch.kind or coreset == "uniform":
+    if kind in FOUND or coreset == "uniform":
         return "sample", "on the row sample" + ("" if coreset == "uniform" else ", which its directions are found on")
     if coreset != "auto":
         if coreset is not None:

@@ -22,12 +22,13 @@ from streamkm.cluster.starting import Streams, prefix, search_rows, start_center
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
+from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import pack_matrix, unpack_matrix
 from streamkm.model import Metric, Model, Space
 from streamkm.passes import Sketched
 from streamkm.progress import Progress
 from streamkm.projection import pca_rows
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch, sketch_from_dict
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch, sketch_from_dict
 
 STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
@@ -143,7 +144,7 @@ def find_centers(
 ) -> Found:
     """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
     sample = sketched.sample
-    sketch = make_sketch(plan, settings) or fit_sketch(plan, sample, settings)
+    sketch = oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
     n_searched = search_rows(settings.n_clusters)
     n_features = sample.X.shape[1]
     space = plan.space_for(n_features)
@@ -180,13 +181,11 @@ def find_centers(
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
 
-def make_sketch(plan: Plan, settings: Settings) -> Sketch | None:
-    """The sketch that a plan names; None for one that is fitted on the row sample."""
-    if plan.sketch == PCASketch.kind:
+def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
+    """The sketch that a plan names; None for one that is found on the row sample."""
+    if plan.sketch in FOUND:
         return None
-    if plan.sketch == IdentitySketch.kind:
-        return IdentitySketch(plan.n_components)
-    return CountSketch(plan.n_components, settings.word("sketch"))
+    return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
 
 
 def check_clusters(n_clusters: int, n_rows: int) -> None:
@@ -195,10 +194,10 @@ def check_clusters(n_clusters: int, n_rows: int) -> None:
         raise InvalidInputError(f"n_samples={n_rows} should be >= n_clusters={n_clusters}; use fewer clusters")
 
 
-def fit_sketch(plan: Plan, sample: Sample, settings: Settings) -> Sketch:
+def sampled_sketch(plan: Plan, sample: Sample, settings: Settings) -> Sketch:
     """The sketch that is found on the row sample."""
-    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)]
-    return PCASketch.fit(rows, min(plan.n_components, *rows.shape), random_state=settings.word("sketch") & 0xFFFFFFFF)
+    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)] if plan.sketch == PCASketch.kind else sample.X
+    return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
 
 
 def _start(

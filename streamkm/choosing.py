@@ -6,6 +6,8 @@ Pure functions of the source's description. May import sources, errors and below
 from __future__ import annotations
 
 from streamkm.errors import InvalidParameterError
+from streamkm.making import FOUND, needs_n_features
+from streamkm.sketches.sizing import FORMULAS, sizing
 from streamkm.sources.base import RowSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
@@ -14,8 +16,23 @@ DENSE_COMPONENTS = 256
 PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more clusters than that
 
 
-def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clusters: int) -> tuple[str, int, str]:
-    """Kind, m, and the reason in words."""
+def choose_sketch(
+    source: RowSource,
+    sketch: str,
+    n_components: int | str,
+    n_clusters: int,
+    *,
+    eps: float | None = None,
+    delta: float = 0.1,
+) -> tuple[str, int, str]:
+    """Kind, m, and the reason in words.
+
+    Parameters
+    ----------
+    eps, delta : float
+        Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
+        1 + eps for all but a share delta of seeds; see `sizing`.
+    """
     d, why = source.n_features, "as asked for"
     if source.is_sketched:
         if sketch not in ("auto", "identity") or n_components not in ("auto", d):
@@ -37,9 +54,18 @@ def choose_sketch(source: RowSource, sketch: str, n_components: int | str, n_clu
         return sketch, d, why
     if sketch == "pca" and source.is_sparse:
         raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
+    if needs_n_features(sketch) and d is None:
+        raise InvalidParameterError(
+            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
+        )
+    if n_components == "auto" and eps is not None:
+        if sketch not in FORMULAS:
+            raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
+        bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=source.estimated_rows, n_features=d)
+        return sketch, bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if n_components != "auto":
         return sketch, int(n_components), why
-    if sketch == "pca":
+    if sketch in FOUND:
         return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
     return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
 

@@ -5,7 +5,6 @@ One pass samples the rows; every sketch of a grid is then measured on them. May 
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,28 +23,23 @@ from streamkm.cluster.starting import Streams, prefix, search_rows, start_center
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.keeping import Gathered
+from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.matrices import Matrix
 from streamkm.model import Metric
 from streamkm.passes import sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import (
-    SKETCHES,
-    FeatureSelection,
     IdentitySketch,
-    LeverageSampling,
     PCASketch,
     Sketch,
     TruncatedSVDSketch,
 )
-from streamkm.sketches.subspace import fit_rows
 from streamkm.sources import open_source
 from streamkm.walk import Walk
 
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
-LAPLACIAN_ROWS = 5_000  # of the sample; the graph takes their square in time
 MAX_ITER, TOL = 100, 1e-4
-FITTED = ("svd", "pca", "leverage", "laplacian")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +228,7 @@ class _Given:
 
 
 def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
-    known = [*(kind for kind in SKETCHES if _is_oblivious(kind)), *FITTED]
+    known = [*OBLIVIOUS, *FOUND]
     for name in sketches:
         if name not in known:
             raise InvalidParameterError(f"sketch {name!r}; needed: one of {', '.join(map(repr, known))}")
@@ -242,31 +236,9 @@ def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
         raise InvalidParameterError('sketch "pca" takes dense rows; use "svd" for sparse ones')
 
 
-def _is_oblivious(kind: str) -> bool:
-    """Whether a size, a seed and the number of features make the sketch."""
-    needed = {field.name for field in dataclasses.fields(SKETCHES[kind]) if field.default is dataclasses.MISSING}
-    return kind == IdentitySketch.kind or {"n_components", "seed"} <= needed <= {"n_components", "n_features", "seed"}
-
-
 def _make(name: str, m: int, X: Matrix, n_clusters: int, seed: int) -> Sketch:
     """The sketch of a name, found on the rows where it depends on them."""
-    d = X.shape[1]
-    if name == "svd":
-        return fit_rows(TruncatedSVDSketch.first_round(m, n_features=d, seed=seed), X, NO_WEIGHTS)
-    if name == "pca":
-        assert isinstance(X, np.ndarray)
-        return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
-    if name == "leverage":
-        sampling = LeverageSampling(m, seed)
-        return fit_rows(sampling.first_round(n_clusters, n_features=d, seed=seed), X, NO_WEIGHTS)
-    if name == "laplacian":
-        return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], m)
-    if name == IdentitySketch.kind:
-        return IdentitySketch(d)
-    given = {"n_components": m, "n_features": d, "seed": seed}
-    fields = {field.name for field in dataclasses.fields(SKETCHES[name])}
-    sketch: Sketch = SKETCHES[name](**{key: value for key, value in given.items() if key in fields})
-    return sketch
+    return find_sketch(name, m, seed, X, n_clusters) if name in FOUND else make_sketch(name, m, seed, X.shape[1])
 
 
 def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:

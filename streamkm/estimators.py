@@ -54,12 +54,19 @@ class StreamKMeans(Incremental, Assigner):
     ----------
     n_clusters : int, default=8
         k.
-    sketch : {"auto", "countsketch", "pca", "identity"}, default="auto"
+    sketch : str, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
-        the principal directions of the row sample ("pca": Lloyd then runs on the sample alone).
+        the principal directions of the row sample ("pca": Lloyd then runs on the sample alone). By name: "countsketch",
+        "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given
+        to; "pca", "svd", "leverage" and "laplacian", which are found on the row sample.
     n_components : int or "auto", default="auto"
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones, 64 or
         128 for "pca".
+    eps : float, optional
+        In place of `n_components`: so many components that the objective of every clustering is kept within 1 + eps by
+        a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
+    delta : float, default=0.1
+        See `eps`.
     init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
         sampled rows. An array: these centers, without any search.
@@ -169,6 +176,8 @@ class StreamKMeans(Incremental, Assigner):
         *,
         sketch: str = "auto",
         n_components: int | str = "auto",
+        eps: float | None = None,
+        delta: float = 0.1,
         init: str | ArrayLike = "k-means++",
         n_init: int | str = "auto",
         max_iter: int = 100,
@@ -190,6 +199,8 @@ class StreamKMeans(Incremental, Assigner):
         self.n_clusters = n_clusters
         self.sketch = sketch
         self.n_components = n_components
+        self.eps = eps
+        self.delta = delta
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -313,6 +324,8 @@ class StreamKMeans(Incremental, Assigner):
             n_clusters=self.n_clusters,
             sketch=self.sketch,
             n_components=self.n_components,
+            eps=self.eps,
+            delta=self.delta,
             refine=self.refine,
             assign_space=self.assign_space,
             coreset=self.coreset,

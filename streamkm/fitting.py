@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan
-from streamkm.centering import Found, Settings, check_clusters, distortion_of, find_centers, make_sketch
+from streamkm.centering import Found, Settings, check_clusters, distortion_of, find_centers, oblivious_sketch
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import SampleRule
 from streamkm.cluster.spilled import Spill
@@ -119,7 +119,7 @@ def _gather(
     if plan.counts_first:
         with progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(workers, walk, stage)
-    sketch = make_sketch(plan, settings) if plan.regime != "sample" else None
+    sketch = oblivious_sketch(plan, settings, walk.source.n_features) if plan.regime != "sample" else None
     with progress.stage("sketch", plan.n_chunks) as stage:
         if sketch is None:  # what is sketched is in memory, and gone with the process: its rows are read again
             gathered.restore(keeper.load("sketch"))

@@ -17,11 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.making import FOUND, OBLIVIOUS
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
 CHOICES = {
-    "sketch": ("auto", "countsketch", "pca", "identity"),
+    "sketch": ("auto", *OBLIVIOUS, *FOUND),
     "metric": ("euclidean", "cosine"),
     "assign_space": ("auto", "original", "sketch"),
     "on_invalid": ("raise", "skip"),
@@ -35,6 +36,10 @@ def check_parameters(estimator: Any) -> None:
     check_integer("max_iter", estimator.max_iter, 1)
     check_integer("refine", estimator.refine, 0)
     check_integer("first_row", estimator.first_row, 0)
+    for name in ("eps", "delta"):
+        value = getattr(estimator, name)
+        if not (value is None and name == "eps") and not (isinstance(value, float) and 0 < value < 1):
+            raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
     half_life = estimator.half_life
     if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
         raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")

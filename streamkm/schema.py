@@ -26,6 +26,8 @@ _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
 ESTIMATOR_TYPES: dict[str, Any] = {
     "n_clusters": int,
     "n_components": int | Literal["auto"],
+    "eps": float | None,
+    "delta": float,
     "init": str,
     "n_init": int | Literal["auto"],
     "max_iter": int,

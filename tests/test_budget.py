@@ -53,6 +53,8 @@ def plan(source, **changed):
         "n_clusters": 10,
         "sketch": "auto",
         "n_components": "auto",
+        "eps": None,
+        "delta": 0.1,
         "refine": 0,
         "assign_space": "auto",
         "coreset": "auto",

@@ -19,6 +19,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import dump_svmlight_file, load_digits, make_blobs
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
@@ -26,6 +27,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import StreamKMeans, StreamkmError
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.making import FOUND, OBLIVIOUS
+from streamkm.sketches.sizing import n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 
@@ -652,3 +655,28 @@ def test_no_warnings_on_plain_data():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kmeans().fit(blobs()[0])
+
+
+@pytest.mark.parametrize("name", [*OBLIVIOUS, *FOUND])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_sketch_by_name(name, sparse):
+    if name == "pca" and sparse:
+        pytest.skip("takes dense rows only")
+    rng = np.random.default_rng(0)
+    centers = rng.normal(0, 3, (4, 600)) * (rng.random((4, 600)) < 0.2)
+    labels = rng.integers(0, 4, 400)
+    X = (centers[labels] + rng.normal(0, 0.3, (400, 600))).astype(np.float32)
+    size = "auto" if name == "identity" else 40
+    fitted = kmeans(4, sketch=name, n_components=size).fit(sp.csr_array(X) if sparse else X)
+    assert normalized_mutual_info_score(labels, fitted.labels_) > 0.99
+    assert fitted.sketch_.kind == ("selection" if name in ("leverage", "laplacian") else name)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+
+
+def test_components_by_a_theorem():
+    X = sp.random_array((300, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
+    fitted = kmeans(3, eps=0.5, delta=0.2).fit(X)
+    assert fitted.n_components_ == n_components(
+        "countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000
+    )
+    assert "eps=0.5" in fitted.plan_.why_sketch

@@ -45,9 +45,9 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "stream": ("p", bench_stream.run),
     "sweep": ("s", bench_sweep.run),
     "sketches": ("lmno", bench_sketches.run),
-    "kernel": ("lm", bench_kernel.run),
+    "kernel": ("qr", bench_kernel.run),
     "limits": ("", limits.run),
-    "cluster": ("l", bench_cluster.run),
+    "cluster": ("u", bench_cluster.run),
 }
 
 

@@ -41,7 +41,7 @@ def _graph(settings: Settings) -> Row:
     found = _call("graph_of", n_chunks=n_chunks)
     tasks = ", ".join(f"{name} {count:,}" for name, count in found["tasks"].items())
     return Row(
-        "l",
+        "u",
         f"fit of {n_chunks:,} chunks on 2 workers, {ITERATIONS} iterations",
         "client",
         f"{found['client_bytes'] / 1e6:.0f} MB",
@@ -66,7 +66,7 @@ def _speed(settings: Settings) -> list[Row]:
         ("1 worker", THREADS, overhead, f"<= {OVERHEAD} x the time", overhead <= OVERHEAD),
     )
     return [
-        Row("l", f"fit of {path.name}, k={k}: {what}", peer, f"{ratio:.2f} x", target=target, note=note, figures=took,
+        Row("u", f"fit of {path.name}, k={k}: {what}", peer, f"{ratio:.2f} x", target=target, note=note, figures=took,
             met=None if settings.quick else met)
         for what, peer, ratio, target, met in pairs
     ]  # fmt: skip
@@ -81,12 +81,12 @@ def _peer(settings: Settings) -> list[Row]:
         try:
             theirs = _call("dask_ml_on", path=path, k=k, n_workers=2, oversampling=oversampling)
         except (RuntimeError, MissingPeerError) as error:
-            rows.append(missing("l", what, peer, MissingPeerError(str(error).splitlines()[-1])))
+            rows.append(missing("u", what, peer, MissingPeerError(str(error).splitlines()[-1])))
             continue
         ratio = theirs["seconds"] / ours["seconds"]
         met = ratio >= AGAINST_DASK_ML and ours["inertia"] <= theirs["inertia"]
         rows.append(
-            Row("l", what, peer, f"{ratio:.1f} x", f"{ours['inertia']:.6g}", f"{theirs['inertia']:.6g}",
+            Row("u", what, peer, f"{ratio:.1f} x", f"{ours['inertia']:.6g}", f"{theirs['inertia']:.6g}",
                 f">= {AGAINST_DASK_ML} x faster, lower objective", None if settings.quick else met,
                 f"{ours['seconds']:.1f} to {theirs['seconds']:.1f} s; the data are read {ours['passes']} times and "
                 f"{theirs['passes']:.0f} times", {"ours": ours, "theirs": theirs})

@@ -22,7 +22,7 @@ def run(settings: Settings) -> list[Row]:
     path = settings.folder / "mnist.npz"
     if not path.exists():
         if settings.mnist is None and not settings.quick:
-            return [Row("l", "kernel k-means of MNIST", note="not measured: pass --mnist with an HDF5 file")]
+            return [Row("q", "kernel k-means of MNIST", note="not measured: pass --mnist with an HDF5 file")]
         _write(path, settings)
     return [*(_contest(path, settings, svd) for svd in (True, False)), _rate(settings)]
 
@@ -39,7 +39,7 @@ def _contest(path: Path, settings: Settings, svd: bool) -> Row:
     first, later = (median(run[key] for run in our_runs) for key in ("seconds", "later"))
     peer = median(run["seconds"] for run in their_runs)
     return Row(
-        "l",
+        "q",
         f"kernel k-means in memory, {our_runs[0]['shape']}, k={CLUSTERS}, {LANDMARKS} landmarks, rank {RANK}",
         f"scikit-learn Nystroem, {'TruncatedSVD, ' if svd else ''}KMeans",
         f"{ratio:.1f} x",
@@ -59,7 +59,7 @@ def _rate(settings: Settings) -> Row:
     share = median(gemm / ours for gemm, ours in zip(took["products"], took["features"], strict=True))
     rows, products = (RATE_ROWS / median(took[name]) for name in ("features", "products"))
     return Row(
-        "m",
+        "r",
         f"feature rows, 784 features, {LANDMARKS} landmarks, rank {RANK}, one thread",
         "the two matrix products alone",
         f"{share:.0%} of the rate",

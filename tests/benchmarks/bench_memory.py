@@ -34,7 +34,7 @@ def _fitted(path: Path, k: int, settings: Settings) -> Row:
     met = (
         tight["peak"] <= tight["limit"]
         and abs(tight["projected"] / tight["peak"] - 1) <= CLOSE
-        and (ratio <= WORST or ratio != ratio)
+        and (ratio <= WORST or tight["space"] != free["space"])
     )
     return Row(
         "t",

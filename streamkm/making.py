@@ -1,0 +1,71 @@
+"""Sketches by name: those that a size and a seed make, and those that are found on sampled rows.
+
+May import sketches and below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from streamkm.matrices import Matrix
+from streamkm.sketches import SKETCHES, FeatureSelection, IdentitySketch, LeverageSampling, PCASketch, Sketch
+from streamkm.sketches.subspace import fit_rows
+from streamkm.sketches.svd import TruncatedSVDSketch
+
+FOUND = ("pca", "svd", "leverage", "laplacian")
+"""Sketches that are found on sampled rows."""
+LAPLACIAN_ROWS = 5000  # that a graph of neighbours is made of
+NO_WEIGHTS = np.empty(0)
+
+
+def is_oblivious(kind: str) -> bool:
+    """Whether a size, a seed and the number of features make the sketch."""
+    needed = {field.name for field in dataclasses.fields(SKETCHES[kind]) if field.default is dataclasses.MISSING}
+    return kind == IdentitySketch.kind or {"n_components", "seed"} <= needed <= {"n_components", "n_features", "seed"}
+
+
+OBLIVIOUS = tuple(kind for kind in SKETCHES if is_oblivious(kind))
+
+
+def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
+    """A sketch that does not depend on the data.
+
+    Parameters
+    ----------
+    kind : str
+        One of `OBLIVIOUS`.
+    n_features : int or None
+        None only for those that need not know it.
+    """
+    given = {"n_components": n_components, "n_features": n_features, "seed": seed}
+    names = {field.name for field in dataclasses.fields(SKETCHES[kind])}
+    sketch: Sketch = SKETCHES[kind](**{name: value for name, value in given.items() if name in names})
+    return sketch
+
+
+def needs_n_features(kind: str) -> bool:
+    """Whether the number of features must be known to make the sketch."""
+    return kind in OBLIVIOUS and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
+
+
+def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
+    """A sketch that depends on rows, found on these (s, d).
+
+    Parameters
+    ----------
+    kind : str
+        One of `FOUND`.
+    """
+    n_rows, d = X.shape
+    if kind == PCASketch.kind:
+        if not isinstance(X, np.ndarray):
+            raise TypeError('sketch "pca" takes dense rows')
+        return PCASketch.fit(X, min(n_components, n_rows, d), random_state=seed & 0xFFFFFFFF)
+    if kind == "laplacian":
+        return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], min(n_components, d))
+    if kind == "leverage":
+        sampling = LeverageSampling(n_components, seed)
+        return fit_rows(sampling.first_round(n_clusters, n_features=d, seed=seed), X, NO_WEIGHTS)
+    return fit_rows(TruncatedSVDSketch.first_round(min(n_components, d), n_features=d, seed=seed), X, NO_WEIGHTS)
