@@ -171,23 +171,32 @@ def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, resta
 
 @main.command()
 @_run_options
+@click.option("--measure", is_flag=True, help="Read a few chunks and say how long it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
-    inputs: Sequence[str], settings: Sequence[str], quiet: bool, verbose: bool, as_json: bool, **options: Any
+    inputs: Sequence[str],
+    settings: Sequence[str],
+    quiet: bool,
+    verbose: bool,
+    measure: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Say what fit would do: passes, bytes, memory.
 
-    Takes the arguments of fit and reads no rows.
+    Takes the arguments of fit and reads no rows, but with --measure.
     """
     with _Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
         planned = run.estimator.plan(run.source)
+        seconds = run.estimator.estimate_seconds(run.source) if measure else None
         if as_json:
             import json
 
-            click.echo(json.dumps(planned.to_dict(), indent=2))
+            click.echo(json.dumps({**planned.to_dict(), "seconds": seconds}, indent=2))
         else:
-            _print_pairs([*planned.lines(), ("results", run.output.directory)])
+            taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
+            _print_pairs([*planned.lines(), *taken, ("results", run.output.directory)])
 
 
 @main.command()

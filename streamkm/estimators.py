@@ -39,6 +39,7 @@ from streamkm.progress import Progress
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
+from streamkm.timing import estimate_seconds
 from streamkm.walk import OnInvalid, Walk
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
@@ -316,6 +317,19 @@ class StreamKMeans(Incremental, Assigner):
         """
         check_parameters(self)
         return self.plan_for(self._open(X, reset=None))
+
+    def estimate_seconds(self, X: Any) -> float:
+        """Say how long `fit` may take, about, after reading a few chunks of X.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `plan`, and for rows that can only be read in order.
+        """
+        source = self._open(X, reset=None)
+        plan = self.plan_for(source)
+        walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
+        return estimate_seconds(walk, plan, self.n_clusters, local_threads(self.executor))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
         """As `plan`, for a source that is open, and rows with weights."""

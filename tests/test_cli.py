@@ -330,6 +330,12 @@ def test_report_is_made_again(folder):
     assert Path("out/report.html").read_text().count("data:image/png;base64,") == 3
 
 
+def test_plan_measures_the_time_if_asked(folder):
+    assert "time " not in run("plan", "x.npy", "-k", 3)
+    assert "from a measurement of a few chunks" in run("plan", "x.npy", "-k", 3, "--measure")
+    assert 0 < json.loads(run("plan", "x.npy", "-k", 3, "--measure", "--json"))["seconds"] < 60
+
+
 def test_version_and_help():
     assert run("--version") == f"streamkm, version {__version__}\n"
     commands = {"fit", "plan", "inspect", "assign", "report", "sketch", "append", "cluster", "sweep", "distortion"}
