@@ -177,6 +177,10 @@ class Checkpoint:
             (self.directory / f"{name}.npz").unlink(missing_ok=True)
             sync(self.directory)
 
+    def has_labels(self, n_rows: int) -> bool:
+        """Whether the earlier state has labels of so many rows."""
+        return _fits(self.directory / LABELS, n_rows)
+
     def labels(self, n_rows: int) -> LabelsFile:
         """Open the labels of `n_rows` rows: those of the earlier state, or new ones."""
         return LabelsFile(self, n_rows)
@@ -198,9 +202,11 @@ class Checkpoint:
         replace_file(self.directory / MANIFEST, lambda file: file.write(manifest.encode()), len(manifest))
 
     def _clear(self) -> None:
-        """Remove what is the checkpoint's own, the manifest last: without it, records would be nobody's."""
+        """Remove what is the checkpoint's own, the manifest first: with it, half of the records would be a state."""
         with writing(self.directory):
-            for path in sorted(self.directory.iterdir(), key=lambda each: each.name == MANIFEST):
+            (self.directory / MANIFEST).unlink(missing_ok=True)
+            sync(self.directory)
+            for path in sorted(self.directory.iterdir()):
                 if path.name != LOCK and _OWN.fullmatch(path.name) and path.is_file():
                     path.unlink(missing_ok=True)
 
@@ -217,7 +223,7 @@ class LabelsFile:
     def __init__(self, checkpoint: Checkpoint, n_rows: int):
         self.path = checkpoint.directory / LABELS
         self._checkpoint = checkpoint
-        if not self._fits(n_rows):
+        if not _fits(self.path, n_rows):
             replace_file(self.path, lambda file: _allocate(file, n_rows), 4 * n_rows)
         self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115 - closed by `close`
         self._start = os.fstat(self._file.fileno()).st_size - 4 * n_rows
@@ -249,16 +255,6 @@ class LabelsFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _fits(self, n_rows: int) -> bool:
-        try:
-            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            return False
-        except _DAMAGE as error:
-            logger.warning("%s is damaged and counts as not there: %s", self.path, error)
-            return False
-        return found.shape == (n_rows,) and found.dtype == np.int32
 
 
 class Throttle:
@@ -292,6 +288,18 @@ class Throttle:
         self.spent_s += ended - started
         self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
         return True
+
+
+def _fits(path: Path, n_rows: int) -> bool:
+    """Whether a file holds labels of so many rows."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        return False
+    except _DAMAGE as error:
+        logger.warning("%s is damaged and counts as not there: %s", path, error)
+        return False
+    return found.shape == (n_rows,) and found.dtype == np.int32
 
 
 def _read_manifest(directory: Path) -> Any:

@@ -197,6 +197,8 @@ class KeptLabels:
         self._keeper, self._name, self._n_rows = keeper, name, n_rows
         self._n_written = 0
         record = keeper.load(name)
+        if keeper.checkpoint is not None and not keeper.checkpoint.has_labels(n_rows):
+            record = None
         self.begun = None if record is None else unpack_folded(record)
 
     def labels(self, n_rows: int) -> NDArray[np.int32]:

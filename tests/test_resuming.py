@@ -171,6 +171,23 @@ def test_a_fit_goes_on_from_every_record(folder, tmp_path, monkeypatch, name, re
     assert kmeans.history_ == wanted.history_
 
 
+@pytest.mark.parametrize("removed", ["manifest.json", "labels.npy", "found.npz", "refined.npz"])
+def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypatch, removed):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    file, options = CASES["dense"]
+    kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "assign-1")
+        with pytest.raises(StoppedError):
+            kmeans.fit(str(folder / file))
+    (tmp_path / "state" / removed).unlink()
+    kmeans.fit(str(folder / file))
+    wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    assert kmeans.inertia_ == wanted.inertia_
+
+
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):
     from streamkm.sources.svmlight import SvmlightSource
 
