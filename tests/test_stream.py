@@ -248,7 +248,7 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
 
 
 def test_sorted_rows_are_as_good_as_shuffled_ones():
-    """Means of s of n rows add k (1/s - 1/n), here 1 percent, to the objective in the mean, and twice that at most here.
+    """Means of s of n rows add k (1/s - 1/n), 1 percent, to the objective in the mean, here at most twice that.
 
     The peer's means are of all rows where these are shuffled; where they are sorted it fails.
     """
