@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import checkpoint, store, store_pass, storing
+from streamkm import StreamKMeans, checkpoint, keeping, store, store_pass, storing
 from streamkm.compute import open_executor
 from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
@@ -84,6 +84,22 @@ def save_for_ever(directory, size):
             n += 1
             labels.write(0, np.full(size, n, np.int32))
             labels.commit("state", {"values": np.full(size, n)}, {"n": n})
+
+
+def fit(path, checkpoint, out, options, begun):
+    """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done."""
+    keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
+    begun.send("begun")
+    fitted = StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(str(path))
+    np.savez(
+        out,
+        labels=fitted.labels_,
+        centers=fitted.cluster_centers_,
+        means=fitted.cluster_means_,
+        inertia=fitted.inertia_,
+        history=[step["inertia"] for step in fitted.history_],
+        distortion=-1 if fitted.distortion_ is None else fitted.distortion_,
+    )
 
 
 def tree(directory):

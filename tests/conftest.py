@@ -38,9 +38,9 @@ class Labelled(NamedTuple):
     y: np.ndarray
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client() -> Iterator[Client]:
-    """A Dask cluster of two processes of one thread each."""
+    """A Dask cluster of two processes of one thread each. Tests that harm workers start their own."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,

@@ -66,7 +66,7 @@ def text(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("limit", ["512 MiB", "1 GiB"])
+@pytest.mark.parametrize("limit", ["512 MiB", pytest.param("1 GiB", marks=pytest.mark.slow)])
 def test_dense_rows_are_clustered_within_the_limit(images, limit):
     got = fit(images, 20, limit)
     assert got["peak"] <= got["limit"]

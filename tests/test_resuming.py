@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
+from functools import cache
+from multiprocessing import Pipe
 
 import numpy as np
 import pytest
@@ -16,23 +17,12 @@ from streamkm import StreamKMeans, keeping
 from streamkm.errors import CheckpointError, DiskFullError, InUseError
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
+from tests.children import fit, processes
 
-FIT = """
-import json, sys
-import numpy as np
-from streamkm import StreamKMeans, keeping
-path, checkpoint, out, options = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
-print("begun", flush=True)
-fitted = StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(path)
-np.savez(out, labels=fitted.labels_, centers=fitted.cluster_centers_, means=fitted.cluster_means_,
-         inertia=fitted.inertia_, history=[step["inertia"] for step in fitted.history_],
-         distortion=-1 if fitted.distortion_ is None else fitted.distortion_)
-"""
 CASES = {
-    "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 200_000, "random_state": 3}),
-    "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 1_000_000, "random_state": 3, "tol": 0}),
-    "wide": ("wide.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 4_000_000, "random_state": 3}),
+    "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 100_000, "random_state": 3}),
+    "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 400_000, "random_state": 3, "tol": 0}),
+    "wide": ("wide.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 1_000_000, "random_state": 3}),
 }
 
 
@@ -40,78 +30,104 @@ CASES = {
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
-    write_topics(str(folder / "x.svm"), Topics(5000, 20), 40_000, kind="svmlight")
+    write_topics(str(folder / "x.svm"), Topics(5000, 20), 12_000, kind="svmlight")
     centers = rng.normal(0, 2, (20, 16))
-    np.save(folder / "x.npy", (centers[rng.integers(0, 20, 200_000)] + rng.normal(0, 1, (200_000, 16))).astype("f4"))
+    np.save(folder / "x.npy", (centers[rng.integers(0, 20, 80_000)] + rng.normal(0, 1, (80_000, 16))).astype("f4"))
     wide = rng.normal(0, 1, (20, 600))
-    np.save(folder / "wide.npy", (wide[rng.integers(0, 20, 40_000)] + rng.normal(0, 1, (40_000, 600))).astype("f4"))
+    np.save(folder / "wide.npy", (wide[rng.integers(0, 20, 10_000)] + rng.normal(0, 1, (10_000, 600))).astype("f4"))
     return folder
 
 
-def start(folder, name, checkpoint, out):
-    import json
+@pytest.fixture(scope="module")
+def wanted(folder):
+    """Fits that nothing happened to, by name; each is made once."""
 
+    @cache
+    def fitted(name):
+        file, options = CASES[name]
+        return StreamKMeans(progress=False, **options).fit(str(folder / file))
+
+    return fitted
+
+
+def start(folder, name, checkpoint, out):
     file, options = CASES[name]
-    command = [sys.executable, "-c", FIT, folder / file, checkpoint, out, json.dumps(options)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "begun\n"  # imports are done
+    here, there = Pipe(duplex=False)
+    child = processes().Process(target=fit, args=(folder / file, checkpoint, out, options, there))
+    child.start()
+    assert here.recv() == "begun"  # imports are done
     return child
 
 
-def killed_until_done(folder, name, tmp_path, seconds, kill=signal.SIGKILL):
+def killed_until_done(folder, name, tmp_path, seconds):
     """Kill a fit after each of some times in turn, then let it end; how often it was killed before it was done."""
     out, n_killed = tmp_path / "out.npz", 0
     for wait in seconds:
         child = start(folder, name, tmp_path / "state", out)
-        time.sleep(wait)
-        child.send_signal(kill)
-        _, said = child.communicate()
-        if child.returncode == 0:
+        child.join(wait)
+        child.kill()
+        child.join()
+        if child.exitcode == 0:
             return n_killed
-        assert child.returncode in (-kill, 1), said
+        assert child.exitcode == -signal.SIGKILL
         n_killed += 1
-    child = start(folder, name, tmp_path / "state", out)
-    _, said = child.communicate()
-    assert child.returncode == 0, said
+    end(folder, name, tmp_path)
     return n_killed
 
 
-def assert_same(folder, name, got):
-    file, options = CASES[name]
-    wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
+def end(folder, name, tmp_path):
+    """Let a fit go on to its end."""
+    child = start(folder, name, tmp_path / "state", tmp_path / "out.npz")
+    child.join()
+    assert child.exitcode == 0
+
+
+def assert_same(wanted, got):
     with np.load(got) as found:
         np.testing.assert_array_equal(found["labels"], wanted.labels_)
         np.testing.assert_array_equal(found["centers"], wanted.cluster_centers_)
         np.testing.assert_array_equal(found["means"], wanted.cluster_means_)
         assert found["inertia"] == wanted.inertia_
         assert found["history"].tolist() == [step["inertia"] for step in wanted.history_]
-        assert found["distortion"] == wanted.distortion_
+        assert found["distortion"] == (-1 if wanted.distortion_ is None else wanted.distortion_)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_killed_fits_end_with_the_same_bits(folder, name, tmp_path):
-    seconds = np.random.default_rng(5).uniform(0.05, 1.2, 4)
+def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
+    seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
     assert killed_until_done(folder, name, tmp_path, seconds) >= 1
-    assert_same(folder, name, tmp_path / "out.npz")
+    assert_same(wanted(name), tmp_path / "out.npz")
     assert not (tmp_path / "state").exists()  # of no more use
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_fits_killed_twenty_times_end_with_the_same_bits(folder, name, tmp_path):
+def test_fits_killed_twenty_times_end_with_the_same_bits(folder, wanted, name, tmp_path, reduced):
     rng, n_killed, round_ = np.random.default_rng(7), 0, 0
-    while n_killed < 20:
+    while n_killed < (5 if reduced else 20):
         place = tmp_path / str(round_)
         place.mkdir()
-        n_killed += killed_until_done(folder, name, place, rng.uniform(0.02, 1.5, 4))
-        assert_same(folder, name, place / "out.npz")
+        n_killed += killed_until_done(folder, name, place, [0.05, *rng.uniform(0.02, 1, 3)])
+        assert_same(wanted(name), place / "out.npz")
         round_ += 1
 
 
-def test_an_interrupt_keeps_what_was_done(folder, tmp_path):
-    assert killed_until_done(folder, "text", tmp_path, (0.4, 0.5), signal.SIGINT) >= 1
-    assert_same(folder, "text", tmp_path / "out.npz")
+def test_an_interrupt_keeps_what_was_done(folder, wanted, tmp_path):
+    child = start(folder, "text", tmp_path / "state", tmp_path / "out.npz")
+    wait_for(tmp_path / "state" / "sketch.npz")
+    os.kill(child.pid, signal.SIGINT)
+    child.join()
+    assert child.exitcode == 1  # KeyboardInterrupt
+    assert (tmp_path / "state" / "sketch.npz").exists()
+    end(folder, "text", tmp_path)
+    assert_same(wanted("text"), tmp_path / "out.npz")
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.001)
 
 
 # ---- every stage, in this process
@@ -152,7 +168,7 @@ def stopped_after(monkeypatch, name, times=1):
         ("wide", "found", False),
     ],
 )
-def test_a_fit_goes_on_from_every_record(folder, tmp_path, monkeypatch, name, record, read_again):
+def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, read_again):
     monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
     monkeypatch.setattr(keeping, "SHARE", 1.0)
     file, options = CASES[name]
@@ -164,11 +180,10 @@ def test_a_fit_goes_on_from_every_record(folder, tmp_path, monkeypatch, name, re
     kmeans.fit(str(folder / file))
     names = [stage.name for stage in kmeans.stages_]
     assert ("sketch" in names and kmeans.stages_[0].seconds > 0) == (read_again or record in ("seed", "polish"))
-    wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
-    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
-    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
-    assert kmeans.inertia_ == wanted.inertia_
-    assert kmeans.history_ == wanted.history_
+    np.testing.assert_array_equal(kmeans.labels_, wanted(name).labels_)
+    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted(name).cluster_centers_)
+    assert kmeans.inertia_ == wanted(name).inertia_
+    assert kmeans.history_ == wanted(name).history_
 
 
 @pytest.mark.parametrize("removed", ["manifest.json", "labels.npy", "found.npz", "refined.npz"])
@@ -252,13 +267,11 @@ def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatc
 def test_two_fits_on_one_checkpoint(folder, tmp_path):
     child = start(folder, "text", tmp_path / "state", tmp_path / "out.npz")
     file, options = CASES["text"]
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "state" / "begin.npz").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(tmp_path / "state" / "begin.npz")
     with pytest.raises(InUseError, match=str(child.pid)):
         StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options).fit(str(folder / file))
-    _, said = child.communicate()
-    assert child.returncode == 0, said
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_short_fits_write_no_records(tmp_path, monkeypatch):
@@ -272,7 +285,7 @@ def test_short_fits_write_no_records(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_said_and_survived(folder, tmp_path, monkeypatch):
+def test_a_full_disk_is_said_and_survived(folder, wanted, tmp_path, monkeypatch):
     place = tmp_path / "small"
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], check=False).returncode:
@@ -288,5 +301,4 @@ def test_a_full_disk_is_said_and_survived(folder, tmp_path, monkeypatch):
         kmeans.fit(str(folder / file))
     finally:
         subprocess.run(["umount", place], check=True)
-    wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
-    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.labels_, wanted("text").labels_)

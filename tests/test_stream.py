@@ -248,6 +248,10 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
 
 
 def test_sorted_rows_are_as_good_as_shuffled_ones():
+    """Means of s of n rows add k (1/s - 1/n), 1 percent, to the objective in the mean, here at most twice that.
+
+    The peer's means are of all rows where these are shuffled; where they are sorted it fails.
+    """
     X, y = make_blobs(6_000, 8, centers=12, random_state=0)
     X = X.astype(np.float32)
     objective, peer = {}, {}
@@ -261,7 +265,7 @@ def test_sorted_rows_are_as_good_as_shuffled_ones():
     best = naive.within(X, y)
     assert objective["sorted"] <= 1.02 * objective["shuffled"]
     assert objective["sorted"] <= 1.02 * best
-    assert objective["shuffled"] <= peer["shuffled"]
+    assert objective["shuffled"] <= 1.02 * peer["shuffled"]
     assert 2 * objective["sorted"] <= peer["sorted"]
 
 
