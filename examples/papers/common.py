@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import pairwise_distances_argmin
 from threadpoolctl import threadpool_limits
@@ -22,8 +23,11 @@ from streamkm import StreamKMeans
 
 sys.path.append(str(Path(__file__).parents[2]))  # for the generator of topics
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195", "#222222", "#8B6914", "#757575")
-MARKERS = "os^DvP*X<>"
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195"),
+    *("#222222", "#8B6914", "#9a9a9a", "#9E0142", "#00B3B3", "#6BAF00"),
+)
+MARKERS = "os^DvP*X<>dph"
 HEADER_END = re.compile(r"\n\n|\t\t")  # some copies of the texts have tabs for line breaks
 TOPICS, TOPIC_FEATURES = 50, 47_236  # the features of RCV1
 
@@ -162,12 +166,21 @@ def draw(panel, name, number, curve, *, band=True):
         panel.fill_between(sizes, least, most, color=colour, alpha=0.12, linewidth=0)
 
 
-def finish(figure, axes, path):
+def log_scale(panel, name):
+    """Make axis "x" or "y" logarithmic, with plain numbers, 2 and 5 of each decade too where there are few decades."""
+    panel.set(**{f"{name}scale": "log"})
+    axis, (low, high) = getattr(panel, f"{name}axis"), getattr(panel, f"get_{name}lim")()
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axis.set_minor_formatter("{x:g}" if high < 200 * low else NullFormatter())
+
+
+def finish(figure, axes, path, ncols=6):
     """One legend below all panels; PNG, and the path on the terminal."""
     named = {}
     for panel in axes.flat:
         for line, name in zip(*panel.get_legend_handles_labels(), strict=True):
             named.setdefault(name, line)
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
     figure.savefig(path)
     print(path)

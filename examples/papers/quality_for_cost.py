@@ -2,13 +2,14 @@
 
     python quality_for_cost.py DATA OUT [--quick]
 
-A run is a sketch, k-means in it, and one final pass that assigns every row to the nearest mean of the clusters found; its
-time is all three. The objective is that of the final clusters among all features, over that of the best run on the
-data. "auto" marks the whole fit of `StreamKMeans` with its defaults. One plot and one table for each data set: COIL20;
-MNIST (first 5000 digits); 20 Newsgroups (150 training texts of each group, tf-idf); topics as wide as RCV1 (4000 rows);
-3000 cells of 10x Genomics (log counts), 20 clusters. Few rows, so that all runs take minutes: what a sketch of rows
-costs grows with them, what finding it costs ("SVD", "PCA") grows less, so these look dearer here than they are. One seed of each run:
-differences of a percent or less mean nothing.
+A run is a sketch, k-means in it, and one final pass that assigns every row to the nearest mean of the clusters found;
+its time is all three. The objective is that of the final clusters among all features, over that of the best run on the
+data. "auto" marks the whole fit of `StreamKMeans` with its defaults, "none" k-means on all features.
+
+One plot and one table for each data set: COIL20; MNIST (first 5000 digits); 20 Newsgroups (150 training texts of each
+group, tf-idf); topics as wide as RCV1 (4000 rows); 3000 cells of 10x Genomics (log counts), 20 clusters. Few rows, so
+that all runs take minutes: what a sketch of rows costs grows with them, what finding it costs ("SVD", "PCA") grows
+less, so these look dearer here than they are. One seed of each run: differences of a percent or two mean nothing.
 """
 
 from functools import partial
@@ -22,6 +23,7 @@ from streamkm.scores import objective
 from streamkm.sketches.subspace import fit_rows
 
 SIZES, CELL_CLUSTERS, SEED = (16, 64, 256, 1024), 20, 1
+FLOOR = 1e-3  # drawn for shares that are less
 
 
 def streamed(first_round, d):
@@ -70,10 +72,9 @@ def measure(X, k, sizes):
     rows = []
     for name, sketch in makers(X, k).items():
         sketch(X[:300], 16)  # compiles
-        for m in sizes:
-            if m <= min(X.shape) and not (name == "SVD" and X.shape[1] > 2048 and m > 256):  # else it takes minutes
-                rows.append({"sketch": name, "m": m, **run(X, k, sketch, m)})
-    rows.append({"sketch": "none", "m": X.shape[1], **run(X, k, lambda X, m: X, X.shape[1])})
+        most = 256 if name == "SVD" and X.shape[1] > 2048 else min(X.shape)  # more of wide rows would take minutes
+        rows += [{"sketch": name, "m": m, **run(X, k, sketch, m)} for m in sizes if m <= most]
+    rows.append({"sketch": "none", "m": X.shape[1], **run(X, k, lambda X, _: X, X.shape[1])})
     fit = StreamKMeans(k, executor=1, random_state=SEED)
     fitted, seconds = common.timed(fit.fit, X)
     plain = {"sketch_seconds": "", "cluster_seconds": "", "seconds": seconds, "sketch_objective": ""}
@@ -87,38 +88,29 @@ def measure(X, k, sizes):
 
 
 def plot(path, title, rows):
-    """A curve for each sketch through its sizes, which are written beside the points."""
-    figure, axes = common.panels(1, 1, f"{title}: labels are m")
-    figure.set_size_inches(9.5, 7)
+    """A curve for each sketch through its sizes, of which the least and the most are written beside it."""
+    figure, axes = common.panels(1, 1, f"{title}: objective against total time, least and most m at the ends of curves")
+    figure.set_size_inches(10, 7.5)
     panel = axes[0, 0]
     for number, name in enumerate(dict.fromkeys(row["sketch"] for row in rows)):
         kept = [row for row in rows if row["sketch"] == name]
-        seconds, ratios = [row["seconds"] for row in kept], [row["objective"] for row in kept]
-        single = len(kept) == 1
-        style = (
-            {"marker": "*" if name.startswith("auto") else "P", "markersize": 16, "linestyle": "none"} if single else {}
-        )
-        if single:
-            colour = "#d00000" if name.startswith("auto") else "#000000"
-        else:
-            colour = common.COLOURS[number % len(common.COLOURS)]
-            style = {"marker": common.MARKERS[number % len(common.MARKERS)], "markersize": 6}
-            style["linestyle"] = "-" if number < len(common.COLOURS) else "--"
-        panel.plot(
-            seconds,
-            ratios,
-            color=colour,
-            linewidth=1.2,
-            label=f"{name}, m = {kept[0]['m']}" if single else name,
-            **style,
-        )
-        for row in () if single else (kept[0], kept[-1]):
-            at = (row["seconds"], row["objective"])
-            panel.annotate(row["m"], at, xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
+        seconds, losses = [row["seconds"] for row in kept], [max(row["objective"] - 1, FLOOR) for row in kept]
+        if name == "none" or name.startswith("auto"):
+            style = {"marker": "P", "color": "black"} if name == "none" else {"marker": "*", "color": "#e00000"}
+            label = f"{name}, m = {kept[0]['m']}"
+            panel.plot(seconds, losses, markersize=15, linestyle="none", label=label, zorder=3, **style)
+            continue
+        colour = common.COLOURS[number]
+        panel.plot(seconds, losses, color=colour, marker=common.MARKERS[number], linewidth=1.2, label=name)
+        for end in (0, -1):
+            at = (seconds[end], losses[end])
+            panel.annotate(kept[end]["m"], at, xytext=(5, 4), textcoords="offset points", fontsize=8, color=colour)
     panel.set(
-        xscale="log", xlabel="seconds: sketch, k-means in it, final pass", ylabel="objective over the best of all"
+        xlabel="seconds: sketch, k-means in it, final pass", ylabel="share by which the objective exceeds the best"
     )
-    common.finish(figure, axes, path)
+    for axis in "xy":
+        common.log_scale(panel, axis)
+    common.finish(figure, axes, path, ncols=5)
 
 
 def main():

@@ -38,13 +38,13 @@ def svd(X, m, seed):
     return fit_rows(fit, X, np.empty(0)).apply(X)
 
 
-def lle(X, m, seed):
+def lle(X, m, seed):  # noqa: ARG001
     from sklearn.manifold import LocallyLinearEmbedding
 
     return LocallyLinearEmbedding(n_neighbors=12, n_components=m, eigen_solver="dense").fit_transform(X)
 
 
-def laplacian(X, m, seed):
+def laplacian(X, m, seed):  # noqa: ARG001
     return FeatureSelection.by_laplacian_scores(X, m).apply(X)
 
 
@@ -121,9 +121,10 @@ def plot(path, rows):
                 curve = common.mean_by(rows, value, data=name, method=method)
                 if curve[0] and not (value == "sketch_seconds" and method == "k-means"):
                     common.draw(panel, method, number, curve)
-            panel.set(xscale="log", xlabel="components, m", title=f"{name}: {value.replace('_seconds', ' time, s')}")
+            panel.set(xlabel="components, m", title=f"{name}: {value.replace('_seconds', ' time, s')}")
+            common.log_scale(panel, "x")
             if value != "accuracy":
-                panel.set(yscale="log")
+                common.log_scale(panel, "y")
     common.finish(figure, axes, path)
 
 
