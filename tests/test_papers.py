@@ -1,0 +1,114 @@
+"""The scripts that make the papers' figures run on small data, and what they write is what they promise."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import zarr
+
+pytest.importorskip("matplotlib")
+
+PAPERS = Path(__file__).parents[1] / "examples" / "papers"
+GROUPS = ("comp.graphics", "misc.forsale", "rec.autos", "sci.space", "soc.religion.christian", "talk.politics.guns")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Small files in the layouts of the real ones, with clusters that are easy to tell apart."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+
+    def blobs(n, d, k):
+        labels = np.arange(n) % k
+        return np.abs(10 * rng.random((k, d))[labels] + 0.1 * rng.standard_normal((n, d))), labels
+
+    X, y = blobs(90, 128, 3)
+    scipy.io.savemat(folder / "coil20.mat", {"X": X / 10, "Y": y[:, None] + 1})
+    X, y = blobs(90, 128, 3)
+    with h5py.File(folder / "mnist.h5", "w") as file:
+        file["X"], file["y"] = (25 * X).astype(np.uint8), y.astype(np.uint8)
+    group = zarr.create_group(folder / "10x-10k-subset.zarr", zarr_format=2)
+    group.create_array("X", data=blobs(90, 128, 4)[0].astype(np.float32))
+    words = [[f"word{g}x{i}" for i in range(30)] for g in range(len(GROUPS))]
+    with tarfile.open(folder / "20news-bydate.tar.xz", "w:xz") as tar:
+        for g, name in enumerate(GROUPS):
+            for i in range(20):
+                text = f"From: {i}\n\n{' '.join(rng.choice(words[g], 30))}".encode()
+                member = tarfile.TarInfo(f"20news-bydate-train/{name}/{i}")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text))
+    return folder
+
+
+def run(script, data, out):
+    environment = {**os.environ, "PYTHONPATH": str(PAPERS.parents[1])}
+    command = [sys.executable, str(PAPERS / script), str(data), str(out), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        if line.endswith(".png"):
+            assert Path(line).read_bytes().startswith(b"\x89PNG")
+    return done.stdout
+
+
+def table(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_sparse_embedded(data, tmp_path):
+    printed = run("sparse_embedded.py", data, tmp_path)
+    rows = table(tmp_path / "sparse_embedded.csv")
+    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE"}
+    assert {row["method"] for row in rows if row["data"] == "COIL20"} == methods
+    assert {row["method"] for row in rows if row["data"] == "topics"} == methods - {"SVD", "LLE", "LS"}
+    easy = [row for row in rows if row["data"] in ("COIL20", "20 Newsgroups") and row["method"] == "k-means"]
+    assert len(easy) == 4
+    assert all(float(row["accuracy"]) > 0.95 for row in easy)
+    assert "20 Newsgroups: RP, matrix takes" in printed
+    assert [row["rows"] for row in table(tmp_path / "sparse_embedded_rcv1_size.csv")] == ["10000"] * 5
+    assert (tmp_path / "sparse_embedded.png").exists()
+
+
+def test_feature_hashing(data, tmp_path):
+    printed = run("feature_hashing.py", data, tmp_path)
+    rows = table(tmp_path / "feature_hashing.csv")
+    assert len(rows) == 2 * 2 * 3  # unigrams and bigrams, two seeds, the vocabulary and two sizes
+    whole = [float(row["f5"]) for row in rows if row["vocabulary"] == "True" and row["grams"] == "unigrams"]
+    assert min(whole) > 0.95  # words of different groups differ
+    pairs, right = 120 * 119 / 2, 6 * 20 * 19 / 2
+    precision = right / pairs
+    assert f"in one cluster: {26 * precision / (25 * precision + 1):.3f}" in printed
+    assert (tmp_path / "feature_hashing.png").exists()
+
+
+def test_randomized_dimensionality_reduction(data, tmp_path):
+    printed = run("randomized_dimensionality_reduction.py", data, tmp_path)
+    stem = "randomized_dimensionality_reduction"
+    rows = table(tmp_path / f"{stem}.csv")
+    apart = [row for row in rows if row["spread"] == "1" and row["method"] == "SVD" and int(row["m"]) >= 10]
+    assert len(apart) == 2 * (1 + 2)  # seeds; m = 10 of 20 features, 10 and 100 of 200
+    assert all(float(row["misclassified"]) == 0 for row in apart)
+    assert all(float(row["objective"]) > 1 - 1e-6 for row in rows if row["spread"] == "1")  # nothing beats the truth
+    assert "random signs: within 1 %" in printed
+    assert all((tmp_path / f"{stem}_{name}.png").exists() for name in ("objective", "misclassified", "seconds"))
+
+
+def test_quality_for_cost(data, tmp_path):
+    printed = run("quality_for_cost.py", data, tmp_path)
+    for name in ("coil20", "mnist", "20_newsgroups", "topics", "10x"):
+        rows = table(tmp_path / f"quality_for_cost_{name}.csv")
+        assert min(float(row["objective"]) for row in rows) == 1
+        assert {"CountSketch", "SVD", "none"} < {row["sketch"] for row in rows}
+        assert rows[-1]["sketch"].startswith("auto: ")
+        assert (tmp_path / f"quality_for_cost_{name}.png").exists()
+    assert "MNIST: within 1.01 of the best, the cheapest: " in printed
