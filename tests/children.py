@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,7 @@ def save_for_ever(directory, size):
 
 def fit(path, checkpoint, out, options, begun):
     """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
     begun.send("begun")
     fitted = StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(str(path))

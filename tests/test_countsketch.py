@@ -204,7 +204,7 @@ def test_refuses_seeds_out_of_range(seed):
         CountSketch(4, seed)
 
 
-@pytest.mark.parametrize("described", [{"kind": "fourier", "n_components": 3}, {"n_components": 3}, {}])
+@pytest.mark.parametrize("described", [{"kind": "tensorsketch", "n_components": 3}, {"n_components": 3}, {}])
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
         sketch_from_dict(described, {})

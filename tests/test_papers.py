@@ -65,6 +65,7 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_sparse_embedded(data, tmp_path):
     printed = run("sparse_embedded.py", data, tmp_path)
     rows = table(tmp_path / "sparse_embedded.csv")
@@ -91,6 +92,7 @@ def test_feature_hashing(data, tmp_path):
     assert (tmp_path / "feature_hashing.png").exists()
 
 
+@pytest.mark.slow
 def test_randomized_dimensionality_reduction(data, tmp_path):
     printed = run("randomized_dimensionality_reduction.py", data, tmp_path)
     stem = "randomized_dimensionality_reduction"
@@ -103,6 +105,7 @@ def test_randomized_dimensionality_reduction(data, tmp_path):
     assert all((tmp_path / f"{stem}_{name}.png").exists() for name in ("objective", "misclassified", "seconds"))
 
 
+@pytest.mark.slow
 def test_quality_for_cost(data, tmp_path):
     printed = run("quality_for_cost.py", data, tmp_path)
     for name in ("coil20", "mnist", "20_newsgroups", "topics", "10x"):
