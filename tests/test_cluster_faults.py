@@ -20,6 +20,8 @@ from tests.dask_processes import certificate, cluster_of
 PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
 
+FULL = (pytest.mark.slow, pytest.mark.full)
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -83,8 +85,15 @@ def assert_same_bits(got, wanted):
     assert got.history_ == wanted.history_
 
 
+def marks_of(stage, n_killed):
+    """One kill in every run, two more in the slow runs of every day, all of them in full ones."""
+    if (stage, n_killed) == ("lloyd-2", 1):
+        return ()
+    return (pytest.mark.slow,) if (stage, n_killed) in (("share", 1), ("assign", 2)) else FULL
+
+
 KILLED = [
-    pytest.param(stage, number, n_killed, marks=() if (stage, n_killed) == ("lloyd-2", 1) else pytest.mark.slow)
+    pytest.param(stage, number, n_killed, marks=marks_of(stage, n_killed))
     for stage, number in (("share", 1), ("sketch", 8), ("lloyd-2", 5), ("lloyd-2-join", 1), ("assign", 8))
     for n_killed in (1, N_WORKERS - 1)
 ]
@@ -101,6 +110,7 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("stage", ["sketch", "lloyd-2"])
 def test_a_worker_added(cluster, at, data, wanted, stage):
     started, client = cluster
@@ -127,6 +137,7 @@ def test_every_worker_killed(cluster, at, data, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
     started, client = cluster
 
@@ -140,6 +151,7 @@ def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("lloyd-2", 5), ("assign", 8)])
 def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, stage, number):
     """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""
@@ -171,6 +183,7 @@ def take(n_bytes):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_call_too_large_for_every_worker(tmp_path):
     with cluster_of(tmp_path, 0, settings={"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}) as (started, client):
         started.add("--memory-limit", "500MB", nanny=True)
@@ -193,6 +206,7 @@ def first_value(state, block):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(tmp_path):
     """Dask's own spilling: 640 MB of blocks on a worker of 600 MB."""
     with cluster_of(tmp_path, 0) as (started, client):

@@ -93,6 +93,7 @@ def test_feature_hashing(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_randomized_dimensionality_reduction(data, tmp_path):
     printed = run("randomized_dimensionality_reduction.py", data, tmp_path)
     stem = "randomized_dimensionality_reduction"
@@ -106,6 +107,7 @@ def test_randomized_dimensionality_reduction(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_quality_for_cost(data, tmp_path):
     printed = run("quality_for_cost.py", data, tmp_path)
     for name in ("coil20", "mnist", "20_newsgroups", "topics", "10x"):

@@ -178,7 +178,9 @@ def _whole() -> float:
     return time.time() - float(os.environ.get("BENCHMARK_SPAWNED", "nan"))
 
 
-METHODS = {method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, call, first_fits)}
+METHODS = {
+    method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, limited, refused, call, first_fits)
+}
 
 
 def main() -> None:
