@@ -215,7 +215,7 @@ def plan_fit(
         n_rows or sample_rows,
         sample_rows,
         n_clusters,
-        source.n_features or components,
+        source.estimated_features or components,
         components,
         n_threads,
         row_bytes,

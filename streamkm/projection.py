@@ -16,11 +16,12 @@ MIB = 1 << 20
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 300 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
+LIBRARY_BYTES = 310 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
 LOADING_BYTES = 64 * MIB  # of these, what may not be loaded yet when the fit begins
 READ_BYTES = 12 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
-IN_FLIGHT = 3  # sums of centers joined, waiting, and being returned, beyond one for each thread
+SEARCH_COPIES = 12  # of the centers
+IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,23 @@ class Needs:
         fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features if self.fitted else 0
         stages = {
             "sketch": reading + int(CANDIDATES * sample) + blocks,
-            "cluster": sample + sketched + blocks + max(fitting, self.steps(self.n_components)),
+            "cluster": sample + sketched + blocks + max(fitting, self.search() + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
             stages["polish"] = sample + sketched + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
-        states = (self.n_threads + IN_FLIGHT) * 8 * self.n_clusters * width
+        states = (self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT) * 8 * self.n_clusters * width
         stages["assign"] = blocks + reading + 5 * self.n_rows + states + self.table(width)
         return {name: base + size for name, size in stages.items()}
 
     def table(self, width: int) -> int:
         """Bytes of centers laid out for kernels."""
         return width * self.itemsize * -(-self.n_clusters // LANES) * LANES
+
+    def search(self) -> int:
+        """Bytes of split-and-merge: halves of all clusters, of this round and the last, and centers."""
+        return SEARCH_COPIES * 8 * self.n_clusters * self.n_components
 
     def steps(self, width: int) -> int:
         """Bytes of a Lloyd step beside its rows: centers, sums, means, and the table."""

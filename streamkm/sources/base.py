@@ -103,6 +103,11 @@ class RowSource(ABC):
         """Rows, exactly or roughly (from a look at a few places of the text); None if there is nothing to go by."""
         return self.n_rows
 
+    @property
+    def estimated_features(self) -> int | None:
+        """Features, exactly or roughly (text: the widest row of its head); None if there is nothing to go by."""
+        return self.n_features
+
     @abstractmethod
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""

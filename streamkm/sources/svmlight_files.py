@@ -86,6 +86,7 @@ class SvmlightFiles(RowSource):
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
+        self._head_features: int | None = None
         self._zero_based_found: bool | None = None if zero_based == "auto" else bool(zero_based)
         self._density: tuple[float, float, float] | None = None
 
@@ -117,6 +118,29 @@ class SvmlightFiles(RowSource):
     def estimated_rows(self) -> int:
         """Rows, roughly: from the line feeds in a few pieces of the text."""
         return round(self._densities()[0])
+
+    @property
+    def estimated_features(self) -> int | None:
+        """Features: as given, or of the widest row in the head of the first file that has rows."""
+        if self.n_features is not None:
+            return self.n_features
+        if self._head_features is None:
+            self._head_features = self._find_head_features()
+        return self._head_features or None
+
+    def _find_head_features(self) -> int:
+        for part in range(len(self.paths)):
+            builder = RowBuilder(TextFormat(None, True, True, self.dtype))
+            with self._open(part, hint=HEAD_BYTES) as fill:
+                lines = LineReader(fill, 0)
+                try:
+                    while lines.position < HEAD_BYTES and self._load_checked(lines, part):
+                        builder.add(lines, HEAD_BYTES, part)
+                except (BadTextError, InvalidInputError):
+                    pass  # reading the rows will say so; those in front of it decide
+            if builder.n_rows:
+                return builder.finish().X.shape[1]
+        return 0
 
     def details(self) -> dict[str, str]:
         """Say what the text is like; see `RowSource.details`. Reads the head, for which base the indices have."""
