@@ -120,7 +120,7 @@ def check_inputs(source: StoreSource) -> None:
 
 
 def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
-    """Refuse rows of a file that a store has already.
+    """Refuse rows, or features, of a file that a store has already.
 
     Parameters
     ----------

@@ -257,6 +257,7 @@ def append_columns(
     if walk.metric != info.metric:
         check_sketch(store, sketch, walk.metric)
     check_inputs(store)
+    check_new(store, fingerprint(walk.source))  # also where a kill hid that it had been done
     if walk.source.n_rows not in (None, info.n_rows):
         raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"

@@ -491,3 +491,13 @@ def test_a_full_disk(tmpfs, tmp_path):
     assert tree(place / "s") == tree(tmp_path / "undisturbed")
     assert not os.path.exists(place / ".s.work")
     assert NO_WEIGHTS.shape == open_source(place / "s").weights().shape
+
+
+def test_the_same_columns_are_not_added_twice(tmp_path):
+    np.save(tmp_path / "1.npy", matrix("dense"))
+    np.save(tmp_path / "2.npy", matrix("dense", seed=2))
+    do(write_store, tmp_path / "s", tmp_path / "1.npy", SKETCH)
+    once = do(append_columns, tmp_path / "s", tmp_path / "2.npy").info
+    with pytest.raises(StoreError, match=r"2\.npy is in .* already"):
+        do(append_columns, tmp_path / "s", tmp_path / "2.npy")
+    assert open_source(tmp_path / "s").info == once
