@@ -272,6 +272,11 @@ def publish(path: str | os.PathLike[str], info: StoreInfo) -> None:
     with writing(path):
         sync(Path(path) / "parts")
     replace_file(Path(path) / ROOT, lambda file: file.write(root), len(root))
+    sweep_parts(path, info)
+
+
+def sweep_parts(path: str | os.PathLike[str], info: StoreInfo) -> None:
+    """Remove parts that a store does not have."""
     kept = {str(part.number) for part in info.parts} | {ROOT}
     for entry in (Path(path) / "parts").iterdir():
         if entry.name not in kept:

@@ -29,16 +29,17 @@ from streamkm.compute import Executor
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.files import sync, writing
 from streamkm.keeping import Gathered
+from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import raw
 from streamkm.model import Metric
 from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sketches import Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource
-from streamkm.store import next_part, part_directory, publish, start_store
+from streamkm.store import next_part, part_directory, publish, start_store, sweep_parts
 from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
 from streamkm.walk import OnInvalid, Walk
 
@@ -62,8 +63,8 @@ def choose_store_sketch(
 
     Parameters
     ----------
-    sketch : {"auto", "countsketch", "pca", "identity"}
-        "pca" reads the source once more, beforehand, for a sample of its rows.
+    sketch : str
+        As of `StreamKMeans`. One that is found on rows reads the source once more, beforehand, for a sample of them.
     n_components : int or "auto"
     seed : int
         From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
@@ -75,13 +76,11 @@ def choose_store_sketch(
     """
     kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
     logger.info("sketch: %s, %d components: %s", kind, m, why)
-    if kind == IdentitySketch.kind:
-        return IdentitySketch(m)
-    if kind == CountSketch.kind:
-        return CountSketch(m, seed)
+    if kind not in FOUND:
+        return make_sketch(kind, m, seed, walk.source.n_features)
     rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
     X = sketch_pass(executor, walk, None, Gathered(rule), NO_WEIGHTS, None, stage).sample.X
-    return PCASketch.fit(X, min(m, *X.shape), random_state=seed & 0xFFFFFFFF)
+    return find_sketch(kind, m, seed, X, PCA_FEW_CLUSTERS)
 
 
 def write_store(
@@ -257,11 +256,11 @@ def append_columns(
     if walk.metric != info.metric:
         check_sketch(store, sketch, walk.metric)
     check_inputs(store)
-    check_new(store, fingerprint(walk.source))  # also where a kill hid that it had been done
     if walk.source.n_rows not in (None, info.n_rows):
         raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"
     with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
+        check_new(store, fingerprint(walk.source))  # a kill may have hidden that it was done
         number, columns = next_part(info), NewColumns(sketch, first, store, walk)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
@@ -306,6 +305,8 @@ def _work(
             raise InUseError(f"{store.path} was changed by another process just now; run the same again")
         if not saved.resumed:
             shutil.rmtree(place / "store", ignore_errors=True)
+            if store is not None:
+                sweep_parts(target, store.info)  # of an operation that was killed when it was done
         if (place / REPLACED).exists():  # killed when the old store had left its place and the new one was not there
             os.replace(place / REPLACED, target)
         yield saved

@@ -32,13 +32,14 @@ from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.errors import InvalidParameterError
 from streamkm.keeping import Gathered
 from streamkm.limits import available_memory
+from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
 from streamkm.model import Metric, Space
 from streamkm.passes import sketch_pass
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
-from streamkm.sketches import SKETCHES, CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.swept import SweepResult, SweepRow
@@ -119,7 +120,7 @@ def sweep(
     """
     wanted = _wanted(n_clusters)
     for name, value, choices in (
-        ("sketch", sketch, ("auto", *SKETCHES)),
+        ("sketch", sketch, ("auto", *OBLIVIOUS, *FOUND)),
         ("metric", metric, get_args(Metric)),
         ("on_invalid", on_invalid, get_args(OnInvalid)),
     ):
@@ -140,7 +141,7 @@ def sweep(
             read = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
         check_clusters(wanted[-1], read.n_valid)
         with stages.stage("sketch"):
-            made = _made_sketch(kind, m, read.sample, _word(sketch_seed))
+            made = _made_sketch(kind, m, read.sample, _word(sketch_seed), wanted[-1])
             block = around_mean(read.sample.block(here, made, n_clustered))
             space = _space(read.n_features, wanted[-1])
             rows = as_block_matrix(read.sample.X[:n_clustered]) if space == "original" else merged(block.X)
@@ -283,11 +284,12 @@ def _space(n_features: int, n_clusters: int) -> Space:
     return "original" if MEANS_COPIES * 8 * n_clusters * n_features <= available_memory() else "sketch"
 
 
-def _made_sketch(kind: str, m: int, sample: Sample, word: int) -> Sketch:
-    if kind == PCASketch.kind:
-        rows = sample.X[: pca_rows(sample.X.shape[1], m)]
-        return PCASketch.fit(rows, min(m, *rows.shape), random_state=word & 0xFFFFFFFF)
-    return IdentitySketch(m) if kind == IdentitySketch.kind else CountSketch(m, word)
+def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) -> Sketch:
+    d = sample.X.shape[1]
+    if kind not in FOUND:
+        return make_sketch(kind, m, word, d)
+    rows = sample.X[: pca_rows(d, m)] if kind == PCASketch.kind else sample.X
+    return find_sketch(kind, m, word, rows, n_clusters)
 
 
 def _word(seed: np.random.SeedSequence) -> int:

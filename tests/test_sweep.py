@@ -294,3 +294,9 @@ def test_files_are_read_too(blobs, swept, tmp_path):
     assert result.rows[0].inertia == pytest.approx(swept.rows[14].inertia, rel=0.02)
     sparse = sweep(sp.csr_array(blobs), [8], **QUIET)
     assert sparse.rows[0].inertia == pytest.approx(swept.rows[14].inertia, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["signs", "svd"])
+def test_any_sketch_by_name(name):
+    X = np.random.default_rng(0).normal(size=(300, 40))
+    assert sweep(X, [2, 3], sketch=name, n_components=8, random_state=0, progress=False).sketch.kind == name
