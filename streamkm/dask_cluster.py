@@ -64,8 +64,10 @@ class DaskCluster(Executor):
 
     def cancel(self) -> None:
         """Give up all that was started or held, also what an error's traceback still refers to."""
+        # not Client.cancel: the scheduler ends the connection where a call is cancelled by itself and by what it needs
         if self._client.status == "running":
-            self._client.cancel(list(self._futures), force=True)
+            for future in list(self._futures):
+                future.release()
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """As of any executor; rows that are read here are sent, blocks of Dask arrays come as (chunk, future)."""
@@ -269,7 +271,7 @@ class _Call:
 
     def cancel(self) -> None:
         with suppress(OSError, RuntimeError):  # the scheduler is gone, and the call with it
-            self._future.cancel()
+            self._future.release()
 
 
 class _Pair:

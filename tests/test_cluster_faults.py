@@ -279,8 +279,6 @@ def stored(data, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.full  # now and then the client loses its scheduler when several calls fail at once, and says that
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_path_that_workers_do_not_see(cluster, stored, monkeypatch, name):
     """/proc/self/cwd is another folder for each process: here it has the file, on workers it does not."""
