@@ -10,27 +10,33 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.hashing import bucket_of, mix
+from streamkm.kernels.scattering import scatter_columns
 
 _ONE = np.uint64(1)
+MOST_TURNED = 2048
+"""Components up to which rows are summed side by side: the sums of sixteen rows then stay in the second-level cache."""
 
 
 @nb.njit(nogil=True, cache=True)
 def sketch_dense(X, buckets, signs, out):
     """Add the CountSketch of dense rows to `out`.
 
-    Four rows at a time share each look-up of a bucket and a sign; their scattered sums stay in the first-level cache
-    and are independent of one another, so that the processor overlaps them.
+    Up to `MOST_TURNED` components by whole vectors of rows. Beyond, four rows at a time share each look-up of a bucket
+    and a sign; their scattered sums are independent of one another, so that the processor overlaps them.
 
     Parameters
     ----------
-    X : (n, d) any real dtype
+    X : float32 or float64 (n, d), C-contiguous
     buckets : int32 (d,)
         Each in [0, m).
     signs : float32 or float64 (d,)
         Scale included.
-    out : float32 or float64 (n, m)
+    out : same dtype as X (n, m), C-contiguous
         Added to.
     """
+    if out.shape[1] <= MOST_TURNED:
+        scatter_columns(X, buckets, signs, out)
+        return
     n_rows, n_features = X.shape
     n_grouped = n_rows - n_rows % 4
     for i in range(0, n_grouped, 4):

@@ -1,0 +1,212 @@
+"""Columns of dense rows, added to other columns: rows stand side by side in vectors.
+
+``out[i, target[j]] += factor[j] * X[i, j]`` row after row is one addition through memory for every value. Here as many
+rows as a vector has lanes go together: a square of values is turned in registers, so that one vector holds one column
+of all these rows, and one addition serves them all. Each row's additions keep their order, so that a row's sum does
+not depend on the rows beside it. Numba has no name for vectors, so the square is a plain Python function (what it
+means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
+bounds-checked. May import numba and numpy only.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+
+from streamkm.kernels.prefetching import prefetch
+
+VECTOR_BYTES = 64
+
+
+def add_square(X, row, column, targets, factors, sums):
+    """Add a square of values to the sums of their targets.
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, d), C-contiguous
+    row, column : int64
+        First row and column of the square; it has w rows and w columns, w = 64 / itemsize.
+    targets : int32 (d,), C-contiguous
+        Column of the sums that each column of X is added to.
+    factors : float32 or float64 (d,), C-contiguous
+    sums : same dtype as X (m, w), C-contiguous
+        Added to: ``sums[targets[j], i - row] += factors[j] * X[i, j]``, j ascending.
+    """
+    width = VECTOR_BYTES // X.itemsize
+    for j in range(column, column + width):
+        sums[targets[j]] += X.dtype.type(factors[j]) * X[row : row + width, j]
+
+
+def turn_square(source, first, target, row):
+    """Add the transpose of a square of sums to rows.
+
+    Parameters
+    ----------
+    source : float32 or float64 (m, w), C-contiguous; w = 64 / itemsize
+    first : int64
+        The square's first row in `source`, its first column in `target`.
+    target : same dtype (n, m), C-contiguous
+        Added to: ``target[row:row + w, first:first + w] += source[first:first + w].T``.
+    row : int64
+    """
+    width = VECTOR_BYTES // source.itemsize
+    target[row : row + width, first : first + width] += source[first : first + width].T
+
+
+def _transposed(builder, vectors):
+    """The transpose of a square held in vectors: log2(w) rounds of pairwise exchanges."""
+    width = len(vectors)
+    i32 = ir.IntType(32)
+    step = 1
+    while step < width:
+        low = [e if not e & step else width + e - step for e in range(width)]
+        high = [e + step if not e & step else width + e for e in range(width)]
+        masks = [ir.Constant(ir.VectorType(i32, width), mask) for mask in (low, high)]
+        exchanged = list(vectors)
+        for a in range(width):
+            if not a & step:
+                exchanged[a], exchanged[a + step] = (
+                    builder.shuffle_vector(vectors[a], vectors[a + step], mask) for mask in masks
+                )
+        vectors = exchanged
+        step *= 2
+    return vectors
+
+
+def _parts(context, builder, kinds, args):
+    """Array structures of the array arguments, int64 values of the others."""
+    return [
+        make_array(kind)(context, builder, value)
+        if isinstance(kind, nb.types.Array)
+        else context.cast(builder, value, kind, nb.int64)
+        for kind, value in zip(kinds, args, strict=True)
+    ]
+
+
+def _vector(context, dtype):
+    width = VECTOR_BYTES // (dtype.bitwidth // 8)
+    return ir.VectorType(context.get_data_type(dtype), width), width, dtype.bitwidth // 8
+
+
+def _place(builder, array, vector, row, column, n_columns):
+    offset = builder.add(builder.mul(row, n_columns), column)
+    return builder.bitcast(builder.gep(array.data, [offset]), vector.as_pointer())
+
+
+def _int64(value):
+    return ir.Constant(ir.IntType(64), value)
+
+
+@intrinsic
+def _add_square(typingctx, X, row, column, targets, factors, sums):
+    def codegen(context, builder, signature, args):
+        kinds = signature.args
+        X_, row_, column_, targets_, factors_, sums_ = _parts(context, builder, kinds, args)
+        vector, width, align = _vector(context, kinds[0].dtype)
+        n_columns = builder.extract_value(X_.shape, 1)
+        rows = [
+            builder.load(_place(builder, X_, vector, builder.add(row_, _int64(q)), column_, n_columns), align=align)
+            for q in range(width)
+        ]
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+        for q, values in enumerate(_transposed(builder, rows)):
+            j = builder.add(column_, _int64(q))
+            factor = builder.load(builder.gep(factors_.data, [j]))
+            factor = context.cast(builder, factor, kinds[4].dtype, kinds[0].dtype)
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, ir.Constant(ir.IntType(32), 0))
+            scale = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            target = context.cast(builder, builder.load(builder.gep(targets_.data, [j])), kinds[3].dtype, nb.int64)
+            place = _place(builder, sums_, vector, target, _int64(0), _int64(width))
+            total = builder.fadd(builder.load(place, align=align), builder.fmul(scale, values))
+            builder.store(total, place, align=align)
+        return context.get_dummy_value()
+
+    return nb.void(X, row, column, targets, factors, sums), codegen
+
+
+@intrinsic
+def _turn_square(typingctx, source, first, target, row):
+    def codegen(context, builder, signature, args):
+        kinds = signature.args
+        source_, first_, target_, row_ = _parts(context, builder, kinds, args)
+        vector, width, align = _vector(context, kinds[0].dtype)
+        n_columns = builder.extract_value(target_.shape, 1)
+        rows = [
+            builder.load(
+                _place(builder, source_, vector, builder.add(first_, _int64(q)), _int64(0), _int64(width)), align=align
+            )
+            for q in range(width)
+        ]
+        for q, values in enumerate(_transposed(builder, rows)):
+            place = _place(builder, target_, vector, builder.add(row_, _int64(q)), first_, n_columns)
+            builder.store(builder.fadd(builder.load(place, align=align), values), place, align=align)
+        return context.get_dummy_value()
+
+    return nb.void(source, first, target, row), codegen
+
+
+@overload(add_square, inline="always")
+def _compiled_add_square(X, row, column, targets, factors, sums):
+    def compiled(X, row, column, targets, factors, sums):
+        _add_square(X, row, column, targets, factors, sums)
+
+    return compiled
+
+
+@overload(turn_square, inline="always")
+def _compiled_turn_square(source, first, target, row):
+    def compiled(source, first, target, row):
+        _turn_square(source, first, target, row)
+
+    return compiled
+
+
+@nb.njit(nogil=True, cache=True)
+def scatter_columns(X, targets, factors, out):
+    """Add scaled columns to others: ``out[i, targets[j]] += factors[j] * X[i, j]``.
+
+    A row's sums are added up over its columns, ascending, and then added to `out`.
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, d), C-contiguous
+    targets : int32 (d,)
+        Each in [0, m).
+    factors : float32 or float64 (d,)
+    out : same dtype as X (n, m), C-contiguous
+        Added to.
+    """
+    n_rows, n_columns = X.shape
+    n_targets = out.shape[1]
+    width = VECTOR_BYTES // X.itemsize
+    n_turned = n_targets - n_targets % width
+    n_squared = n_columns - n_columns % width
+    sums = np.empty((n_targets, width), X.dtype)
+    values, totals = X.reshape(-1), out.reshape(-1)
+    stop = n_rows - n_rows % width
+    for row in range(0, stop, width):
+        sums[:] = 0
+        for column in range(0, n_squared, width):
+            for q in range(row + width, row + 2 * width):
+                prefetch(values, q * n_columns + column)
+            add_square(X, row, column, targets, factors, sums)
+        for j in range(n_squared, n_columns):
+            for q in range(width):
+                sums[targets[j], q] += X.dtype.type(factors[j]) * X[row + q, j]
+        for first in range(0, n_turned, width):
+            for q in range(row + width, row + 2 * width):
+                prefetch(totals, q * n_targets + first)
+            turn_square(sums, first, out, row)
+        for q in range(width):
+            for b in range(n_turned, n_targets):
+                out[row + q, b] += sums[b, q]
+    one = np.empty(n_targets, X.dtype)
+    for i in range(stop, n_rows):
+        one[:] = 0
+        for j in range(n_columns):
+            one[targets[j]] += X.dtype.type(factors[j]) * X[i, j]
+        for b in range(n_targets):
+            out[i, b] += one[b]
