@@ -266,5 +266,5 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
 def _within(totals: Totals, total_d2norm: float) -> float:
     """Sum of squared distances of rows to the means of their clusters."""
     filled = totals.counts > 0
-    sums = totals.sums[filled]
-    return total_d2norm - float(np.einsum("ij,ij,i->", sums, sums, 1 / totals.counts[filled]))
+    squared = np.einsum("ij,ij->i", totals.sums, totals.sums)[filled]
+    return total_d2norm - float(squared @ (1 / totals.counts[filled]))

@@ -42,6 +42,20 @@ def matrix_bytes(X: Matrix) -> int:
     return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
 
 
+def rows_between(X: Matrix, start: int, stop: int) -> Matrix:
+    """Rows start..stop-1, whose values are not copied (SciPy's slices of CSR arrays are copies)."""
+    if isinstance(X, np.ndarray):
+        return X[start:stop]
+    import scipy.sparse as sp
+
+    start, stop, _ = slice(start, stop).indices(X.shape[0])
+    first, last = X.indptr[start], X.indptr[stop]
+    part = sp.csr_array((stop - start, X.shape[1]), dtype=X.dtype)
+    part.data, part.indices = X.data[first:last], X.indices[first:last]
+    part.indptr = X.indptr[start : stop + 1] - first
+    return part
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros that begin at a cache line: a vector then never lies across two, which costs a quarter of the time."""
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor
+from streamkm.kernels import totals as kernels
+from streamkm.kernels.rows import add_csr_rows
 from streamkm.matrices import Matrix
 
 logger = logging.getLogger(__name__)
@@ -47,10 +49,9 @@ class Totals:
 
     def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
         """Cluster means (k, m); rows of `fallback` for clusters without weight."""
-        filled = self.counts > 0
-        means: NDArray[np.float64] = self.sums / np.where(filled, self.counts, 1.0)[:, None]
-        means[~filled] = fallback[~filled]
-        return means
+        out = np.empty_like(self.sums)
+        kernels.means(self.sums, self.counts, fallback, out)
+        return out
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
@@ -179,9 +180,7 @@ def lloyd(
 
 def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:
     """Sum of squared distances from sums alone: ``sum w |x|^2 - 2 sum c.S + sum n |c|^2``, float64, at least 0."""
-    crossed = float(np.einsum("ij,ij->", centers, totals.sums))
-    squared = float(totals.counts @ np.einsum("ij,ij->i", centers, centers))
-    return max(0.0, total_d2norm - 2 * crossed + squared)
+    return max(0.0, total_d2norm + float(kernels.crossed(totals.sums, totals.counts, centers)))
 
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
@@ -241,6 +240,5 @@ def densified(X: Matrix, rows: NDArray[np.intp], n_components: int) -> NDArray[n
     if isinstance(X, np.ndarray):
         return X[rows].astype(np.float64)
     out = np.zeros((len(rows), n_components))
-    picked = X[rows].tocoo()
-    np.add.at(out, (picked.coords[0], picked.coords[1]), picked.data)
+    add_csr_rows(X.indptr, X.indices, X.data, np.asarray(rows, np.int64), out)
     return out

@@ -16,9 +16,10 @@ from streamkm.cluster.blocks import Block, CenterTable, batch_rows, rows_by_labe
 from streamkm.cluster.lloyd import Blocks, Totals
 from streamkm.compute import Executor
 from streamkm.kernels import lloyd as kernels
-from streamkm.matrices import Matrix, as_working, working_dtype
+from streamkm.matrices import Matrix, as_working, rows_between, working_dtype
 
-PIECES = 16  # that the rows, and the clusters, are cut into for threads
+ROW_PIECES = 2  # for each thread, which take the same time
+CLUSTER_PIECES = 4  # for each thread, which do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class LocalBlocks(Blocks):
         """Cut a block."""
         return cls(
             executor,
-            tuple(cut(block, PIECES)),
+            tuple(cut(block, ROW_PIECES * executor.n_workers)),
             block.n_rows,
             block.X.shape[1],
             block.X.dtype,
@@ -75,7 +76,7 @@ def label_sums(
     """
     order, starts = rows_by_label(labels, n_clusters)
     totals = Totals.zeros(n_clusters, X.shape[1])
-    shares = np.searchsorted(starts, np.linspace(0, starts[-1], PIECES + 1)[1:-1])
+    shares = np.searchsorted(starts, np.linspace(0, starts[-1], CLUSTER_PIECES * executor.n_workers + 1)[1:-1])
     cuts = np.unique([0, *shares, n_clusters])
     for _ in executor.map(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals):
         pass
@@ -86,7 +87,7 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     """Cut a block's rows into at most `n_pieces` consecutive pieces."""
     cuts = np.unique(np.linspace(0, block.n_rows, n_pieces + 1).astype(int))
     return [
-        Block(block.X[start:stop], block.d2norms[start:stop], block.weights[start:stop])
+        Block(rows_between(block.X, start, stop), block.d2norms[start:stop], block.weights[start:stop])
         for start, stop in pairwise(cuts)
     ]
 

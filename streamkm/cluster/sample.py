@@ -19,8 +19,8 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places
-from streamkm.kernels.rows import place_rows
-from streamkm.matrices import Matrix, working_dtype
+from streamkm.kernels.rows import place_dense_rows, place_rows
+from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call
@@ -139,13 +139,13 @@ class Sample:
         stop = len(self.rows) if n_rows is None else min(n_rows, len(self.rows))
         pieces = [slice(start, min(start + PIECE_ROWS, stop)) for start in range(0, stop, PIECE_ROWS)]
         parts = list(executor.map("sketch-sample", _sketch_slice, pieces, self.X, sketch))
-        X = stacked([part for part, _ in parts])
+        X = _stacked_here(executor, [part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
 
     def first(self, n_rows: int) -> Sample:
         """A smaller sample."""
         complete = self.complete and n_rows >= len(self.rows)
-        return Sample(self.X[:n_rows], self.rows[:n_rows], self.weights[:n_rows], complete)
+        return Sample(rows_between(self.X, 0, n_rows), self.rows[:n_rows], self.weights[:n_rows], complete)
 
     def original_block(self) -> Block:
         """The rows as floats in their original features."""
@@ -202,14 +202,60 @@ class SampleCollector:
     def _lowest(self, n_features: int | None) -> Candidates:
         keys = np.concatenate([candidates.keys for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
-        order = np.lexsort((rows, keys))[: self._size]
+        order = _ascending(keys)[: self._size]
         X = _taken([candidates.X for candidates in self._kept], order, n_features)
         return Candidates(X, keys[order], rows[order])
 
 
+def _ascending(keys: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions in the order of their keys; equal keys keep theirs."""
+    order = np.argsort(keys)  # several times faster than a stable sort
+    lowest_first = keys[order]
+    return order if (lowest_first[1:] > lowest_first[:-1]).all() else np.argsort(keys, kind="stable")
+
+
 def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:
-    sketched = as_block_matrix(sketch.apply(X[piece]))
+    sketched = as_block_matrix(sketch.apply(rows_between(X, piece.start, piece.stop)))
     return sketched, sketched_d2norms(sketched)
+
+
+def _row_bytes(X: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of every row."""
+    if not X.size:
+        return np.empty((len(X), 0), np.uint8)
+    return np.ascontiguousarray(X).view(np.uint8).reshape(len(X), -1)
+
+
+def _stacked_here(executor: Executor, parts: list[Any]) -> Matrix:
+    """Rows one under the other, copied by threads of this process; parts are alike in kind, width and types."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(part.shape[0] for part in parts)])
+    shape = (int(starts[-1]), parts[0].shape[1])
+    if isinstance(parts[0], np.ndarray):
+        dense = np.empty(shape, parts[0].dtype)
+        _copy(executor, dense, starts, parts)
+        return dense
+    ends = np.cumsum([0, *(part.nnz for part in parts)])
+    out = sp.csr_array(shape, dtype=parts[0].dtype)
+    kind = parts[0].indices.dtype if ends[-1] <= np.iinfo(parts[0].indices.dtype).max else np.int64
+    out.data, out.indices = np.empty(ends[-1], out.dtype), np.empty(ends[-1], kind)  # scipy wants one index type
+    out.indptr = np.concatenate([[0], *(part.indptr[1:] + end for part, end in zip(parts, ends, strict=False))])
+    out.indptr = out.indptr.astype(kind)
+    _copy(executor, out.data, ends, [part.data for part in parts])
+    _copy(executor, out.indices, ends, [part.indices for part in parts])
+    return out
+
+
+def _copy(executor: Executor, whole: NDArray[Any], starts: NDArray[np.int64], parts: Sequence[NDArray[Any]]) -> None:
+    """Put parts into a whole, each by one call."""
+    for _ in executor.map("sketch-sample", _copy_part, list(zip(starts, parts, strict=False)), whole):
+        pass
+
+
+def _copy_part(part: tuple[int, NDArray[Any]], whole: NDArray[Any]) -> None:
+    start, values = part
+    whole[start : start + len(values)] = values
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:
@@ -232,7 +278,7 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, places, first in homes:
-            out[places] = part[order[places] - first]
+            place_dense_rows(_row_bytes(part), order[places] - first, places, _row_bytes(out))
         return out
     lengths = np.empty(len(order), np.int64)
     for part, places, first in homes:

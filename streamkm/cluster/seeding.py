@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import densified
+from streamkm.kernels import trials as kernels
 
 
 def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -37,24 +38,21 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the greedy
     variant of its conclusion.
     """
-    weights = block.weights if len(block.weights) else np.ones(block.n_rows)
-    n_components = block.X.shape[1]
+    n_rows, n_components = block.X.shape
     n_trials = 2 + int(np.log(n_clusters))
-    first = rng.choice(block.n_rows, p=weights / weights.sum())
-    centers = densified(block.X, np.array([first]), n_components)
-    closest = _d2_to(block, centers)[:, 0]
-    negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(float(weights @ block.d2norms), np.finfo(float).tiny)
-    while len(centers) < n_clusters:
-        mass = np.cumsum(weights * closest)
-        if mass[-1] <= negligible:
-            break
-        trials = np.searchsorted(mass, rng.random(n_trials) * mass[-1]).clip(0, block.n_rows - 1)
+    centers = np.empty((n_clusters, n_components))
+    closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
+    trials = np.array([rng.choice(n_rows, p=block.weights / block.weights.sum() if len(block.weights) else None)])
+    negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
+    for found in range(n_clusters):
         candidates = densified(block.X, trials, n_components)
-        after = np.minimum(closest[:, None], _d2_to(block, candidates))
-        best = int(np.argmin(weights @ after))
-        centers = np.vstack([centers, candidates[best]])
-        closest = after[:, best]
-        closest[trials[best]] = 0
+        scores = CenterTable.build(candidates, block.X.dtype, around_origin=True).scores(block.X)
+        best = int(kernels.best_trial(scores, len(trials), block.d2norms, block.weights, closest))
+        centers[found] = candidates[best]
+        kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)
+        if mass[-1] <= negligible:
+            return centers[: found + 1]
+        trials = np.searchsorted(mass, rng.random(n_trials) * mass[-1]).clip(0, n_rows - 1)
     return centers
 
 
@@ -67,9 +65,3 @@ def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> N
     n_drawn = min(n_clusters, block.n_rows if p is None else int(np.count_nonzero(p)))
     rows = rng.choice(block.n_rows, n_drawn, replace=False, p=p)
     return densified(block.X, rows, block.X.shape[1])
-
-
-def _d2_to(block: Block, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared distances (n, len(centers)), at least 0."""
-    table = CenterTable.build(centers, block.X.dtype, around_origin=True)
-    return np.maximum(table.scores(block.X) + block.d2norms[:, None], 0.0)

@@ -19,6 +19,7 @@ from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.compute import Executor
+from streamkm.matrices import rows_between
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
@@ -91,7 +92,7 @@ def search_rows(n_clusters: int) -> int:
 
 def prefix(block: Block, n_rows: int) -> Block:
     """The first rows of a block, all if it has no more."""
-    return Block(block.X[:n_rows], block.d2norms[:n_rows], block.weights[:n_rows])
+    return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
 
 
 def _centered(block: Block) -> tuple[Block, NDArray[np.float64]]:

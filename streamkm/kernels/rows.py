@@ -6,6 +6,39 @@ import numba as nb
 
 
 @nb.njit(nogil=True, cache=True)
+def add_csr_rows(indptr, indices, data, rows, out):
+    """Add CSR rows to dense ones: ``out += X[rows].toarray()``; entries may repeat an index. O(nnz of the rows).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : (nnz,)
+    rows : int64 (r,)
+    out : float64 (r, m)
+        Added to.
+    """
+    for q in range(rows.shape[0]):
+        for t in range(indptr[rows[q]], indptr[rows[q] + 1]):
+            out[q, indices[t]] += data[t]
+
+
+@nb.njit(nogil=True, cache=True)
+def place_dense_rows(X, rows, places, out):
+    """Copy dense rows to their places: ``out[places] = X[rows]``.
+
+    Parameters
+    ----------
+    X : uint8 (n, b)
+        Rows as bytes.
+    rows, places : int64 (r,)
+    out : uint8 (at least r, b)
+        Written.
+    """
+    for q in range(rows.shape[0]):
+        out[places[q]] = X[rows[q]]
+
+
+@nb.njit(nogil=True, cache=True)
 def place_rows(indptr, indices, data, rows, places, out_indptr, out_indices, out_data):
     """Copy CSR rows to their places among the rows of another array.
 

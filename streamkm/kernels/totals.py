@@ -1,0 +1,54 @@
+"""From the sums of clusters to their means, and to the objective. numba only; arrays in, arrays out."""
+
+from __future__ import annotations
+
+import numba as nb
+
+from streamkm.kernels.lloyd import FASTMATH
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def means(sums, counts, fallback, out):
+    """Divide sums by counts; clusters without weight get their row of `fallback`. O(k * m).
+
+    Parameters
+    ----------
+    sums : float64 (k, m)
+    counts : float64 (k,)
+    fallback : float64 (k, m)
+    out : float64 (k, m)
+        Written.
+    """
+    for c in range(sums.shape[0]):
+        row = out[c]
+        if counts[c] > 0:
+            total, count = sums[c], counts[c]
+            for j in range(row.shape[0]):
+                row[j] = total[j] / count
+        else:
+            row[:] = fallback[c]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def crossed(sums, counts, centers):
+    """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
+
+    Parameters
+    ----------
+    sums : float64 (k, m)
+    counts : float64 (k,)
+    centers : float64 (k, m)
+
+    Returns
+    -------
+    float64
+    """
+    result = 0.0
+    for c in range(sums.shape[0]):
+        total, center = sums[c], centers[c]
+        squared, product = 0.0, 0.0
+        for j in range(total.shape[0]):
+            squared += center[j] * center[j]
+            product += center[j] * total[j]
+        result += counts[c] * squared - 2.0 * product
+    return result
