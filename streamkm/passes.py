@@ -25,7 +25,10 @@ from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.progress import Stage
 from streamkm.sketches import Sketch, SketchFit
+from streamkm.sources.base import Skimmed
 from streamkm.walk import Item, Valid, Walk, changed_source
+
+MOST_SKIMMED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,10 @@ def _sketch_item(
     shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
 ) -> tuple[Block | None, tuple[_Info, Candidates, Part | None]]:
     walk, sketch, rule, coreset_rule = shared
+    if sketch is None and rule.limit < MOST_SKIMMED and not len(item[2]):
+        skimmed = walk.skim(item[0])
+        if skimmed is not None:
+            return None, _skim_item(skimmed, walk, rule)
     rows, weights = _read_weighted(walk, item)
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
@@ -211,6 +218,15 @@ def _sketch_item(
     block = Block(sketched, sketched_d2norms(sketched), weights)
     totals = (block.total_weight(), block.total_d2norm())
     return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates, None)
+
+
+def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, Candidates, None]:
+    """The candidates of a chunk whose other rows are not read: the pass that assigns them finds what is wrong there."""
+    n_rows = len(skimmed.places)
+    picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
+    rows = walk.checked(skimmed.take(picked), skimmed.places[picked])
+    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype, 0.0, 0.0)
+    return info, Candidates(rows.X, keys, picked), None
 
 
 def _fit_item(

@@ -18,7 +18,7 @@ from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.model import Metric, normalized
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Matrix]
@@ -72,6 +72,12 @@ class Walk:
         """The walk that calls need: it carries no rows to a cluster."""
         return replace(self, source=executor.for_calls(self.source))
 
+    def skim(self, item: Item) -> Skimmed | None:
+        """Find an item's rows without reading them, where the source can, and a later pass looks at all of them."""
+        if self.on_invalid == "skip" or not isinstance(item, Chunk) or not isinstance(self.source, ChunkedSource):
+            return None
+        return self.source.skim(item)
+
     def read(self, item: Item) -> Valid:
         """Read an item and take out what is invalid.
 
@@ -80,7 +86,10 @@ class Walk:
         InvalidInputError
             For NaN or infinity, unless they are to be skipped; names the row.
         """
-        X, places = self._rows(item)
+        return self.checked(*self._rows(item))
+
+    def checked(self, X: Matrix, places: NDArray[np.int64]) -> Valid:
+        """Take out what is invalid; see `read`."""
         n_read = X.shape[0]
         d2norms = row_d2norms(X)
         double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64

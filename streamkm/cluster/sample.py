@@ -65,6 +65,15 @@ class SampleRule:
         self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> Candidates:
         """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
+        picked, keys = self.picks(places, weights)
+        if len(picked) == len(places):
+            return Candidates(X, keys, rows)
+        return Candidates(_taken([X], picked, X.shape[1]), keys, rows[picked])
+
+    def picks(
+        self, places: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Which rows of a chunk are candidates, ascending, and their keys."""
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
@@ -76,9 +85,9 @@ class SampleRule:
         # never none: the estimate of the rows may be far too high
         n_picked = min(max(int(np.count_nonzero(keys < self.limit)), FEWEST_CANDIDATES), self.size, eligible)
         if n_picked == len(keys):
-            return Candidates(X, keys, rows)
+            return np.arange(len(keys)), keys
         picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
-        return Candidates(_taken([X], picked, X.shape[1]), keys[picked], rows[picked])
+        return picked, keys[picked]
 
 
 def _limit_of(weights: NDArray[np.float64], wanted: float) -> float:

@@ -59,6 +59,32 @@ class Rows:
     places: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Skimmed(ABC):
+    """Rows of a chunk that were found, but not read.
+
+    Attributes
+    ----------
+    places : int64 ndarray of shape (n,)
+        As `Rows` has them.
+    n_features : int
+        Columns that the chunk would have if it were read.
+    """
+
+    places: NDArray[np.int64]
+    n_features: int
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        """Read chosen rows of the chunk, counted from 0.
+
+        Raises
+        ------
+        SourceError, InvalidInputError
+            As `ChunkedSource.read`, for what is wrong with the chosen rows.
+        """
+
+
 class RowSource(ABC):
     """Rows in order.
 
@@ -149,6 +175,10 @@ class ChunkedSource(RowSource):
         SourceError, InvalidInputError
             Naming the file, the dataset and, as far as they exist, row, line and byte.
         """
+
+    def skim(self, chunk: Chunk) -> Skimmed | None:  # noqa: ARG002
+        """Find the rows of a chunk without reading them; None where that is no faster than `read`, or not safe."""
+        return None
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for chunk in self.chunks(target_bytes):

@@ -11,12 +11,14 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from streamkm.errors import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
+from streamkm.sources.svmlight_skim import SkimmedText, skim_text
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12
@@ -72,6 +74,22 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
                 while lines.position < chunk.stop and self._load_checked(lines, chunk.part):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
+
+    def skim(self, chunk: Chunk) -> SkimmedText | None:
+        """Find the rows of a chunk of plain text by its line feeds and the last index of every line.
+
+        None for other text, and for the head of a file, where a byte order mark may be.
+
+        Raises
+        ------
+        SourceError
+            As `read`.
+        """
+        if chunk.start == 0:
+            return None
+        begin = chunk.start - 1
+        with self._open(chunk.part, begin, chunk.stop) as fill:
+            return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk))
 
     @contextmanager
     def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> Iterator[Fill]:

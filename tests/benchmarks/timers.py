@@ -1,8 +1,8 @@
 """How much of a fit is orchestration: what is left when kernels, reads and matrix products are taken out.
 
 Timers are put around the doors of the engine after a warm-up fit has compiled everything: every compiled function of
-`streamkm.kernels`, `read` of every source, `numpy.matmul`, and `apply` and `fit` of the PCA sketch. What is called
-inside of another timed call counts once. Two shares come out:
+`streamkm.kernels`, `read` and `skim` of every source, `numpy.matmul`, and `apply` and `fit` of the PCA sketch. What is
+called inside of another timed call counts once. Two shares come out:
 
 - *idle*: seconds in which no thread is inside a timed call, over seconds of the fit;
 - *outside*: processor seconds of the main and the worker threads outside timed calls, by the number of threads, over
@@ -128,8 +128,9 @@ def installed(timers: Timers) -> Iterator[None]:
             elif value is np and not name.startswith("streamkm.kernels"):
                 put(module, attribute, products)
     for source in _subclasses(ChunkedSource):
-        if "read" in vars(source):
-            put(source, "read", timers.timed(vars(source)["read"], "read"))
+        for door in ("read", "skim"):
+            if door in vars(source):
+                put(source, door, timers.timed(vars(source)[door], door))
     put(PCASketch, "apply", timers.timed(PCASketch.apply, "pca apply"))
     put(PCASketch, "fit", classmethod(timers.timed(PCASketch.fit.__func__, "pca fit")))
     put(Progress, "stage", _staged(Progress.stage, timers))

@@ -1,0 +1,117 @@
+"""Kernels between two products: scattered columns, k-means++ trials, means, picked rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamkm.kernels import rows, totals, trials
+from streamkm.kernels.countsketch import MOST_TURNED, sketch_dense
+from streamkm.kernels.scattering import add_square, scatter_columns, turn_square
+from streamkm.matrices import rows_between
+
+RNG = np.random.default_rng(0)
+
+
+def scattered(X, targets, factors, n_targets):
+    out = np.zeros((len(X), n_targets), X.dtype)
+    for j, (target, factor) in enumerate(zip(targets, factors, strict=True)):
+        out[:, target] += X.dtype.type(factor) * X[:, j]
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40), st.booleans(), st.integers(0, 99))
+def test_scattered_columns(n_rows, n_columns, n_targets, double, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, n_columns)).astype(np.float64 if double else np.float32)
+    targets = rng.integers(0, n_targets, n_columns).astype(np.int32)
+    factors = rng.choice([-1, 1, 0.5], n_columns).astype(np.float32)
+    before = rng.normal(size=(n_rows, n_targets)).astype(X.dtype)
+    out = before.copy()
+    scatter_columns(X, targets, factors, out)
+    np.testing.assert_array_equal(out, before + scattered(X, targets, factors, n_targets))
+
+
+@pytest.mark.parametrize("n_components", [MOST_TURNED, MOST_TURNED + 1])
+def test_a_row_is_sketched_alike_whatever_comes_along(n_components):
+    X = RNG.normal(size=(41, 100)).astype(np.float32)
+    targets, signs = RNG.integers(0, n_components, 100).astype(np.int32), RNG.choice([-1, 1], 100).astype(np.float32)
+    whole, apart = (np.zeros((41, n_components), np.float32) for _ in range(2))
+    sketch_dense(X, targets, signs, whole)
+    for i in range(41):
+        sketch_dense(X[i : i + 1], targets, signs, apart[i : i + 1])
+    np.testing.assert_array_equal(whole, apart)
+    np.testing.assert_allclose(whole, scattered(X, targets, signs, n_components), atol=1e-5)
+
+
+def test_readable_forms_of_the_squares():
+    X = RNG.normal(size=(32, 40))
+    targets, factors = RNG.integers(0, 5, 40).astype(np.int32), RNG.normal(size=40)
+    sums = np.zeros((8, 8))
+    for column in range(0, 40, 8):
+        add_square(X, 8, column, targets, factors, sums)
+    out = np.zeros((32, 8))
+    turn_square(sums, 0, out, 8)
+    np.testing.assert_allclose(out[8:16], scattered(X[8:16], targets, factors, 8))
+    assert not out[:8].any()
+    assert not out[16:].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_best_trial_leaves_the_least_mass(weighted):
+    scores = RNG.normal(size=(50, 16)).astype(np.float32)
+    d2norms, closest = RNG.uniform(1, 3, 50), RNG.uniform(0, 2, 50)
+    weights = RNG.uniform(0, 2, 50) if weighted else np.empty(0)
+    each = weights if weighted else np.ones(50)
+    for n_trials in (1, 3, 16):
+        d2 = np.maximum(scores[:, :n_trials] + d2norms[:, None], 0)
+        masses = each @ np.minimum(closest[:, None], d2)
+        assert trials.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
+    lowered, mass = closest.copy(), np.empty(50)
+    trials.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
+    expected = np.minimum(closest, np.maximum(scores[:, 2] + d2norms, 0))
+    expected[7] = 0
+    np.testing.assert_allclose(lowered, expected)
+    np.testing.assert_allclose(mass, np.cumsum(each * expected))
+
+
+def test_means_and_what_centers_add_to_the_objective():
+    sums, counts, centers = RNG.normal(size=(4, 9)), np.array([2.0, 0, 1, 5]), RNG.normal(size=(4, 9))
+    out = np.empty_like(sums)
+    totals.means(sums, counts, centers, out)
+    np.testing.assert_allclose(out[[0, 2, 3]], sums[[0, 2, 3]] / counts[[0, 2, 3], None])
+    np.testing.assert_array_equal(out[1], centers[1])
+    expected = counts @ (centers**2).sum(axis=1) - 2 * (centers * sums).sum()
+    assert totals.crossed(sums, counts, centers) == pytest.approx(expected)
+
+
+def test_picked_rows():
+    X = sp.random_array((20, 30), density=0.2, format="csr", rng=RNG)
+    picked = np.array([3, 3, 19, 0])
+    out = np.ones((4, 30))
+    rows.add_csr_rows(X.indptr, X.indices, X.data, picked, out)
+    np.testing.assert_allclose(out, 1 + X.toarray()[picked])
+    source, places = RNG.integers(0, 256, (6, 5)).astype(np.uint8), np.array([2, 0])
+    copied = np.zeros((3, 5), np.uint8)
+    rows.place_dense_rows(source, np.array([4, 1]), places, copied)
+    np.testing.assert_array_equal(copied, np.stack([source[1], np.zeros(5, np.uint8), source[4]]))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 20), (5, 9), (7, 7), (18, 99), (0, 1)])
+def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
+    dense = RNG.normal(size=(20, 6)) * (RNG.random((20, 6)) < 0.4)
+    X = sp.csr_array(dense)
+    found = rows_between(X, start, stop)
+    expected = X[start:stop]
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    assert found.indptr.dtype == X.indptr.dtype
+    np.testing.assert_array_equal(found.toarray(), expected.toarray())
+    if found.nnz:
+        assert np.shares_memory(found.data, X.data)
+        assert np.shares_memory(found.indices, X.indices)
+    assert np.shares_memory(rows_between(dense, 2, 5), dense)
