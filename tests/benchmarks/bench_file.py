@@ -43,8 +43,8 @@ def run(settings: Settings) -> list[Row]:
         Row("h", what, "own parser alone, twice over the file", f"{ratio:.2f} x its time", "", "", f"<= {TWICE}",
             None if settings.quick else ratio <= TWICE,
             f"{middle([our for our, _ in pairs], 'later'):.2f} s to {parsing:.2f} s, both with kernels loaded, the "
-            f"parser with all threads, {2 * size / parsing / 1e6:.0f} MB/s; first fit of a process {first:.2f} x, whole "
-            f"processes {whole:.2f} x; stages of a first fit {_stages(pairs[-1][0])}",
+            f"parser with all threads, {2 * size / parsing / 1e6:.0f} MB/s; first fit of a process {first:.2f} x, "
+            f"whole processes {whole:.2f} x; stages of a first fit {_stages(pairs[-1][0])}",
             {"pairs": pairs}),
         Row("i", f"growth, {small.name} to {large.name}", "itself", f"{grown:.1f} x the time", "", "", f"<= {GROWTH}",
             None if settings.quick else grown <= GROWTH,
