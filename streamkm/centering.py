@@ -166,7 +166,9 @@ def find_centers(
         else:
             kept = KeptSteps(keeper, "lloyd", stage)
             rows = sketched.blocks or LocalBlocks.of(here, clustered)
-            result = lloyd(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
+            result = lloyd(
+                rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
+            )
             history += noted("lloyd", result)
     if polished:
         with progress.stage("polish", None, "steps") as stage:

@@ -141,7 +141,10 @@ class Gathered:
 
 def pack_lloyd(result: LloydResult) -> Record:
     """Where Lloyd's algorithm is, as a record."""
-    return {"centers": result.centers, "history": np.array(result.history)}, {"converged": result.converged}
+    arrays = {"centers": result.centers, "history": np.array(result.history)}
+    if result.means is not None:
+        arrays["means"] = result.means
+    return arrays, {"converged": result.converged, "pace": result.pace}
 
 
 def unpack_lloyd(record: Record | None) -> LloydResult | None:
@@ -151,7 +154,8 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     arrays, meta = record
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
-    return LloydResult(arrays["centers"], inertia, len(history), bool(meta["converged"]), history)
+    converged, pace = bool(meta["converged"]), int(meta["pace"])
+    return LloydResult(arrays["centers"], inertia, len(history), converged, history, arrays.get("means"), pace)
 
 
 def pack_folded(folded: Folded[Totals]) -> Record:

@@ -18,6 +18,7 @@ from streamkm.cluster.sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.cluster.starting import Streams, start_centers
 from streamkm.compute import open_executor
+from streamkm.keeping import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
 
@@ -511,3 +512,58 @@ def test_sums_of_one_block_do_not_depend_on_threads():
         with open_executor(n_threads) as opened:
             found.append(label_sums(opened, X, NO_WEIGHTS, labels, 300).sums)
     assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def overlapping(n_rows=3000, n_features=6, seed=0):
+    """Rows without clear clusters: Lloyd's algorithm takes many steps."""
+    return rng(seed).normal(size=(n_rows, n_features))
+
+
+def test_an_accelerated_run_is_sooner_where_lloyd_ends_and_goes_lower(executor):
+    X = overlapping()
+    blocks = in_blocks(executor, X, 3)
+    inertias, steps = [], []
+    for seed in range(5):
+        start = X[rng(seed).permutation(len(X))[:40]]
+        plain = lloyd(blocks, start, max_iter=500, tol=1e-5)
+        fast = lloyd(blocks, start, max_iter=500, tol=1e-5, accelerated=True)
+        assert fast.converged
+        assert np.all(np.diff(fast.history) <= 0)
+        after = lloyd(blocks, fast.centers, max_iter=1, tol=0)
+        assert after.inertia <= fast.inertia * (1 + 1e-12)  # the centers are the means of the last step's clusters
+        inertias.append([naive.within(X, naive.nearest(X, run.centers)[0]) for run in (fast, plain)])
+        sooner = np.flatnonzero(np.array(fast.history) <= plain.inertia)
+        steps.append((sooner[0] + 1 if len(sooner) else fast.n_iter, plain.n_iter))
+    ours, theirs = np.mean(inertias, axis=0)
+    assert ours <= theirs
+    fewer, more = np.mean(steps, axis=0)
+    assert fewer < 0.6 * more
+
+
+def test_an_accelerated_run_stays_where_lloyd_stays(executor):
+    X = overlapping(400)
+    blocks = in_blocks(executor, X, 2)
+    fixed = lloyd(blocks, X[:10], max_iter=500, tol=0).centers
+    again = lloyd(blocks, fixed, max_iter=500, tol=1e-9, accelerated=True)
+    np.testing.assert_allclose(again.centers, fixed, rtol=0, atol=1e-12)
+    assert again.n_iter <= 3
+
+
+def test_an_accelerated_run_goes_on_where_it_was(executor):
+    X = overlapping()
+    steps = []
+    whole = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, on_step=steps.append)
+    assert whole.n_iter > 5
+    for begun in steps[:-1]:
+        kept = unpack_lloyd(pack_lloyd(begun))
+        again = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, begun=kept)
+        np.testing.assert_array_equal(again.centers, whole.centers)
+        assert again.history == whole.history
+
+
+def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
+    X = np.concatenate([overlapping(300), [[50.0] * 6]])
+    start = np.concatenate([X[:5], np.full((2, 6), 1e3)])
+    found = lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6, accelerated=True)
+    assert found.centers.shape == (7, 6)
+    assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7

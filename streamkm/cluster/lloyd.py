@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,11 @@ class LloydResult:
     converged : bool
         Whether the stopping rule ended it, not `max_iter`.
     history : tuple of float
-        Inertia before each update.
+        Inertia before each update; of an accelerated run, the lowest so far, about the clusters' own means.
+    means : float64 (k, m) or None
+        Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
+    pace : int
+        Steps since the acceleration began anew.
     """
 
     centers: NDArray[np.float64]
@@ -119,6 +123,15 @@ class LloydResult:
     n_iter: int
     converged: bool
     history: tuple[float, ...]
+    means: NDArray[np.float64] | None = None
+    pace: int = 0
+
+
+MOST_MOMENTUM = 0.8
+"""Share of its last way that a mean is carried on by, at most, in an accelerated run."""
+
+WINDOW = 2
+"""Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
 
 
 def lloyd(
@@ -129,11 +142,17 @@ def lloyd(
     tol: float,
     on_step: Callable[[LloydResult], None] | None = None,
     begun: LloydResult | None = None,
+    accelerated: bool = False,
 ) -> LloydResult:
     """Run Lloyd's algorithm.
 
     O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to
     the row farthest from its center.
+
+    An accelerated run carries every mean on by a growing share of its last way (Nesterov's sequence, up to
+    `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
+    those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
+    holds two more arrays of centers.
 
     Parameters
     ----------
@@ -143,11 +162,13 @@ def lloyd(
     max_iter : int
         Steps at most.
     tol : float
-        Stop when a step lowers the inertia by no more than this share of it. 0: stop at the fixed point.
+        Stop when a step (of an accelerated run: `WINDOW` steps) lowers the inertia by no more than this share of it.
+        0: stop at the fixed point.
     on_step : callable, optional
         Gets where the algorithm is after every step.
     begun : LloydResult, optional
         Where to go on, in place of `centers`.
+    accelerated : bool
 
     Returns
     -------
@@ -156,8 +177,11 @@ def lloyd(
 
     References
     ----------
-    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982).
+    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). O'Donoghue and Candès, "Adaptive
+    restart for accelerated gradient schemes", Found. Comput. Math. 15 (2015), section 3.2.
     """
+    if accelerated:
+        return _accelerated(blocks, centers, max_iter, tol, on_step, begun)
     history: list[float] = []
     converged = False
     if begun is not None:
@@ -176,6 +200,38 @@ def lloyd(
         if on_step is not None:
             on_step(LloydResult(centers, inertia, len(history), converged, tuple(history)))
     return LloydResult(centers, history[-1] if history else float("nan"), len(history), converged, tuple(history))
+
+
+def _accelerated(
+    blocks: Blocks,
+    centers: NDArray[np.float64],
+    max_iter: int,
+    tol: float,
+    on_step: Callable[[LloydResult], None] | None,
+    begun: LloydResult | None,
+) -> LloydResult:
+    state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    while state.n_iter < max_iter and not state.converged:
+        totals = blocks.totals(state.centers, f"lloyd-{state.n_iter + 1}")
+        means = totals.means(fallback=state.centers)
+        inertia = inertia_of(totals, means, blocks.total_d2norm)
+        empty = np.flatnonzero(totals.counts == 0)
+        converged, ahead, pace = False, means, 0
+        if len(empty):
+            means = ahead = _refill(blocks, state.centers, means, empty)
+        elif state.means is not None and state.means.shape == means.shape:
+            if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
+                means, ahead, inertia = state.means, state.means, state.inertia
+            else:
+                behind = state.history[-WINDOW:]
+                converged = inertia == state.inertia or (len(behind) == WINDOW and behind[0] - inertia <= tol * inertia)
+                pace = state.pace + 1
+                ahead = means + min(MOST_MOMENTUM, pace / (pace + 3)) * (means - state.means)
+        history = (*state.history, inertia)
+        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace)
+        if on_step is not None:
+            on_step(state)
+    return state if state.means is None else replace(state, centers=state.means)
 
 
 def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:

@@ -74,7 +74,7 @@ def start_centers(
             centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
-        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
+        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
         if init == "k-means++":
             result = split_merge(block, pieces, result, max_rounds=SEARCH_ROUNDS, rng=streams.search)
         if best is None or result.inertia < best_inertia:
