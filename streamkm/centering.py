@@ -28,7 +28,7 @@ from streamkm.model import Metric, Model, Space
 from streamkm.passes import Sketched
 from streamkm.progress import Progress
 from streamkm.projection import pca_rows
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, sketch_from_dict
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch, sketch_from_dict
 
 STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
@@ -140,11 +140,23 @@ class Look:
 
 
 def find_centers(
-    here: Executor, sketched: Sketched, plan: Plan, settings: Settings, keeper: Keeper, progress: Progress
+    here: Executor,
+    sketched: Sketched,
+    plan: Plan,
+    settings: Settings,
+    keeper: Keeper,
+    progress: Progress,
+    streamed: Sketch | None = None,
 ) -> Found:
-    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
+    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there.
+
+    Parameters
+    ----------
+    streamed : Sketch, optional
+        What was found on all rows; None: the sketch needs no rows, or the sample's.
+    """
     sample = sketched.sample
-    sketch = oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
+    sketch = streamed or oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
     n_searched = search_rows(settings.n_clusters)
     n_features = sample.X.shape[1]
     space = plan.space_for(n_features)
@@ -239,12 +251,13 @@ def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
 def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
     """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
 
-    What all clusterings lose alike when rows are projected is no distortion: for principal directions the objective is
-    exact, and what lies between the means of all rows is compared.
+    What all clusterings lose alike when rows are projected is no distortion: for principal directions and singular
+    vectors the objective is exact, and what they lose of the clusters' means, from the mean of all rows or from the
+    origin, is what is compared.
     """
     if model.space == "sketch":
         return None
-    if isinstance(model.sketch, PCASketch):
+    if isinstance(model.sketch, PCASketch | TruncatedSVDSketch):
         directions = model.sketch.directions
         filled = totals.counts > 0
         counts, centers = totals.counts[filled], model.centers[filled]
@@ -252,7 +265,7 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
         original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
         if original <= 0:
             return 1.0
-        between = means - counts @ means / counts.sum()
+        between = means - counts @ means / counts.sum() if isinstance(model.sketch, PCASketch) else means
         lost = between - (between @ directions) @ directions.T
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
     n_clusters = len(model.centers)

@@ -6,7 +6,7 @@ Pure functions of the source's description. May import sources, errors and below
 from __future__ import annotations
 
 from streamkm.errors import InvalidParameterError
-from streamkm.making import FOUND, needs_n_features
+from streamkm.making import FOUND, STREAMED, needs_n_features
 from streamkm.sketches.sizing import FORMULAS, sizing
 from streamkm.sources.base import RowSource
 
@@ -24,11 +24,14 @@ def choose_sketch(
     *,
     eps: float | None = None,
     delta: float = 0.1,
+    sketch_fit: str = "sample",
 ) -> tuple[str, int, str]:
     """Kind, m, and the reason in words.
 
     Parameters
     ----------
+    sketch_fit : "sample" or "all"
+        What a sketch that depends on the data is found on.
     eps, delta : float
         Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
         1 + eps for all but a share delta of seeds; see `sizing`.
@@ -52,12 +55,9 @@ def choose_sketch(
         if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return sketch, d, why
-    if sketch == "pca" and source.is_sparse:
-        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
-    if needs_n_features(sketch) and d is None:
-        raise InvalidParameterError(
-            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
-        )
+    _check_fits(source, sketch, sketch_fit)
+    if sketch_fit == "all" and sketch in STREAMED:
+        why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and eps is not None:
         if sketch not in FORMULAS:
             raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
@@ -68,6 +68,21 @@ def choose_sketch(
     if sketch in FOUND:
         return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
     return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
+
+
+def _check_fits(source: RowSource, sketch: str, sketch_fit: str) -> None:
+    """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
+    if sketch == "pca" and source.is_sparse:
+        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
+    if sketch_fit == "all" and sketch in FOUND and sketch not in STREAMED:
+        raise InvalidParameterError(
+            f'sketch_fit="all" with sketch={sketch!r}, which is found on sampled rows only; pass sketch_fit="sample", '
+            f"or one of {', '.join(STREAMED)}"
+        )
+    if needs_n_features(sketch) and source.n_features is None:
+        raise InvalidParameterError(
+            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
+        )
 
 
 def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ FEW_CLUSTERS = 10  # for which several starts cost little and find more than the
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *FOUND),
+    "sketch_fit": ("sample", "all"),
     "metric": ("euclidean", "cosine"),
     "assign_space": ("auto", "original", "sketch"),
     "on_invalid": ("raise", "skip"),

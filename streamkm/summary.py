@@ -26,7 +26,7 @@ _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
-def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
+def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int = 0) -> dict[str, Any]:
     """Gather what summary.json says, as JSON values.
 
     Parameters
@@ -34,6 +34,8 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
     estimator : StreamKMeans
         Fitted on `source`.
     source : RowSource
+    passes_before : int
+        How often the data were read before the fit.
 
     Returns
     -------
@@ -58,7 +60,7 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
             "distortion": estimator.distortion_,
             "n_components": estimator.n_components_,
             "assign_space": estimator.assign_space_,
-            "n_passes": estimator.n_passes_,
+            "n_passes": estimator.n_passes_ + passes_before,
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
             "counts": estimator.counts_,
