@@ -264,21 +264,26 @@ def assign(
 def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Sketch DATA... into a store that can be clustered.
 
-    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster.
+    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster. Document
+    frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
     """
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
+        from streamkm.configured import write_frequencies
         from streamkm.storing import choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        walk = walk_for_store(_rows(paths, settings), options["metric"], on_invalid)
+        source = _rows(paths, settings)
+        walk = walk_for_store(source, options["metric"], on_invalid)
         with open_executor() as workers, talk.stage("sketch", walk) as stage:
             how = (options["sketch"], options["n_components"] or "auto", options["seed"])
             found = choose_store_sketch(walk, *how, workers, stage)
             store = write_store(
                 output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
-        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items()])
+        frequencies = write_frequencies(f"{output}.tfidf.npz", source)
+        kept = [("frequencies", frequencies)] if frequencies else []
+        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
 
 
 @main.command()

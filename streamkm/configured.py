@@ -24,7 +24,7 @@ from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"
 READING = ("field", "delimiter", "header", "decode_error")
-"""Options of `open_documents`: where in a file documents stand. The others, but `tfidf`, are those of `FeatureHashing`."""
+"""Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
 
 
@@ -86,9 +86,9 @@ def open_configured(
             )
         return Opened(open_source(paths, **data))
     options = {**data, **{name: text[name] for name in READING}, "format": form}
-    hashing = {name: _tuples(text[name]) for name in HASHING}
+    hashing = {name: tuples(text[name]) for name in HASHING}
     tfidf = text["tfidf"]
-    weights: Any = TfIdf.load(os.path.expanduser(tfidf)) if isinstance(tfidf, str) else False
+    weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
     files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
     source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
     kept = {name: text[name] for name in (*READING, *HASHING)}
@@ -112,10 +112,16 @@ def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, A
     """
     if not text:
         return
-    weighted = isinstance(source, TfIdfRows)
-    if isinstance(source, TfIdfRows):
-        source.tfidf.save(directory / TFIDF)
+    weighted = write_frequencies(directory / TFIDF, source) is not None
     (directory / TEXT).write_text(json.dumps({**text, "tfidf": TFIDF if weighted else False}, indent=2) + "\n", "utf-8")
+
+
+def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | None:
+    """Write the document frequencies that rows are weighted by; give the path, or None for rows that are not."""
+    if not isinstance(source, TfIdfRows):
+        return None
+    source.tfidf.save(path)
+    return os.fspath(path)
 
 
 def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -140,5 +146,13 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return settings
 
 
-def _tuples(value: Any) -> Any:
+def _frequencies(path: str) -> TfIdf:
+    try:
+        return TfIdf.load(os.path.expanduser(path))
+    except FileNotFoundError:
+        raise ConfigError(f"text.tfidf: {path} does not exist; needed: true, false, or saved frequencies") from None
+
+
+def tuples(value: Any) -> Any:
+    """Lists, which are what YAML and JSON have, as the tuples that `FeatureHashing` is made of."""
     return tuple(value) if isinstance(value, list) else value
