@@ -18,7 +18,7 @@ from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
-from streamkm.sketches import IdentitySketch
+from streamkm.sketches import IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -166,7 +166,7 @@ def plan_fit(
     source: RowSource,
     *,
     n_clusters: int,
-    sketch: str,
+    sketch: str | Sketch,
     n_components: int | str,
     eps: float | None,
     delta: float,
@@ -214,10 +214,11 @@ def plan_fit(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
     n_features = source.estimated_features or components
-    streamed = sketch_fit == "all" and kind in STREAMED
+    found = kind in FOUND and isinstance(sketch, str)
+    streamed = found and sketch_fit == "all" and kind in STREAMED
     fit_passes = subspace_passes(n_features) if streamed else 0
     if once:
-        _check_once(source, kind, assign_space, refine)
+        _check_once(source, kind, assign_space, refine, found=found)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_bytes = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES)))
     sample_rows = max(n_clusters, min(sample_rows, sample_bytes // max(1, row_bytes)))
@@ -231,12 +232,14 @@ def plan_fit(
         components,
         n_threads,
         row_bytes,
-        block_row_bytes(source, row_bytes, components),
+        8 * sketch.n_kept
+        if isinstance(sketch, PreconditionedSampling)
+        else block_row_bytes(source, row_bytes, components),
         _float_row_bytes(source, row_bytes),
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
         source.read_factor,
-        kind in FOUND,
+        found,
         max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
         default_size(n_clusters),
         n_directions(kind, components, n_clusters) if streamed else 0,
@@ -280,12 +283,12 @@ def plan_fit(
     return plan
 
 
-def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) -> None:
+def _check_once(source: RowSource, kind: str, assign_space: str, refine: int, *, found: bool) -> None:
     """Refuse what one pass cannot give."""
     refused = {
         f"refine={refine}": refine > 0,
         'assign_space="original"': assign_space == "original" and kind != IdentitySketch.kind,
-        f'sketch="{kind}"': kind in FOUND,
+        f'sketch="{kind}"': found,
     }
     for parameter, given in refused.items():
         if given:
@@ -300,7 +303,7 @@ def _choose_regime(
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
     space: Space
-    if kind in FOUND or coreset == "uniform":
+    if needs.fitted or coreset == "uniform":
         found = coreset != "uniform" and not needs.directions
         return "sample", "on the row sample" + (", which its directions are found on" if found else "")
     if coreset != "auto":

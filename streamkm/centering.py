@@ -28,7 +28,14 @@ from streamkm.model import Metric, Model, Space
 from streamkm.passes import Sketched
 from streamkm.progress import Progress
 from streamkm.projection import pca_rows
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch, sketch_from_dict
+from streamkm.sketches import (
+    IdentitySketch,
+    PCASketch,
+    PreconditionedSampling,
+    Sketch,
+    TruncatedSVDSketch,
+    sketch_from_dict,
+)
 
 STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
@@ -45,6 +52,8 @@ class Settings:
     init : "k-means++", "random", or float64 (k, d)
     seeds : SeedSequence
         Source of the named random streams.
+    sketch : Sketch or None
+        Where it was made already.
     """
 
     n_clusters: int
@@ -54,6 +63,7 @@ class Settings:
     tol: float
     refine: int
     seeds: np.random.SeedSequence
+    sketch: Sketch | None = None
 
     def stream(self, name: str) -> np.random.SeedSequence:
         """The named random stream: "sketch", "sample", "seeding", "search" or "coreset"."""
@@ -194,7 +204,9 @@ def find_centers(
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
-    """The sketch that a plan names; None for one that is found on the row sample."""
+    """The sketch that was given or that a plan names; None for one that is found on rows."""
+    if settings.sketch is not None:
+        return settings.sketch
     if plan.sketch in FOUND:
         return None
     return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
@@ -255,8 +267,8 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
     vectors the objective is exact, and what they lose of the clusters' means, from the mean of all rows or from the
     origin, is what is compared.
     """
-    if model.space == "sketch":
-        return None
+    if model.space == "sketch" or isinstance(model.sketch, PreconditionedSampling):
+        return None  # a sample of a row's entries does not keep lengths, only what is nearer
     if isinstance(model.sketch, PCASketch | TruncatedSVDSketch):
         directions = model.sketch.directions
         filled = totals.counts > 0

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm import __version__
+from streamkm.parameters import plain
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
@@ -68,11 +69,11 @@ def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int 
         "seconds": sum(stage.seconds for stage in estimator.stages_),
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
-        "parameters": estimator.get_params(),
+        "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
-    plain: dict[str, Any] = _plain(summary)
-    return plain
+    values: dict[str, Any] = _plain(summary)
+    return values
 
 
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
