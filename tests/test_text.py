@@ -444,7 +444,7 @@ def test_topics_are_found(tmp_path, form):
 
 
 def test_hashing_distorts_the_objective_by_a_term_that_shrinks():
-    """Senuma, section 4: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
+    """Senuma: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
 
     The objective is a sum of squared norms of rows less their means, to each of which Weinberger et al.'s Lemma 2
     applies: variance at most 2 / m of the squared norm's square. By the triangle inequality the relative standard
