@@ -113,6 +113,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             If the file is no saved model, or damaged.
         """
         model, parameters = Model.load(path)
+        if isinstance(parameters.get("sketch"), dict):
+            parameters["sketch"] = model.sketch  # it was given, made already
         try:
             estimator = cls(**parameters)
         except TypeError as error:

@@ -15,10 +15,11 @@ from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.errors import InvalidInputError, MemoryLimitError
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
-from streamkm.making import FOUND
+from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
-from streamkm.sketches import IdentitySketch
+from streamkm.sketches import IdentitySketch, PreconditionedSampling, Sketch
+from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MIB = 1 << 20
@@ -72,6 +73,8 @@ class Plan:
         What the process and its libraries hold.
     needs : Needs or None
         What the projection is made of; None where it is another's.
+    fit_passes : int
+        How many of the passes find the sketch; 0 where it needs no rows, or the row sample's.
     """
 
     source: str
@@ -94,6 +97,7 @@ class Plan:
     limit_bytes: int
     base_bytes: int
     needs: Needs | None
+    fit_passes: int = 0
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -162,7 +166,7 @@ def plan_fit(
     source: RowSource,
     *,
     n_clusters: int,
-    sketch: str,
+    sketch: str | Sketch,
     n_components: int | str,
     eps: float | None,
     delta: float,
@@ -173,6 +177,7 @@ def plan_fit(
     memory_limit: Any,
     n_threads: int,
     weighted: bool = False,
+    sketch_fit: str = "sample",
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
 
@@ -182,6 +187,8 @@ def plan_fit(
         See `limits.memory_limit_bytes`.
     n_threads : int
         Threads of this process that will read.
+    sketch_fit : "sample" or "all"
+        What a sketch that depends on the data is found on.
 
     Raises
     ------
@@ -203,9 +210,15 @@ def plan_fit(
         else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
     )
     once = not source.replayable
-    kind, components, why = choose_sketch(source, sketch, n_components, n_clusters, eps=eps, delta=delta)
+    kind, components, why = choose_sketch(
+        source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
+    )
+    n_features = source.estimated_features or components
+    found = kind in FOUND and isinstance(sketch, str)
+    streamed = found and sketch_fit == "all" and kind in STREAMED
+    fit_passes = subspace_passes(n_features) if streamed else 0
     if once:
-        _check_once(source, kind, assign_space, refine)
+        _check_once(source, kind, assign_space, refine, found=found)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_bytes = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES)))
     sample_rows = max(n_clusters, min(sample_rows, sample_bytes // max(1, row_bytes)))
@@ -215,18 +228,21 @@ def plan_fit(
         n_rows or sample_rows,
         sample_rows,
         n_clusters,
-        source.estimated_features or components,
+        n_features,
         components,
         n_threads,
         row_bytes,
-        block_row_bytes(source, row_bytes, components),
+        8 * sketch.n_kept
+        if isinstance(sketch, PreconditionedSampling)
+        else block_row_bytes(source, row_bytes, components),
         _float_row_bytes(source, row_bytes),
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
         source.read_factor,
-        kind in FOUND,
+        found,
         max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
         default_size(n_clusters),
+        n_directions(kind, components, n_clusters) if streamed else 0,
     )
     if once:
         assign_space = "original" if kind == IdentitySketch.kind else "sketch"
@@ -244,7 +260,7 @@ def plan_fit(
         n_rows,
         source.n_features,
         source.n_bytes,
-        1 if once else 2 + refine + counts_first,
+        1 if once else 2 + refine + counts_first + fit_passes,
         counts_first,
         size,
         len(chunks) if isinstance(source, ChunkedSource) else None,
@@ -260,18 +276,19 @@ def plan_fit(
         limit,
         base,
         needs,
+        fit_passes,
     )
     if plan.peak_bytes > limit:
         raise MemoryLimitError(_refusal(plan, needs))
     return plan
 
 
-def _check_once(source: RowSource, kind: str, assign_space: str, refine: int) -> None:
+def _check_once(source: RowSource, kind: str, assign_space: str, refine: int, *, found: bool) -> None:
     """Refuse what one pass cannot give."""
     refused = {
         f"refine={refine}": refine > 0,
         'assign_space="original"': assign_space == "original" and kind != IdentitySketch.kind,
-        f'sketch="{kind}"': kind in FOUND,
+        f'sketch="{kind}"': found,
     }
     for parameter, given in refused.items():
         if given:
@@ -286,8 +303,9 @@ def _choose_regime(
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
     space: Space
-    if kind in FOUND or coreset == "uniform":
-        return "sample", "on the row sample" + ("" if coreset == "uniform" else ", which its directions are found on")
+    if needs.fitted or coreset == "uniform":
+        found = coreset != "uniform" and not needs.directions
+        return "sample", "on the row sample" + (", which its directions are found on" if found else "")
     if coreset != "auto":
         if coreset is not None:
             return "coreset", f"on a {coreset} coreset of the sketched rows, as asked for"

@@ -28,7 +28,14 @@ from streamkm.model import Metric, Model, Space
 from streamkm.passes import Sketched
 from streamkm.progress import Progress
 from streamkm.projection import pca_rows
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, sketch_from_dict
+from streamkm.sketches import (
+    IdentitySketch,
+    PCASketch,
+    PreconditionedSampling,
+    Sketch,
+    TruncatedSVDSketch,
+    sketch_from_dict,
+)
 
 STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
@@ -45,6 +52,8 @@ class Settings:
     init : "k-means++", "random", or float64 (k, d)
     seeds : SeedSequence
         Source of the named random streams.
+    sketch : Sketch or None
+        Where it was made already.
     """
 
     n_clusters: int
@@ -54,6 +63,7 @@ class Settings:
     tol: float
     refine: int
     seeds: np.random.SeedSequence
+    sketch: Sketch | None = None
 
     def stream(self, name: str) -> np.random.SeedSequence:
         """The named random stream: "sketch", "sample", "seeding", "search" or "coreset"."""
@@ -140,11 +150,23 @@ class Look:
 
 
 def find_centers(
-    here: Executor, sketched: Sketched, plan: Plan, settings: Settings, keeper: Keeper, progress: Progress
+    here: Executor,
+    sketched: Sketched,
+    plan: Plan,
+    settings: Settings,
+    keeper: Keeper,
+    progress: Progress,
+    streamed: Sketch | None = None,
 ) -> Found:
-    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
+    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there.
+
+    Parameters
+    ----------
+    streamed : Sketch, optional
+        What was found on all rows; None: the sketch needs no rows, or the sample's.
+    """
     sample = sketched.sample
-    sketch = oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
+    sketch = streamed or oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
     n_searched = search_rows(settings.n_clusters)
     n_features = sample.X.shape[1]
     space = plan.space_for(n_features)
@@ -184,7 +206,9 @@ def find_centers(
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
-    """The sketch that a plan names; None for one that is found on the row sample."""
+    """The sketch that was given or that a plan names; None for one that is found on rows."""
+    if settings.sketch is not None:
+        return settings.sketch
     if plan.sketch in FOUND:
         return None
     return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
@@ -241,12 +265,13 @@ def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
 def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
     """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
 
-    What all clusterings lose alike when rows are projected is no distortion: for principal directions the objective is
-    exact, and what lies between the means of all rows is compared.
+    What all clusterings lose alike when rows are projected is no distortion: for principal directions and singular
+    vectors the objective is exact, and what they lose of the clusters' means, from the mean of all rows or from the
+    origin, is what is compared.
     """
-    if model.space == "sketch":
-        return None
-    if isinstance(model.sketch, PCASketch):
+    if model.space == "sketch" or isinstance(model.sketch, PreconditionedSampling):
+        return None  # a sample of a row's entries does not keep lengths, only what is nearer
+    if isinstance(model.sketch, PCASketch | TruncatedSVDSketch):
         directions = model.sketch.directions
         filled = totals.counts > 0
         counts, centers = totals.counts[filled], model.centers[filled]
@@ -254,7 +279,7 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
         original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
         if original <= 0:
             return 1.0
-        between = means - counts @ means / counts.sum()
+        between = means - counts @ means / counts.sum() if isinstance(model.sketch, PCASketch) else means
         lost = between - (between @ directions) @ directions.T
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
     n_clusters = len(model.centers)

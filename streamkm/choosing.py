@@ -6,7 +6,8 @@ Pure functions of the source's description. May import sources, errors and below
 from __future__ import annotations
 
 from streamkm.errors import InvalidParameterError
-from streamkm.making import FOUND, needs_n_features
+from streamkm.making import FOUND, STREAMED, needs_n_features
+from streamkm.sketches import PCASketch, Sketch, fits_features
 from streamkm.sketches.sizing import FORMULAS, sizing
 from streamkm.sources.base import RowSource
 
@@ -18,17 +19,22 @@ PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more 
 
 def choose_sketch(
     source: RowSource,
-    sketch: str,
+    sketch: str | Sketch,
     n_components: int | str,
     n_clusters: int,
     *,
     eps: float | None = None,
     delta: float = 0.1,
+    sketch_fit: str = "sample",
 ) -> tuple[str, int, str]:
     """Kind, m, and the reason in words.
 
     Parameters
     ----------
+    sketch : str or Sketch
+        "auto", a name, or a sketch that is made already.
+    sketch_fit : "sample" or "all"
+        What a sketch that depends on the data is found on.
     eps, delta : float
         Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
         1 + eps for all but a share delta of seeds; see `sizing`.
@@ -41,6 +47,8 @@ def choose_sketch(
                 f'{d} components; needed: "auto"'
             )
         return "identity", int(d or 0), "the rows of a store are sketched already"
+    if not isinstance(sketch, str):
+        return _given_sketch(source, sketch, n_components, eps)
     if sketch == "auto":
         sketch, why = _auto_sketch(source, n_components)
     if sketch == "identity":
@@ -52,22 +60,50 @@ def choose_sketch(
         if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return sketch, d, why
-    if sketch == "pca" and source.is_sparse:
-        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
-    if needs_n_features(sketch) and d is None:
-        raise InvalidParameterError(
-            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
-        )
+    _check_fits(source, sketch, sketch_fit)
+    if sketch_fit == "all" and sketch in STREAMED:
+        why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and eps is not None:
         if sketch not in FORMULAS:
             raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
         bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=source.estimated_rows, n_features=d)
         return sketch, bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
-    if n_components != "auto":
-        return sketch, int(n_components), why
+    usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in FOUND:
-        return sketch, PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS, why
-    return sketch, SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS, why
+        usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
+    return sketch, usual if n_components == "auto" else int(n_components), why
+
+
+def _given_sketch(
+    source: RowSource, sketch: Sketch, n_components: int | str, eps: float | None
+) -> tuple[str, int, str]:
+    """Kind, m and reason of a sketch that was made by the caller."""
+    m, d = int(sketch.n_components), source.n_features
+    if n_components not in ("auto", m) or eps is not None:
+        asked = f"n_components={n_components!r}" if eps is None else f"eps={eps}"
+        raise InvalidParameterError(f"{asked} with a {sketch.kind} sketch of {m:,} components; leave it out")
+    if sketch.kind == PCASketch.kind:
+        _check_fits(source, sketch.kind, "sample")
+    if d is not None and not fits_features(sketch, d):
+        raise InvalidParameterError(
+            f"the {sketch.kind} sketch is for other rows than the {d:,} features of {source.name}"
+        )
+    return sketch.kind, m, "as given"
+
+
+def _check_fits(source: RowSource, sketch: str, sketch_fit: str) -> None:
+    """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
+    if sketch == "pca" and source.is_sparse:
+        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
+    if sketch_fit == "all" and sketch in FOUND and sketch not in STREAMED:
+        raise InvalidParameterError(
+            f'sketch_fit="all" with sketch={sketch!r}, which is found on sampled rows only; pass sketch_fit="sample", '
+            f"or one of {', '.join(STREAMED)}"
+        )
+    if needs_n_features(sketch) and source.n_features is None:
+        raise InvalidParameterError(
+            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
+        )
 
 
 def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:

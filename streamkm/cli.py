@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkm import __version__
-from streamkm.errors import OutputError, StreamkmError
+from streamkm.errors import ConfigError, OutputError, StreamkmError
 
 if TYPE_CHECKING:
     from streamkm.budget import Plan
     from streamkm.config import Override, Run
     from streamkm.progress import Stage
+    from streamkm.sources.base import RowSource
     from streamkm.walk import OnInvalid, Walk
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
@@ -120,7 +121,9 @@ def fit(
     What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
 
     DATA are files or globs of one format: svmlight text (plain or compressed), HDF5, Zarr, .npy or .npz;
-    FILE:/path names a dataset inside a file. What the command line says wins over the configuration.
+    FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet with
+    --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
+    configuration.
     """
     with _Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
@@ -129,15 +132,17 @@ def fit(
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
-        talk.plan(estimator.plan(run.source))
+        talk.plan(run.plan())
+        source = run.data.weighted(estimator.executor)
         with ExitStack() as stack:
             saved = None
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
-                saved = stack.enter_context(_checkpoint(estimator, run.source, directory, resume, restart))
-            estimator.set_params(checkpoint=saved).fit(run.source)
-            summary = summarize(estimator, run.source)
-            write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
+                saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
+            estimator.set_params(checkpoint=saved).fit(source)
+            summary = summarize(estimator, source, passes_before=int(run.data.counts))
+            documents, labels = (source, run.data.text), run.output.labels
+            write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
             if run.output.report:
                 from streamkm.report import write_report
 
@@ -188,7 +193,7 @@ def plan(
     """
     with _Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
-        planned = run.estimator.plan(run.source)
+        planned = run.plan()
         seconds = run.estimator.estimate_seconds(run.source) if measure else None
         if as_json:
             import json
@@ -196,7 +201,8 @@ def plan(
             click.echo(json.dumps({**planned.to_dict(), "seconds": seconds}, indent=2))
         else:
             taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
-            _print_pairs([*planned.lines(), *taken, ("results", run.output.directory)])
+            counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
+            _print_pairs([*planned.lines(), *counted, *taken, ("results", run.output.directory)])
 
 
 @main.command()
@@ -213,7 +219,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     for number, path in enumerate(paths):
         if number:
             click.echo()
-        _print_pairs(source_lines(open_data([path], _parsed(settings))))
+        _print_pairs(source_lines(open_data([path], _parsed(settings)).source))
 
 
 @main.command()
@@ -228,17 +234,17 @@ def assign(
 ) -> None:
     """Label the rows of PATH... with the centers of MODEL.
 
-    MODEL is the model.npz of a results directory. Rows get the label of the nearest center.
+    MODEL is the model.npz of a results directory. Rows get the label of the nearest center. Documents are hashed and
+    weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell.
     """
     with _Talk(**talking) as talk:
-        from streamkm.config import open_data
         from streamkm.estimators import StreamKMeans
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(StreamKMeans.load(model))
-        labels = estimator.predict(open_data(paths, _parsed(settings)))
+        labels = estimator.predict(_rows(paths, settings, beside=model))
         write_labels(output, labels)
         talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])
 
@@ -258,22 +264,26 @@ def assign(
 def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Sketch DATA... into a store that can be clustered.
 
-    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster.
+    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster. Document
+    frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
     """
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.config import open_data
+        from streamkm.configured import write_frequencies
         from streamkm.storing import choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        walk = walk_for_store(open_data(paths, _parsed(settings)), options["metric"], on_invalid)
+        source = _rows(paths, settings)
+        walk = walk_for_store(source, options["metric"], on_invalid)
         with open_executor() as workers, talk.stage("sketch", walk) as stage:
             how = (options["sketch"], options["n_components"] or "auto", options["seed"])
             found = choose_store_sketch(walk, *how, workers, stage)
             store = write_store(
                 output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
-        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items()])
+        frequencies = write_frequencies(f"{output}.tfidf.npz", source)
+        kept = [("frequencies", frequencies)] if frequencies else []
+        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
 
 
 @main.command()
@@ -291,12 +301,11 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         raise click.UsageError("--first-feature is of use with --columns only")
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.config import open_data
         from streamkm.sources.stores import StoreInfo
         from streamkm.storing import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        source = open_data(paths, _parsed(settings))
+        source = _rows(paths, settings, append=True)
         walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
         with open_executor() as workers, talk.stage("append", walk) as stage:
             if options["columns"]:
@@ -340,7 +349,6 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow.
     """
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.config import open_data
         from streamkm.output import check_target
         from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
         from streamkm.sweeping import clusters_of
@@ -348,7 +356,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
         result = run_sweep(
-            open_data(paths, _parsed(settings)),
+            _rows(paths, settings),
             clusters_of(n_clusters),
             seeds=options["seeds"],
             random_state=options["random_state"],
@@ -370,12 +378,11 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]):
-        from streamkm.config import open_data
         from streamkm.distortion import distortion as find_distortion
 
         names = options["sketches"]
         found = find_distortion(
-            open_data(paths, _parsed(settings)),
+            _rows(paths, settings),
             n_clusters,
             sketches=None if names is None else [name.strip() for name in names.split(",")],
             n_components=[int(size) for size in options["n_components"].split(",")],
@@ -494,3 +501,18 @@ def _parsed(settings: Sequence[str]) -> list[Override]:
     from streamkm.config import parse_set
 
     return [parse_set(text) for text in settings]
+
+
+def _rows(
+    paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append: bool = False
+) -> RowSource:
+    """The rows of DATA; documents are weighted by frequencies that are counted now, but for those of `append`."""
+    from streamkm.config import open_data
+
+    opened = open_data(paths, _parsed(settings), beside=beside)
+    if append and opened.counts:
+        raise ConfigError(
+            "text.tfidf=true would weight the new documents by their own frequencies; give the file of those that the "
+            "store was made with, or false"
+        )
+    return opened.weighted()

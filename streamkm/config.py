@@ -1,7 +1,7 @@
 """config.yaml to objects: a source, an estimator and where results go.
 
 Responsible for reading YAML safely, for overrides from the command line, and for what paths are relative to. The only
-module that imports yaml. May import schema, estimators, sources and errors. No configuration is passed to what lies
+module that imports yaml. May import schema, estimators, configured and below. No configuration is passed to what lies
 below: sources and estimators get plain arguments.
 """
 
@@ -11,23 +11,44 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import yaml
 
+from streamkm.budget import Plan
+from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.schema import SECTIONS, Output, shown, validate
-from streamkm.sources import RowSource, open_source
+from streamkm.sources import RowSource
 
 
 class Run(NamedTuple):
-    """What a configuration describes."""
+    """What a configuration describes.
 
-    source: RowSource
+    Attributes
+    ----------
+    data : Opened
+        The source, and how documents become rows, if it is one of documents.
+    estimator : StreamKMeans
+    output : Output
+    """
+
+    data: Opened
     estimator: StreamKMeans
     output: Output
+
+    @property
+    def source(self) -> RowSource:
+        """As opened: rows of documents are not weighted yet where their frequencies must be counted."""
+        return self.data.source
+
+    def plan(self) -> Plan:
+        """What a fit would do; the pass that counts document frequencies is one of its passes."""
+        plan = self.estimator.plan(self.source)
+        return replace(plan, passes=plan.passes + self.data.counts)
 
 
 class Override(NamedTuple):
@@ -103,18 +124,29 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         from_file.discard((section, key))
     sections = validate(values, origins, where=str(path) if path is not None else "command line")
 
-    data = sections["data"].model_dump()
+    data, text = sections["data"].model_dump(), sections["text"].model_dump()
     paths = data.pop("path")
     if ("data", "path") in from_file:
         paths = _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
+    if ("text", "tfidf") in from_file and isinstance(text["tfidf"], str):
+        text["tfidf"] = _below(base, text["tfidf"])
     output = cast("Output", sections["output"])
     if ("output", "directory") in from_file:
         output = output.model_copy(update={"directory": str(base / output.directory)})
-    return Run(open_source(paths, **data), StreamKMeans(**sections["estimator"].model_dump()), output)
+    usual = SECTIONS["text"]().model_dump()
+    opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
+    return Run(opened, StreamKMeans(**sections["estimator"].model_dump()), output)
 
 
-def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> RowSource:
-    """Open what commands without an estimator read; `overrides` may set keys of ``data``.
+def open_data(
+    paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
+) -> Opened:
+    """Open what commands without an estimator read; `overrides` may set keys of ``data`` and ``text``.
+
+    Parameters
+    ----------
+    beside : path, optional
+        Of a model: documents are opened as those that it was fitted on, but for what `overrides` say.
 
     Raises
     ------
@@ -122,10 +154,16 @@ def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> RowSo
         As `load_run`.
     """
     for override in overrides:
-        if not override.key.startswith("data."):
-            raise ConfigError(f"{override.origin}: this command takes keys of data only")
-    given = Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")
-    return load_run(None, [given, *overrides]).source
+        if not override.key.startswith(("data.", "text.")):
+            raise ConfigError(f"{override.origin}: this command takes keys of data and text only")
+    given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")]
+    if beside is not None:
+        settings = read_text_settings(Path(beside).parent)
+        where = str(Path(beside).parent / TEXT)
+        given += [
+            Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
+        ]
+    return load_run(None, [*given, *overrides]).data
 
 
 def _below(base: Path, path: str) -> str:

@@ -1,7 +1,8 @@
 """Text and string features as rows: `open_documents`, and document frequencies counted in a pass of their own.
 
 Responsible for telling what documents are, and for the pass. tf-idf scales features before a sketch mixes them, so the
-frequencies have to be known when rows are sketched: they take one pass before the fit's. May import walk and below.
+frequencies have to be known when rows are sketched: they take one pass before the fit's, three with its two. May
+import walk and below.
 """
 
 from __future__ import annotations

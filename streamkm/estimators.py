@@ -36,6 +36,7 @@ from streamkm.parameters import (
     plain,
 )
 from streamkm.progress import Progress
+from streamkm.sketches import Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
@@ -55,11 +56,16 @@ class StreamKMeans(Incremental, Assigner):
     ----------
     n_clusters : int, default=8
         k.
-    sketch : str, default="auto"
+    sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
         the principal directions of the row sample ("pca": Lloyd then runs on the sample alone). By name: "countsketch",
         "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given
-        to; "pca", "svd", "leverage" and "laplacian", which are found on the row sample.
+        to; "pca", "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a sketch that is
+        made already, such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``.
+    sketch_fit : {"sample", "all"}, default="sample"
+        What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
+        "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
+        exact but for rounding; above, of d x 1.5 m by a randomized range finder.
     n_components : int or "auto", default="auto"
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones, 64 or
         128 for "pca".
@@ -127,7 +133,7 @@ class StreamKMeans(Incremental, Assigner):
         assignment.
     distortion_ : float or None
         Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.
-        None where rows were assigned in the sketch.
+        None where rows were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -175,7 +181,8 @@ class StreamKMeans(Incremental, Assigner):
         self,
         n_clusters: int = 8,
         *,
-        sketch: str = "auto",
+        sketch: str | Sketch = "auto",
+        sketch_fit: str = "sample",
         n_components: int | str = "auto",
         eps: float | None = None,
         delta: float = 0.1,
@@ -199,6 +206,7 @@ class StreamKMeans(Incremental, Assigner):
     ):
         self.n_clusters = n_clusters
         self.sketch = sketch
+        self.sketch_fit = sketch_fit
         self.n_components = n_components
         self.eps = eps
         self.delta = delta
@@ -248,8 +256,8 @@ class StreamKMeans(Incremental, Assigner):
 
         Notes
         -----
-        Two passes over the data and `refine` more. O(nnz) for the sketch, O(nnz * k) for each assignment; memory for
-        n sketched rows, the sample and the centers.
+        Two passes over the data, `refine` more, and one for ``sketch_fit="all"``. O(nnz) for the sketch, O(nnz * k) for
+        each assignment; memory for n sketched rows, the sample and the centers.
         """
         check_parameters(self)
         source = self._open(X, reset=True)
@@ -337,6 +345,7 @@ class StreamKMeans(Incremental, Assigner):
             source,
             n_clusters=self.n_clusters,
             sketch=self.sketch,
+            sketch_fit=self.sketch_fit,
             n_components=self.n_components,
             eps=self.eps,
             delta=self.delta,
@@ -354,7 +363,8 @@ class StreamKMeans(Incremental, Assigner):
         n_init = n_starts(self.n_init, self.n_clusters, init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         seeds = np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
-        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds)
+        given = None if isinstance(self.sketch, str) else self.sketch
+        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, given)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """One fit from a source to labels, as the picture shows it: sketch, start, Lloyd, model, assign, refine.
 
+A sketch that depends on the data is found on the row sample, or on all rows in a pass between the first and the last.
+
 Takes validated values, returns a `Fit`. What was done is kept in a checkpoint, if there is one, and not done again by
 the run that continues. May import passes and below; knows nothing of estimators.
 """
@@ -21,9 +23,11 @@ from streamkm.cluster.sample import SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
+from streamkm.making import first_round
 from streamkm.model import Model
-from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, sketch_pass
+from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, fit_pass, sketch_pass
 from streamkm.progress import Progress
+from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.walk import Walk
 
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
@@ -88,7 +92,12 @@ def run_fit(
         found = Found.unpack(keeper.load("found"))
         if found is None:
             sketched = _gather(workers, walk, plan, settings, weights, keeper, progress)
-            found = find_centers(here, sketched, plan, settings, keeper, progress)
+            streamed = None
+            if plan.fit_passes:
+                how = (plan.sketch, plan.n_components, settings.word("sketch"))
+                first = first_round(*how, sketched.sample.X, settings.n_clusters)
+                streamed = _on_all_rows(workers, walk, first, sketched.chunk_rows, weights, keeper, progress)
+            found = find_centers(here, sketched, plan, settings, keeper, progress, streamed)
             keeper.save("found", found.pack)
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
             model = found.model(walk.metric)
@@ -129,6 +138,28 @@ def _gather(
         keeper.save("sketch", gathered.pack)
     check_clusters(settings.n_clusters, sketched.n_valid)
     return sketched
+
+
+def _on_all_rows(
+    workers: Executor,
+    walk: Walk,
+    first: SketchFit,
+    chunk_rows: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    keeper: Keeper,
+    progress: Progress,
+) -> Sketch:
+    """Find a sketch on all rows: a pass for each round."""
+    record = keeper.load("directions")
+    if record is not None:
+        return sketch_from_dict(record[1], record[0])
+    found: Sketch | SketchFit = first
+    while not isinstance(found, Sketch):
+        with progress.stage("directions", len(chunk_rows)) as stage:
+            found = fit_pass(workers, walk, found, weights, chunk_rows, stage)
+    sketch = found
+    keeper.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
+    return sketch
 
 
 def _assign(

@@ -11,11 +11,14 @@ import numpy as np
 
 from streamkm.matrices import Matrix
 from streamkm.sketches import SKETCHES, FeatureSelection, IdentitySketch, LeverageSampling, PCASketch, Sketch
+from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
 
 FOUND = ("pca", "svd", "leverage", "laplacian")
-"""Sketches that are found on sampled rows."""
+"""Sketches that depend on the data: found on sampled rows,"""
+STREAMED = ("pca", "svd", "leverage")
+"""or these on all rows, in a pass of their own."""
 LAPLACIAN_ROWS = 5000  # that a graph of neighbours is made of
 NO_WEIGHTS = np.empty(0)
 
@@ -65,7 +68,28 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
         return PCASketch.fit(X, min(n_components, n_rows, d), random_state=seed & 0xFFFFFFFF)
     if kind == "laplacian":
         return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], min(n_components, d))
+    return fit_rows(first_round(kind, n_components, seed, X, n_clusters), X, NO_WEIGHTS)
+
+
+def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:
+    """Begin to find a sketch on all rows.
+
+    Parameters
+    ----------
+    kind : str
+        One of `STREAMED`.
+    X : ndarray or csr_array (s, d)
+        Some of the rows: how wide they are, and for "pca" where they are.
+    """
+    d = X.shape[1]
+    if kind == PCASketch.kind:
+        near_mean = np.asarray(X.mean(axis=0, dtype=np.float64))
+        return PCASketch.first_round(min(n_components, d), near_mean=near_mean, seed=seed)
     if kind == "leverage":
-        sampling = LeverageSampling(n_components, seed)
-        return fit_rows(sampling.first_round(n_clusters, n_features=d, seed=seed), X, NO_WEIGHTS)
-    return fit_rows(TruncatedSVDSketch.first_round(min(n_components, d), n_features=d, seed=seed), X, NO_WEIGHTS)
+        return LeverageSampling(n_components, seed).first_round(min(n_clusters, d), n_features=d, seed=seed)
+    return TruncatedSVDSketch.first_round(min(n_components, d), n_features=d, seed=seed)
+
+
+def n_directions(kind: str, n_components: int, n_clusters: int) -> int:
+    """Singular vectors that `first_round` looks for."""
+    return n_clusters if kind == "leverage" else n_components

@@ -21,7 +21,7 @@ from streamkm.cluster.blocks import CenterTable, row_d2norms
 from streamkm.cluster.lloyd import merged
 from streamkm.errors import InvalidInputError, ModelFileError
 from streamkm.matrices import Matrix, working_dtype
-from streamkm.sketches import PCASketch, Sketch, sketch_from_dict
+from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
 FORMAT = 1
 SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
@@ -141,8 +141,10 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
     stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name != "centers"}
     sketch = sketch_from_dict(header["sketch"], stored)
-    if isinstance(sketch, PCASketch) and len(sketch.mean) != header["n_features"]:
-        raise ModelFileError(f"the sketch takes {len(sketch.mean)} features; the model has {header['n_features']}")
+    if not fits_features(sketch, header["n_features"]):
+        raise ModelFileError(
+            f"the {sketch.kind} sketch is for other rows than the model's {header['n_features']} features"
+        )
     centers, width = arrays["centers"], header["n_features"]
     if header["space"] == "sketch":
         width = sketch.n_components

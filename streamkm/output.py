@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.configured import TEXT, TFIDF, write_text_settings
 from streamkm.errors import OutputError, StreamkmError
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
+    from streamkm.sources.base import RowSource
 
 LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
     "labels.npy",
@@ -34,7 +36,7 @@ LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
     "report.html",
 )
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-_RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, VIEW, REPORT, SUMMARY)
+_RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 
 
@@ -113,7 +115,12 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32]) -> Non
 
 
 def write_results(
-    directory: str | os.PathLike[str], estimator: StreamKMeans, summary: dict[str, Any], *, labels_format: str
+    directory: str | os.PathLike[str],
+    estimator: StreamKMeans,
+    summary: dict[str, Any],
+    *,
+    labels_format: str,
+    documents: tuple[RowSource, dict[str, Any]] | None = None,
 ) -> None:
     """Write all results of a fit; earlier results of the directory are replaced, or removed where this run has none.
 
@@ -126,6 +133,8 @@ def write_results(
     summary : dict
         Of `summarize`.
     labels_format : "npy" or "zarr"
+    documents : (RowSource, dict), optional
+        What was fitted, and how documents are to be opened to be assigned later: see `configured.write_text_settings`.
 
     Raises
     ------
@@ -137,6 +146,8 @@ def write_results(
         _write_labels(stage / (LABELS_ZARR if labels_format == "zarr" else LABELS_NPY), estimator.labels_)
         estimator.save(stage / MODEL)
         np.savez(stage / VIEW, points=points, labels=estimator.sample_labels_, shares=shares)
+        if documents is not None:
+            write_text_settings(stage, *documents)
         (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 

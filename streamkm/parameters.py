@@ -18,11 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.making import FOUND, OBLIVIOUS
+from streamkm.sketches import Sketch
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *FOUND),
+    "sketch_fit": ("sample", "all"),
     "metric": ("euclidean", "cosine"),
     "assign_space": ("auto", "original", "sketch"),
     "on_invalid": ("raise", "skip"),
@@ -50,10 +52,9 @@ def check_parameters(estimator: Any) -> None:
     if type(tol) is bool or not isinstance(tol, int | float | np.floating) or not 0 <= float(tol) < np.inf:
         raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
     for name, choices in CHOICES.items():
-        if getattr(estimator, name) not in choices:
-            raise InvalidParameterError(
-                f"{name}={getattr(estimator, name)!r}; needed: one of {', '.join(map(repr, choices))}"
-            )
+        value = getattr(estimator, name)
+        if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
+            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     if isinstance(estimator.init, str):
         if estimator.init not in ("k-means++", "random"):
             raise InvalidParameterError(
@@ -74,7 +75,7 @@ def n_starts(n_init: int | str, n_clusters: int, init: str | NDArray[np.float64]
     return int(n_init)
 
 
-def digest(values: NDArray[np.float64]) -> str:
+def digest(values: NDArray[Any]) -> str:
     """What tells one array from another."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
@@ -116,6 +117,13 @@ def joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate(gathered) if gathered else empty
 
 
+def is_sketch(value: Any) -> bool:
+    """Whether a value is a sketch, made already."""
+    return isinstance(value, Sketch) and not isinstance(value, type)
+
+
 def plain(value: Any) -> Any:
-    """A NumPy scalar as Python's; other values as they are."""
+    """A NumPy scalar as Python's, a sketch as what tells it from others; other values as they are."""
+    if is_sketch(value):
+        return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
     return value.item() if isinstance(value, np.generic) else value

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from streamkm.kernels.lanes import LANES
 from streamkm.model import Space
+from streamkm.sketches.subspace import subspace_bytes
 
 Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 MIB = 1 << 20
@@ -46,6 +47,8 @@ class Needs:
     n_chunks : int
     coreset_rows : int
         Rows of a coreset, if there is to be one.
+    directions : int
+        Singular vectors that are found in a pass of their own; 0: none are.
     """
 
     n_rows: int
@@ -63,6 +66,7 @@ class Needs:
     fitted: bool
     n_chunks: int
     coreset_rows: int
+    directions: int = 0
 
     def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
@@ -73,7 +77,9 @@ class Needs:
         if regime == "coreset":  # a node of the tree for each doubling of the chunks, two more that are joined
             nodes = min(self.n_chunks, self.n_chunks.bit_length() + self.n_threads + 2)
             blocks = nodes * self.coreset_rows * (16 + self.block_row_bytes)
-        fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features if self.fitted else 0
+        fitting = 0
+        if self.fitted and not self.directions:
+            fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
             "sketch": reading + int(CANDIDATES * sample) + blocks,
             "cluster": sample + sketched + blocks + max(fitting, self.search() + self.steps(self.n_components)),
@@ -82,8 +88,12 @@ class Needs:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
             stages["polish"] = sample + sketched + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
-        states = (self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT) * 8 * self.n_clusters * width
+        n_states = self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT
+        states = n_states * 8 * self.n_clusters * width
         stages["assign"] = blocks + reading + 5 * self.n_rows + states + self.table(width)
+        if self.directions:
+            state, step, end = subspace_bytes(self.directions, self.n_features)
+            stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
         return {name: base + size for name, size in stages.items()}
 
     def table(self, width: int) -> int:

@@ -1,7 +1,7 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
 Responsible for checking plain values. Names and defaults of the estimator are those of its signature, so they are
-written once. The only module that imports pydantic. May import estimators and errors. Reads no file.
+written once. The only module that imports pydantic. May import estimators, configured and below. Reads no file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from streamkm.configured import HASHING
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.parameters import CHOICES
+from streamkm.text import FeatureHashing
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
@@ -45,6 +47,23 @@ ESTIMATOR_TYPES: dict[str, Any] = {
 }
 
 
+# Likewise of how documents are hashed.
+HASHING_TYPES: dict[str, Any] = {
+    "n_features": int,
+    "input": Literal["text", "tokens", "counts"],
+    "alternate_sign": bool,
+    "binary": bool,
+    "norm": Literal["l1", "l2"] | None,
+    "analyzer": Literal["word", "char", "char_wb"],
+    "ngram_range": list[int],
+    "lowercase": bool,
+    "strip_accents": Literal["ascii", "unicode"] | None,
+    "stop_words": Literal["english"] | list[str] | None,
+    "token_pattern": str,
+    "dtype": Literal["float32", "float64"],
+}
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -60,6 +79,16 @@ class _Data(_Section):
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None
     dtype: str | None = None
+
+
+class _Reading(_Section):
+    """Where in a file documents stand, and whether rows are weighted; None where the format should choose."""
+
+    field: str | int | list[str | int] | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+    decode_error: Literal["strict", "ignore", "replace"] | None = None
+    tfidf: bool | str = True
 
 
 class Output(_Section):
@@ -87,7 +116,21 @@ def _estimator_section() -> type[_Section]:
     return create_model("_Estimator", __base__=_Section, **fields)
 
 
-SECTIONS: dict[str, type[_Section]] = {"data": _Data, "estimator": _estimator_section(), "output": Output}
+def _text_section() -> type[_Section]:
+    defaults = inspect.signature(FeatureHashing).parameters
+    fields: dict[str, Any] = {
+        name: (HASHING_TYPES[name], list(default) if isinstance(default, tuple) else default)
+        for name, default in ((name, defaults[name].default) for name in HASHING)
+    }
+    return create_model("_Text", __base__=_Reading, **fields)
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "data": _Data,
+    "text": _text_section(),
+    "estimator": _estimator_section(),
+    "output": Output,
+}
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -164,8 +207,11 @@ def _words(annotation: Any) -> Iterator[str]:
             yield from _words(member)
     elif get_origin(annotation) is Literal:
         yield from get_args(annotation)
+    elif get_origin(annotation) is list:
+        several = {int: "whole numbers", str: "texts"}
+        yield f"a list of {several.get(get_args(annotation)[0], 'texts or whole numbers')}"
     else:
-        yield plain.get(annotation, "a list of texts")
+        yield plain[annotation]
 
 
 def shown(value: Any) -> str:

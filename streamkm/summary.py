@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm import __version__
+from streamkm.parameters import plain
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
@@ -26,7 +27,7 @@ _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
-def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
+def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int = 0) -> dict[str, Any]:
     """Gather what summary.json says, as JSON values.
 
     Parameters
@@ -34,6 +35,8 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
     estimator : StreamKMeans
         Fitted on `source`.
     source : RowSource
+    passes_before : int
+        How often the data were read before the fit.
 
     Returns
     -------
@@ -58,7 +61,7 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
             "distortion": estimator.distortion_,
             "n_components": estimator.n_components_,
             "assign_space": estimator.assign_space_,
-            "n_passes": estimator.n_passes_,
+            "n_passes": estimator.n_passes_ + passes_before,
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
             "counts": estimator.counts_,
@@ -66,11 +69,11 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
         "seconds": sum(stage.seconds for stage in estimator.stages_),
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
-        "parameters": estimator.get_params(),
+        "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
-    plain: dict[str, Any] = _plain(summary)
-    return plain
+    values: dict[str, Any] = _plain(summary)
+    return values
 
 
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:

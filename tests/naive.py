@@ -29,6 +29,26 @@ def splitmix64(seed: int, counter: int) -> int:
     return z ^ (z >> 31)
 
 
+def murmurhash3(data: bytes) -> int:
+    """MurmurHash3 (x86, 32 bits, seed 0), as a signed number; from Appleby's description."""
+
+    def turned(word: int, bits: int) -> int:
+        return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+    h = 0
+    for start in range(0, len(data), 4):
+        block = data[start : start + 4]
+        k = int.from_bytes(block, "little") * 0xCC9E2D51 & 0xFFFFFFFF
+        h ^= turned(k, 15) * 0x1B873593 & 0xFFFFFFFF
+        if len(block) == 4:
+            h = (turned(h, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    h ^= len(data)
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    h ^= h >> 16
+    return h - (h >> 31 << 32)
+
+
 def bucket_and_sign(seed: int, feature: int, n_components: int) -> tuple[int, int]:
     """Bucket from the upper 32 bits, sign from the lowest."""
     bits = splitmix64(seed, feature)

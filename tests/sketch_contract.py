@@ -90,6 +90,26 @@ class SketchContract:
             np.testing.assert_array_equal(array, wanted)
         np.testing.assert_array_equal(dense(sketch.apply(X)), first)
 
+    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
+    def test_indices_of_32_and_64_bits(self, sketch, density):
+        if True not in self.sparse:
+            pytest.skip("takes dense rows only")
+        narrow = sp.csr_array(whole_numbers(density))
+        assert narrow.indices.dtype == np.int32
+        wide = narrow.copy()
+        wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+        np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
+
+    def test_single_and_double_precision_dense_and_csr(self, sketch):
+        X = whole_numbers(0.3)
+        wanted = dense(sketch.apply(X))
+        for dtype in (np.float32, np.float64):
+            for sparse in self.sparse:
+                rows = X.astype(dtype)
+                Y = sketch.apply(sp.csr_array(rows) if sparse else rows)
+                assert Y.dtype in (np.float32, np.float64)
+                np.testing.assert_allclose(dense(Y), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
     def test_no_rows(self, sketch):
         for sparse in self.sparse:
             X = np.zeros((0, N_FEATURES))
@@ -161,14 +181,6 @@ class HashedSketchContract(SketchContract):
         wanted = dense(sketch.apply(whole_numbers(density) if dtype != np.bool_ else X.astype(np.float64)))
         self.assert_same(dense(sketch.apply(X)), wanted)
         self.assert_same(dense(sketch.apply(stored)), wanted)
-
-    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
-    def test_indices_of_32_and_64_bits(self, sketch, density):
-        narrow = sp.csr_array(whole_numbers(density))
-        assert narrow.indices.dtype == np.int32
-        wide = narrow.copy()
-        wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
-        np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_real_values_keep_their_precision(self, sketch, dtype):

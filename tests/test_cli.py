@@ -233,7 +233,7 @@ def test_skipped_rows(folder):
         (["fti", "x.npy"], "No such command"),
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
-        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data only"),
+        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
         (["report", "no"], "'no' does not exist"),
         (["report", "."], "has no complete results of streamkm fit"),
     ],

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from streamkm import open_documents
 from streamkm.config import Override, load_run, open_data, parse_set
+from streamkm.configured import tuples
 from streamkm.errors import ConfigError, SourceNotFoundError
 from streamkm.estimators import StreamKMeans
-from streamkm.schema import ESTIMATOR_TYPES, SECTIONS
+from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, SECTIONS
 from streamkm.sources import open_source
+from streamkm.text import FeatureHashing
 
 TOP = Path(__file__).parents[1]
 ROWS = "1 1:0.5 2:1\n2 1:0.25 3:4\n"
@@ -44,6 +47,18 @@ def test_estimator_section_is_the_estimators_signature():
     assert {name: field.default for name, field in fields.items()} == {
         name: parameter.default for name, parameter in parameters.items()
     }
+
+
+def test_text_section_is_the_signature_of_hashing_and_of_opening():
+    hashing = inspect.signature(FeatureHashing).parameters
+    assert set(HASHING_TYPES) == set(hashing)
+    fields = SECTIONS["text"].model_fields
+    for name, parameter in hashing.items():
+        default = parameter.default
+        assert fields[name].default == (list(default) if isinstance(default, tuple) else default)
+    assert FeatureHashing(**{name: tuples(fields[name].default) for name in hashing}) == FeatureHashing()
+    opening = set(inspect.signature(open_documents).parameters) - {"X", "hashing", "executor", "options"}
+    assert set(fields) - set(hashing) == opening | {"delimiter", "header", "decode_error"}
 
 
 def test_every_option_of_sources_can_be_configured(folder):
@@ -132,9 +147,9 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
         (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
         (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
-        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, estimator, output"),
+        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, output"),
         (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
-        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, estimator, output"),
+        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, output"),
         (
             DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
             "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
@@ -172,7 +187,7 @@ DATA = "data:\n  path: x.svm\n"
         ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
         ("", "c.yaml is empty; it needs at least data.path"),
         ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
-        ("- a\n", "c.yaml:1: needed: sections data, estimator, output with keys, got ['a'] (a list)"),
+        ("- a\n", "c.yaml:1: needed: sections data, text, estimator, output with keys, got ['a'] (a list)"),
     ],
 )
 def test_what_is_refused(folder, text, message):
@@ -269,10 +284,10 @@ def test_missing_files(folder):
         load_run(write(folder, "data: {path: y.svm}"))
 
 
-def test_open_data_takes_keys_of_data_only(folder):
+def test_open_data_takes_keys_of_data_and_text_only(folder):
     path = f"{folder}/x.svm"
-    assert open_data([path], [parse_set("data.n_features=7")]).n_features == 7
-    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data only"):
+    assert open_data([path], [parse_set("data.n_features=7")]).source.n_features == 7
+    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text only"):
         open_data([path], [parse_set("estimator.tol=1")])
 
 

@@ -139,6 +139,34 @@ def test_stored_labels(tmp_path, monkeypatch):
     assert counted.table.dtype == np.int64
 
 
+class Watched:
+    """Stored labels that remember which of them were asked for at once."""
+
+    def __init__(self, labels):
+        self._labels, self.shape, self.chunks, self.asked = labels, labels.shape, labels.chunks, []
+
+    def __getitem__(self, rows):
+        self.asked.append((rows.start, min(rows.stop, self.shape[0])))
+        return self._labels[rows]
+
+
+@pytest.mark.parametrize(
+    "measure", [clustering_accuracy, normalized_mutual_info, adjusted_rand, pairwise_f_beta], ids=lambda f: f.__name__
+)
+def test_labels_larger_than_memory_are_read_some_whole_chunks_at_a_time(tmp_path, monkeypatch, measure):
+    monkeypatch.setattr(metrics, "CHUNK_ROWS", 64)
+    true, pred = labellings()
+    pred[::9] = -1
+    stored = []
+    for name, labels, n_chunk in (("true", true, 50), ("pred", pred, 30)):
+        array = zarr.create_array(str(tmp_path / name), shape=(400,), chunks=(n_chunk,), dtype=np.int64)
+        array[:] = labels
+        stored.append(Watched(array))
+    assert measure(*stored) == measure(true, pred)
+    for watched in stored:  # in steps of whole chunks of the larger kind: each row once, never all of them
+        assert watched.asked == [(start, min(start + 100, 400)) for start in range(0, 400, 100)]
+
+
 @pytest.mark.parametrize("many", [100, 5000])
 def test_labels_of_any_range(monkeypatch, many):
     monkeypatch.setattr(metrics, "CHUNK_ROWS", 1000)  # so that pairs are joined on the way

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 
 from streamkm.errors import InvalidInputError, ModelFileError
 from streamkm.model import Model, normalized
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
+from streamkm.sketches import (
+    CountSketch,
+    FeatureSelection,
+    HadamardCountSketch,
+    IdentitySketch,
+    KernelMap,
+    PCASketch,
+    PreconditionedSampling,
+    SubsampledHadamard,
+    TruncatedSVDSketch,
+)
 from tests import naive
 
 PARAMETERS = {"n_clusters": 3, "tol": 1e-4, "init": "k-means++", "progress": False}
@@ -99,6 +109,47 @@ def test_sketches_with_wrong_arrays_are_refused(tmp_path, arrays):
     assert Model.load(tmp_path / "good.npz")[0].sketch.n_components == 2
     with pytest.raises(ModelFileError, match=r"m\.npz"):
         Model.load(write_npz(tmp_path / "m.npz", header, np.zeros((3, 2)), **arrays))
+
+
+FOUR = 4
+WIDTHS = {
+    "pca": (lambda d: PCASketch(np.zeros(d), np.eye(d, 2)), (3, 5)),
+    "svd": (lambda d: TruncatedSVDSketch(np.eye(d, 2)), (3, 5)),
+    "identity": (IdentitySketch, (3, 5)),
+    "kernel": (lambda d: KernelMap("rbf", 1.0, 3, 1.0, d, np.eye(2, dtype="f4"), np.eye(2, d)), (3, 5)),
+    "selection": (lambda d: FeatureSelection(np.array([0, d - 1]), np.ones(2)), (5,)),
+    "hadamard": (lambda d: SubsampledHadamard(2, d, 0), (3,)),
+    "hadamard-countsketch": (lambda d: HadamardCountSketch(2, d, 0), (3,)),
+    "sampling": (lambda d: PreconditionedSampling(0.5, d, 0), (3,)),
+}
+
+
+@pytest.mark.parametrize("kind", WIDTHS)
+def test_sketches_for_other_rows_than_the_models_are_refused(tmp_path, kind):
+    make, wrong = WIDTHS[kind]
+    for space in ("sketch", "original"):
+        for d in (FOUR, *wrong):
+            sketch = make(d)
+            centers = np.zeros((3, FOUR if space == "original" else sketch.n_components))
+            Model(centers, FOUR, "euclidean", space, sketch).save(tmp_path / "m.npz", {})
+            if d == FOUR:
+                assert Model.load(tmp_path / "m.npz")[0].sketch.kind == sketch.kind
+            else:
+                with pytest.raises(ModelFileError, match=rf"m\.npz .*{sketch.kind} sketch is for other rows.* 4 feat"):
+                    Model.load(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("kind", WIDTHS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_chunks_of_other_features_are_refused(kind, sparse):
+    sketch = WIDTHS[kind][0](FOUR)
+    model = Model(np.zeros((3, sketch.n_components)), FOUR, "euclidean", "sketch", sketch)
+    for width in (3, 5):
+        X = np.ones((2, width))
+        if width == 3 and sparse:
+            continue  # sparse rows that lack their last features are as good as any
+        with pytest.raises(InvalidInputError, match=f"rows have {width} features; the model was fitted on 4"):
+            model.place(sp.csr_array(X) if sparse else X)
 
 
 def test_a_file_made_by_hand_is_read(tmp_path):

@@ -79,7 +79,7 @@ def test_partitions_are_enumerated():
 
 @pytest.mark.parametrize("make", [SignProjection, SparseProjection])
 def test_independent_signs_keep_all_costs(make):
-    # Achlioptas, theorem 1.1, with beta = 1: distances, and so costs, are within 1 +- eps for a share 1 - 1 / n
+    # Achlioptas (2003), with beta = 1: distances, and so costs, are within 1 +- eps for a share 1 - 1 / n
     eps, delta = 0.5, 1 / N_ROWS
     m = math.ceil((4 + 2) * math.log(N_ROWS) / (eps**2 / 2 - eps**3 / 3))
     assert m == 150

@@ -17,6 +17,7 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
 from streamkm.errors import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.sources.matrices import sparse_matrices, sparse_matrix
 
@@ -89,6 +90,48 @@ def test_tokens_and_counts_as_sklearn_hashes_them(alternate_sign):
     mappings = [{"a": 2, "b": -1.5, "color": "red", "z": 0}, {}, {"color": "blue", "flag": True}]
     hasher = FeatureHasher(M, alternate_sign=alternate_sign, dtype=np.float32)
     same(FeatureHashing(**options, input="counts").apply(mappings), hasher.transform(mappings))
+
+
+def test_golden_values():
+    """MurmurHash3 of UTF-8 with seed 0: its size modulo the features, and its sign. Frozen: models rest on it."""
+
+    def row(kind, document, **options):
+        return FeatureHashing(**{"n_features": 8, "norm": None, **options}, input=kind).apply([document]).toarray()[0]
+
+    assert row("text", "red fish blue fish").tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("tokens", ["red", "fish", "blue", "fish"]).tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("counts", {"red": 1, "fish": 2.0, "blue": 1}).tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("counts", {"fish": -0.5, "red": 3, "color=blue": 0}).tolist()[7] == -0.5
+    assert row("text", "red fish blue fish", alternate_sign=False).tolist() == [0, 0, 0, 1, 0, 1, 0, 2]
+    # a text is the string's own feature: {"color": "blue"} is color=blue, once
+    np.testing.assert_array_equal(row("counts", {"color": "blue"}), row("counts", {"color=blue": 1}))
+    hashes = {"red": -347068675, "fish": 326019215, "blue": -389811965, "größe": -472672705, "日本語": -1515949417}
+    for token, wanted in hashes.items():
+        assert naive.murmurhash3(token.encode()) == wanted
+        X = FeatureHashing(n_features=2**31 - 2, input="tokens", norm=None).apply([[token]])
+        assert (X.indices.tolist(), X.data.tolist()) == ([abs(wanted)], [np.sign(wanted)])
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=6), st.integers(-9, 9), max_size=5), max_size=5),
+    st.sampled_from([1, 7, 1024]),
+    st.booleans(),
+)
+def test_is_the_naive_twin(mappings, n_features, alternate_sign):
+    """Tokens and counts, whole numbers: exact whatever cancels."""
+    wanted = np.zeros((len(mappings), n_features))
+    for i, mapping in enumerate(mappings):
+        for name, count in mapping.items():
+            hashed = naive.murmurhash3(name.encode())
+            wanted[i, abs(hashed) % n_features] += count * (np.sign(hashed + 0.5) if alternate_sign else 1)
+    options = {"n_features": n_features, "norm": None, "alternate_sign": alternate_sign}
+    np.testing.assert_array_equal(FeatureHashing(input="counts", **options).apply(mappings).toarray(), wanted)
+    repeated = [[name for name, count in each.items() for _ in range(abs(count))] for each in mappings]
+    positive = [{name: abs(count) for name, count in each.items()} for each in mappings]
+    np.testing.assert_array_equal(
+        FeatureHashing(input="tokens", **options).apply(repeated).toarray(),
+        FeatureHashing(input="counts", **options).apply(positive).toarray(),
+    )
 
 
 def test_tokens_are_scaled_as_texts_are():
@@ -401,7 +444,7 @@ def test_topics_are_found(tmp_path, form):
 
 
 def test_hashing_distorts_the_objective_by_a_term_that_shrinks():
-    """Senuma, section 4: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
+    """Senuma: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
 
     The objective is a sum of squared norms of rows less their means, to each of which Weinberger et al.'s Lemma 2
     applies: variance at most 2 / m of the squared norm's square. By the triangle inequality the relative standard

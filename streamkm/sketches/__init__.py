@@ -61,6 +61,21 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
+def fits_features(sketch: Sketch, n_features: int) -> bool:
+    """Whether a sketch can be given rows of so many features, as far as it was made for a certain number of them."""
+    if isinstance(sketch, PCASketch | TruncatedSVDSketch):
+        return len(sketch.directions) == n_features
+    if isinstance(sketch, IdentitySketch):
+        return sketch.n_components == n_features
+    if isinstance(sketch, KernelMap):
+        return sketch.n_features == n_features
+    if isinstance(sketch, FeatureSelection):
+        return int(sketch.indices[-1]) < n_features
+    if isinstance(sketch, SubsampledHadamard | HadamardCountSketch | PreconditionedSampling):
+        return sketch.n_features >= n_features  # narrower rows lack their last features
+    return True
+
+
 __all__ = [
     "SKETCHES",
     "CountSketch",
@@ -82,5 +97,6 @@ __all__ = [
     "SparseProjection",
     "SubsampledHadamard",
     "TruncatedSVDSketch",
+    "fits_features",
     "sketch_from_dict",
 ]

@@ -42,7 +42,7 @@ class Rotation:
     References
     ----------
     Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform and approximate nearest neighbors", SIAM J. Comput.
-    39 (2009), section 2.
+    39 (2009).
     """
 
     n_features: int
@@ -121,7 +121,7 @@ class SubsampledHadamard:
     References
     ----------
     Ailon and Chazelle, SIAM J. Comput. 39 (2009); Tropp, "Improved analysis of the subsampled randomized Hadamard
-    transform", Adv. Adapt. Data Anal. 3 (2011), section 1; for k-means, as randomized orthonormal systems: Boutsidis,
+    transform", Adv. Adapt. Data Anal. 3 (2011); for k-means, as randomized orthonormal systems: Boutsidis,
     Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015).
     """
 
@@ -200,8 +200,8 @@ class HadamardCountSketch:
 
     References
     ----------
-    Dasgupta, Kumar and Sarlos, "A sparse Johnson-Lindenstrauss transform", STOC 2010, section 1: preconditioning
-    before sparse maps.
+    Dasgupta, Kumar and Sarlos, "A sparse Johnson-Lindenstrauss transform", STOC 2010: preconditioning before
+    sparse maps.
     """
 
     n_components: int

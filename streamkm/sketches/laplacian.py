@@ -39,7 +39,7 @@ def laplacian_scores(X: Matrix, *, n_neighbors: int = N_NEIGHBORS) -> NDArray[np
 
     References
     ----------
-    He, Cai and Niyogi, "Laplacian score for feature selection", NIPS 2005, section 2.
+    He, Cai and Niyogi, "Laplacian score for feature selection", NIPS 2005.
     """
     import scipy.sparse as sp
     from sklearn.neighbors import kneighbors_graph

@@ -2,7 +2,7 @@
 
 Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
 scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all
-rows.
+rows, in one more: ``StreamKMeans(sketch="pca", sketch_fit="all")``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PCASketch:
     References
     ----------
     Drineas, Frieze, Kannan, Vempala and Vinay, "Clustering large graphs via the singular value decomposition",
-    Machine Learning 56 (2004), section 2; Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means
-    clustering and low rank approximation", STOC 2015, section 5: k / eps directions keep every clustering's cost
+    Machine Learning 56 (2004); Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means
+    clustering and low rank approximation", STOC 2015: k / eps directions keep every clustering's cost
     within 1 + eps, up to a constant that is the same for all clusterings.
     """
 

@@ -171,7 +171,7 @@ class SparseProjection(_Projection):
     -----
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2 + (1 / density - 3) sum x_j^2 y_j^2) / m. For
     density 1/3 all distances of n rows are kept within 1 +- eps with probability 1 - n^-b if
-    m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas, theorem 1.1), and with them the cost of every
+    m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas), and with them the cost of every
     partition. For lower densities that holds only for rows whose norm is spread over many features.
 
     References

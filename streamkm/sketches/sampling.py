@@ -44,8 +44,8 @@ class PreconditionedSampling:
     Which entries are kept depends on the seed and on the row's own values (rows that are equal in the precision of
     work are sketched alike), not on its place: `apply` is given rows alone, and no chunking may change a row.
 
-    One pass: labels, and centers in the rotated space. Two passes: labels and centers of the original rows. The second
-    is what a fit does that assigns in the original space; ``assign_space="sketch"`` is the first.
+    One pass: labels, and centers in the rotated space; what ``StreamKMeans(sketch=PreconditionedSampling(...))`` finds
+    in rows that can be walked once only. Two passes: labels, and means of the original rows; what it finds in others.
 
     References
     ----------

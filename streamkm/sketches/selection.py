@@ -123,7 +123,7 @@ class LeverageSampling:
     ----------
     Boutsidis, Mahoney and Drineas, "Unsupervised feature selection for the k-means clustering problem", NIPS 2009,
     algorithm 1; Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering",
-    IEEE Trans. Inf. Theory 61 (2015), section III: O(k log(k) / eps^2) draws, for a factor 3 + eps.
+    IEEE Trans. Inf. Theory 61 (2015): O(k log(k) / eps^2) draws, for a factor 3 + eps.
     """
 
     n_components: int

@@ -44,12 +44,12 @@ class SignProjection:
 
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m. All distances of n rows
     are kept within 1 +- eps with probability 1 - n^-b if m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas,
-    theorem 1.1). With m = O(k / eps^2), a partition that is optimal for the sketch costs at most 2 + eps times the
+    2003). With m = O(k / eps^2), a partition that is optimal for the sketch costs at most 2 + eps times the
     optimum (Boutsidis et al.).
 
     References
     ----------
-    Boutsidis, Zouzias and Drineas, "Random projections for k-means clustering", NIPS 2010, theorem 1; Boutsidis,
+    Boutsidis, Zouzias and Drineas, "Random projections for k-means clustering", NIPS 2010; Boutsidis,
     Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering", IEEE Trans. Inf.
     Theory 61 (2015); Liberty and Zucker, "The Mailman algorithm: a note on matrix-vector multiplication", Inf.
     Process. Lett. 109 (2009).

@@ -167,8 +167,8 @@ def _sub_gaussian(case: _Case) -> tuple[Bound, ...]:
             Bound(
                 max(1, math.ceil(2 * math.log(max(2, case.n_rows**2) / delta) / case.rate)),
                 "2 ln(n^2 / delta) / (eps^2 / 2 - eps^3 / 3)",
-                "Johnson-Lindenstrauss lemma for all pairs of rows (Achlioptas, J. Comput. Syst. Sci. 66 (2003), "
-                "theorem 1.1): a cluster's cost is a sum over its pairs",
+                "Johnson-Lindenstrauss lemma for all pairs of rows (Achlioptas, J. Comput. Syst. Sci. 66 (2003)): "
+                "a cluster's cost is a sum over its pairs",
             )
         )
     return tuple(bounds)
@@ -188,7 +188,7 @@ def _countsketch(case: _Case) -> tuple[Bound, ...]:
         Bound(
             math.ceil(wanted),
             "max((k + ln(1 / delta)) / eps^2, 6 / (eps^2 delta), k (k + 1) / (2 delta))",
-            "Liu, Shen and Tsang, NIPS 2017, theorem on O(max((k + log(1 / delta)) / eps^2, 6 / (eps^2 delta))), with "
+            "Liu, Shen and Tsang, NIPS 2017: O(max((k + log(1 / delta)) / eps^2, 6 / (eps^2 delta))), with "
             "the constant 1; the last term is ours: pairs of features must not meet",
         ),
     )
@@ -214,7 +214,7 @@ def _hadamard(case: _Case) -> tuple[Bound, ...]:
         Bound(
             math.ceil(6 * root**2 * math.log(k / third) / case.eps**2),
             "6 (sqrt(k) + sqrt(8 ln(3 d / delta)))^2 ln(3 k / delta) / eps^2",
-            "Boutsidis and Gittens, SIAM J. Matrix Anal. Appl. 34 (2013), lemma on subspaces, after Tropp, Adv. Adapt. "
+            "Boutsidis and Gittens, SIAM J. Matrix Anal. Appl. 34 (2013), for subspaces, after Tropp, Adv. Adapt. "
             "Data Anal. 3 (2011); d is padded to a power of 2",
         ),
     )

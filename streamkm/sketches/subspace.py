@@ -185,7 +185,7 @@ class RangeFit:
     ----------
     Tropp, Yurtsever, Udell and Cevher, "Fixed-rank approximation of a positive-semidefinite matrix from streaming
     data", NIPS 2017, algorithm 3; Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 53
-    (2011), sections 4.5, 5.4 and theorem 10.5: without power steps the squared error is expected to be at most
+    (2011), theorem 10.5: without power steps the squared error is expected to be at most
     1 + m / (l - m - 1) times the best of rank m.
     """
 

@@ -35,7 +35,7 @@ class TruncatedSVDSketch:
     References
     ----------
     Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank approximation",
-    STOC 2015, section 5; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
+    STOC 2015; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
     k-means, PCA and projective clustering", SODA 2013.
     """
 

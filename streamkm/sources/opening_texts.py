@@ -143,8 +143,13 @@ def refuse_options(field: Any, options: Mapping[str, Any], what: str) -> None:
         raise InvalidParameterError(f"{name}= is for files; X is {what}")
 
 
-def _suffix_format(path: str) -> str:
+def document_format(path: str) -> str | None:
+    """What a suffix alone tells of documents: "jsonl", "csv" or "parquet"; None for any other."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in _PACKED:
         suffix = os.path.splitext(stem)[1]
-    return _SUFFIXES.get(suffix, "lines")
+    return _SUFFIXES.get(suffix)
+
+
+def _suffix_format(path: str) -> str:
+    return document_format(path) or "lines"

@@ -78,7 +78,7 @@ class FeatureHashing:
     ----------
     .. [1] Weinberger, Dasgupta, Langford, Smola and Attenberg, "Feature Hashing for Large Scale Multitask Learning",
        ICML 2009, Lemma 2.
-    .. [2] Senuma, "K-means Clustering with Feature Hashing", ACL Student Session 2011, section 4.
+    .. [2] Senuma, "K-means Clustering with Feature Hashing", ACL Student Session 2011.
 
     Examples
     --------

@@ -1,0 +1,158 @@
+"""Sources as a configuration describes them: files of rows, or of documents with how these are hashed and weighted.
+
+What is read as documents, how a fit of them is written down beside its model, and how later documents are opened alike.
+May import documents and below; knows neither YAML nor sections.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streamkm.documents import fit_idf, open_documents, weight_rows
+from streamkm.errors import ConfigError, ModelFileError
+from streamkm.sources import open_source
+from streamkm.sources.base import RowSource
+from streamkm.sources.opening_texts import document_format
+from streamkm.sources.weighted import TfIdfRows
+from streamkm.text import FeatureHashing, TfIdf
+
+TEXT, TFIDF = "text.json", "tfidf.npz"
+READING = ("field", "delimiter", "header", "decode_error")
+"""Options of `open_documents`: where in a file documents stand."""
+HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source, open.
+
+    Attributes
+    ----------
+    source : RowSource
+        Not weighted yet where `counts`.
+    counts : bool
+        Whether document frequencies are still to be counted, in a pass over all documents.
+    text : dict
+        How documents are hashed and read, as JSON values; empty for rows.
+    """
+
+    source: RowSource
+    counts: bool = False
+    text: dict[str, Any] = field(default_factory=dict)
+
+    def weighted(self, executor: Any = "auto") -> RowSource:
+        """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
+        if not self.counts:
+            return self.source
+        return weight_rows(self.source, fit_idf(self.source, executor=executor))
+
+
+def open_configured(
+    paths: str | Sequence[str], data: Mapping[str, Any], text: Mapping[str, Any], given: Sequence[str] = ()
+) -> Opened:
+    """Open files as rows, or as documents where their format or suffix says so.
+
+    Parameters
+    ----------
+    paths : str or sequence of str
+    data : mapping
+        Options of `open_source`, of which documents take `format`.
+    text : mapping
+        Those of `READING` and `HASHING`, and `tfidf`: whether rows are weighted, or a file of frequencies.
+    given : sequence of str
+        Names in `text` that were set to something else than their defaults; refused where there are no documents.
+
+    Raises
+    ------
+    ConfigError
+        Keys of `text` for rows.
+    StreamkmError
+        As `open_source` and `open_documents`.
+    """
+    listed = [paths] if isinstance(paths, str) else list(paths)
+    form = data.get("format")
+    form = document_format(listed[0]) if form in (None, "auto") and listed else form if is_documents(form) else None
+    if form is None:
+        for name in given:
+            raise ConfigError(
+                f"text.{name} is for documents, and {listed[0]} is read as rows; set data.format to lines, jsonl, csv "
+                f"or parquet, or leave text.{name} out"
+            )
+        return Opened(open_source(paths, **data))
+    options = {**data, **{name: text[name] for name in READING}, "format": form}
+    hashing = {name: tuples(text[name]) for name in HASHING}
+    tfidf = text["tfidf"]
+    weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
+    files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
+    source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
+    kept = {name: text[name] for name in (*READING, *HASHING)}
+    return Opened(source, tfidf is True, {"format": form, **kept})
+
+
+def is_documents(form: Any) -> bool:
+    """Whether a format is one of documents."""
+    return form in ("lines", "jsonl", "csv", "parquet")
+
+
+def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:
+    """Write how documents were opened, so that later ones can be opened alike; nothing for rows.
+
+    Parameters
+    ----------
+    directory : path
+        Gets ``text.json``, and ``tfidf.npz`` with the frequencies if there are some.
+    text : mapping
+        Of `Opened`.
+    """
+    if not text:
+        return
+    weighted = write_frequencies(directory / TFIDF, source) is not None
+    (directory / TEXT).write_text(json.dumps({**text, "tfidf": TFIDF if weighted else False}, indent=2) + "\n", "utf-8")
+
+
+def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | None:
+    """Write the document frequencies that rows are weighted by; give the path, or None for rows that are not."""
+    if not isinstance(source, TfIdfRows):
+        return None
+    source.tfidf.save(path)
+    return os.fspath(path)
+
+
+def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `write_text_settings` wrote: `format` and keys of ``text``; empty where there is nothing.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no such thing.
+    """
+    path = Path(directory) / TEXT
+    try:
+        settings = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path} does not say how documents were hashed: {error}") from error
+    if not isinstance(settings, dict) or not {*READING, *HASHING, "format", "tfidf"} >= set(settings):
+        raise ModelFileError(f"{path} does not say how documents were hashed: it holds other keys")
+    if isinstance(settings.get("tfidf"), str):
+        settings["tfidf"] = str(Path(directory) / Path(settings["tfidf"]).name)
+    return settings
+
+
+def _frequencies(path: str) -> TfIdf:
+    try:
+        return TfIdf.load(os.path.expanduser(path))
+    except FileNotFoundError:
+        raise ConfigError(f"text.tfidf: {path} does not exist; needed: true, false, or saved frequencies") from None
+
+
+def tuples(value: Any) -> Any:
+    """Lists, which are what YAML and JSON have, as the tuples that `FeatureHashing` is made of."""
+    return tuple(value) if isinstance(value, list) else value

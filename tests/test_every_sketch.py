@@ -1,0 +1,51 @@
+"""No sketch is left out: each goes through the contract, is loaded by its name, and is frozen where it is hashed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from streamkm.making import OBLIVIOUS
+from streamkm.sketches import SKETCHES
+from tests.sketch_contract import SketchContract, whole_numbers
+
+MODULES = ("countsketch", "hadamard", "kernel_columns", "pca", "projections", "selection", "subspace")
+
+
+def contract_classes(kind=SketchContract):
+    """All classes that inherit the contract."""
+    for module in MODULES:
+        importlib.import_module(f"tests.test_{module}")
+    for each in kind.__subclasses__():
+        yield each
+        yield from contract_classes(each)
+
+
+def test_every_sketch_is_under_the_contract():
+    kinds = set()
+    for each in contract_classes():
+        try:
+            kinds.add(each().make_sketch().kind)
+        except NotImplementedError:
+            continue
+    assert kinds == set(SKETCHES)
+
+
+@pytest.mark.parametrize("kind", sorted({*OBLIVIOUS, "sampling"} - {"identity"}))
+def test_every_hashed_sketch_is_frozen(kind):
+    """Saved models and stores rest on what a seed gives: a test of known values names the class."""
+    tests = "".join((Path(__file__).parent / f"test_{module}.py").read_text() for module in MODULES)
+    golden = "".join(part.split("\ndef ")[0] for part in tests.split("def test_golden_values")[1:])
+    assert f"{SKETCHES[kind].__name__}(" in golden
+
+
+def test_sketches_of_the_contract_differ():
+    """Rows that the contract's comparisons rest on are not sketched to nothing."""
+    for each in contract_classes():
+        try:
+            sketch = each().make_sketch()
+        except NotImplementedError:
+            continue
+        assert abs(sketch.apply(whole_numbers(0.5))).max() > 0
