@@ -23,8 +23,10 @@ from streamkm.errors import OutputError, StreamkmError
 
 if TYPE_CHECKING:
     from streamkm.budget import Plan
+    from streamkm.compute import ClusterSettings
     from streamkm.config import Override, Run
     from streamkm.progress import Stage
+    from streamkm.sources.base import RowSource
     from streamkm.walk import OnInvalid, Walk
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
@@ -129,8 +131,9 @@ def fit(
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
-        talk.plan(estimator.plan(run.source))
         with ExitStack() as stack:
+            stack.enter_context(_on(run.cluster))
+            talk.plan(estimator.plan(run.source))
             saved = None
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
@@ -231,14 +234,14 @@ def assign(
     MODEL is the model.npz of a results directory. Rows get the label of the nearest center.
     """
     with _Talk(**talking) as talk:
-        from streamkm.config import open_data
         from streamkm.estimators import StreamKMeans
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(StreamKMeans.load(model))
-        labels = estimator.predict(open_data(paths, _parsed(settings)))
+        with _work(paths, settings) as source:
+            labels = estimator.predict(source)
         write_labels(output, labels)
         talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])
 
@@ -262,12 +265,14 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.config import open_data
         from streamkm.storing import choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        walk = walk_for_store(open_data(paths, _parsed(settings)), options["metric"], on_invalid)
-        with open_executor() as workers, talk.stage("sketch", walk) as stage:
+        with ExitStack() as stack:
+            source = stack.enter_context(_work(paths, settings))
+            walk = walk_for_store(source, options["metric"], on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("sketch", walk))
             how = (options["sketch"], options["n_components"] or "auto", options["seed"])
             found = choose_store_sketch(walk, *how, workers, stage)
             store = write_store(
@@ -291,14 +296,14 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         raise click.UsageError("--first-feature is of use with --columns only")
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.config import open_data
         from streamkm.sources.stores import StoreInfo
         from streamkm.storing import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        source = open_data(paths, _parsed(settings))
-        walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
-        with open_executor() as workers, talk.stage("append", walk) as stage:
+        with ExitStack() as stack:
+            walk = walk_for_store(stack.enter_context(_work(paths, settings)), StoreInfo.read(store).metric, on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("append", walk))
             if options["columns"]:
                 first, restart = options["first_feature"], options["restart"]
                 found = append_columns(store, walk, workers, stage, first_feature=first, restart=restart)
@@ -340,20 +345,20 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow.
     """
     with _Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.config import open_data
         from streamkm.output import check_target
         from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
         from streamkm.sweeping import clusters_of
         from streamkm.sweeping import sweep as run_sweep
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
-        result = run_sweep(
-            open_data(paths, _parsed(settings)),
-            clusters_of(n_clusters),
-            seeds=options["seeds"],
-            random_state=options["random_state"],
-            progress=False if options["quiet"] else "auto",
-        )
+        with _work(paths, settings) as source:
+            result = run_sweep(
+                source,
+                clusters_of(n_clusters),
+                seeds=options["seeds"],
+                random_state=options["random_state"],
+                progress=False if options["quiet"] else "auto",
+            )
         talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
 
 
@@ -369,13 +374,12 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 @_talk_options
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
-    with _Talk(quiet=options["quiet"], verbose=options["verbose"]):
-        from streamkm.config import open_data
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]), _work(paths, settings) as source:
         from streamkm.distortion import distortion as find_distortion
 
         names = options["sketches"]
         found = find_distortion(
-            open_data(paths, _parsed(settings)),
+            source,
             n_clusters,
             sketches=None if names is None else [name.strip() for name in names.split(",")],
             n_components=[int(size) for size in options["n_components"].split(",")],
@@ -488,6 +492,29 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
     )
     overrides = [*_parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
     return load_run(configs[0] if configs else None, overrides)
+
+
+@contextmanager
+def _work(paths: Sequence[str], settings: Sequence[str]) -> Iterator[RowSource]:
+    """What a command without a configuration reads, on the cluster that its settings name."""
+    from streamkm.config import open_work
+
+    source, cluster = open_work(paths, _parsed(settings))
+    with _on(cluster):
+        yield source
+
+
+@contextmanager
+def _on(cluster: ClusterSettings | None) -> Iterator[None]:
+    """Work on a cluster, if there is one; else on threads of this process."""
+    if cluster is None:
+        yield
+        return
+    from streamkm.compute import open_cluster
+
+    with open_cluster(cluster) as client:
+        logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))
+        yield
 
 
 def _parsed(settings: Sequence[str]) -> list[Override]:

@@ -113,6 +113,14 @@ class ClusterSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidParameterError(f"{name}={value}; needed: a whole number from 1")
+        started_here = (self.threads, self.memory_limit) != (1, "auto")
+        if self.scheduler is not None and started_here:
+            raise InvalidParameterError(
+                f"threads={self.threads} and memory_limit={self.memory_limit!r} are of processes that are started "
+                f"here; the workers of {self.scheduler} have their own, so leave both out"
+            )
+        if isinstance(self.memory_limit, str) and self.memory_limit != "auto":
+            _check_bytes(self.memory_limit)
         files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
         encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
         wrong = [name for name, value in files.items() if (value is None) == encrypted]
@@ -128,7 +136,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     Yields
     ------
     distributed.Client
-        Not the default one of this process.
+        The active one within, not the default one of this process: ``executor="auto"`` finds it.
 
     Raises
     ------
@@ -140,7 +148,9 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     from distributed import Client, LocalCluster, Security, performance_report
 
     if settings.report is not None and find_spec("bokeh") is None:
-        raise MissingDependencyError("Dask's performance report needs bokeh; pip install bokeh, or leave report out")
+        raise MissingDependencyError(
+            "Dask's performance report needs bokeh: pip install 'streamkm[dashboard]', or leave report out"
+        )
     with ExitStack() as opened:
         place: Any = settings.scheduler
         security = None
@@ -169,10 +179,19 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
                 f"runs, and that address and certificates are its own"
             ) from error
         opened.enter_context(client)
+        opened.enter_context(client.as_current())
         if settings.report is not None:
-            opened.enter_context(client.as_current())
             opened.enter_context(performance_report(settings.report))
         yield client
+
+
+def _check_bytes(text: str) -> None:
+    from dask.utils import parse_bytes
+
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise InvalidParameterError(f"memory_limit={text!r}; needed: bytes as 4GB, or auto") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""config.yaml to objects: a source, an estimator and where results go.
+"""config.yaml to objects: a source, an estimator, where results go, and the Dask cluster to work on.
 
 Responsible for reading YAML safely, for overrides from the command line, and for what paths are relative to. The only
 module that imports yaml. May import schema, estimators, sources and errors. No configuration is passed to what lies
@@ -16,10 +16,14 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from streamkm.errors import ConfigError
+from streamkm.compute import ClusterSettings
+from streamkm.errors import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource, open_source
+
+CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
+NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 
 
 class Run(NamedTuple):
@@ -28,6 +32,7 @@ class Run(NamedTuple):
     source: RowSource
     estimator: StreamKMeans
     output: Output
+    cluster: ClusterSettings | None
 
 
 class Override(NamedTuple):
@@ -105,12 +110,31 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 
     data = sections["data"].model_dump()
     paths = data.pop("path")
+    estimator, cluster = sections["estimator"].model_dump(), sections["cluster"].model_dump()
     if ("data", "path") in from_file:
-        paths = _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
+        paths = _all_below(base, paths)
+    for key in CLUSTER_FILES:
+        if ("cluster", key) in from_file and cluster[key] is not None:
+            cluster[key] = _below(base, cluster[key])
+    settings = _cluster(cluster, origins.get(("cluster",), str(path)), threads=estimator["executor"])
+    if settings is not None:  # workers may have other current directories
+        paths = _all_below(Path.cwd(), paths)
     output = cast("Output", sections["output"])
     if ("output", "directory") in from_file:
         output = output.model_copy(update={"directory": str(base / output.directory)})
-    return Run(open_source(paths, **data), StreamKMeans(**sections["estimator"].model_dump()), output)
+    return Run(open_source(paths, **data), StreamKMeans(**estimator), output, settings)
+
+
+def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:
+    """The cluster that a section describes; None where it says nothing."""
+    if given == NO_CLUSTER:
+        return None
+    if threads != "auto":
+        raise ConfigError(f"{origin}: cluster and estimator.executor={threads} exclude each other; leave one out")
+    try:
+        return ClusterSettings(**given)
+    except InvalidParameterError as error:
+        raise ConfigError(f"{origin}: cluster: {error}") from None
 
 
 def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> RowSource:
@@ -121,11 +145,25 @@ def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> RowSo
     ConfigError, StreamkmError
         As `load_run`.
     """
+    return _open(paths, overrides, ("data",)).source
+
+
+def open_work(paths: Sequence[str], overrides: Sequence[Override] = ()) -> tuple[RowSource, ClusterSettings | None]:
+    """As `open_data`, with the cluster to work on; `overrides` may set keys of ``cluster`` too."""
+    run = _open(paths, overrides, ("data", "cluster"))
+    return run.source, run.cluster
+
+
+def _open(paths: Sequence[str], overrides: Sequence[Override], sections: Sequence[str]) -> Run:
     for override in overrides:
-        if not override.key.startswith("data."):
-            raise ConfigError(f"{override.origin}: this command takes keys of data only")
+        if override.key.partition(".")[0] not in sections:
+            raise ConfigError(f"{override.origin}: this command takes keys of {' and '.join(sections)} only")
     given = Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")
-    return load_run(None, [given, *overrides]).source
+    return load_run(None, [given, *overrides])
+
+
+def _all_below(base: Path, paths: str | list[str]) -> str | list[str]:
+    return _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
 
 
 def _below(base: Path, path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
@@ -413,5 +414,6 @@ def _on_worker() -> Iterator[None]:
         missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
         kind = SourceNotFoundError if missing else SourceError
         raise kind(
-            f"{error}, seen from worker {get_worker().address}; every worker must see the data under the same path"
+            f"{error}, seen from worker {get_worker().address} in {os.getcwd()}; every worker must see the data under "
+            f"the same path"
         ) from error

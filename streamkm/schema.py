@@ -1,7 +1,8 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
-Responsible for checking plain values. Names and defaults of the estimator are those of its signature, so they are
-written once. The only module that imports pydantic. May import estimators and errors. Reads no file.
+Responsible for checking plain values. Names and defaults of the estimator are those of its signature, those of the
+cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. May import
+estimators, compute and errors. Reads no file.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import inspect
 import reprlib
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from streamkm.compute import ClusterSettings
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.parameters import CHOICES
@@ -87,7 +90,18 @@ def _estimator_section() -> type[_Section]:
     return create_model("_Estimator", __base__=_Section, **fields)
 
 
-SECTIONS: dict[str, type[_Section]] = {"data": _Data, "estimator": _estimator_section(), "output": Output}
+def _cluster_section() -> type[_Section]:
+    kinds = get_type_hints(ClusterSettings)
+    keys: dict[str, Any] = {field.name: (kinds[field.name], field.default) for field in fields(ClusterSettings)}
+    return create_model("_Cluster", __base__=_Section, **keys)
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "data": _Data,
+    "estimator": _estimator_section(),
+    "output": Output,
+    "cluster": _cluster_section(),
+}
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -148,8 +162,8 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
 
 def _unknown(name: str, section: str | None) -> str:
     known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
-    near = difflib.get_close_matches(name, known, n=1)
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
+    near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)
     if not near:
         near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)]
     what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
