@@ -126,7 +126,7 @@ def fit(
     """
     with _Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
-        from streamkm.output import check_target, write_results
+        from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
@@ -138,7 +138,8 @@ def fit(
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, run.source, directory, resume, restart))
-            estimator.set_params(checkpoint=saved).fit(run.source)
+            labels_to = prepare_labels(run.output.directory, run.output.labels) if run.cluster is not None else None
+            estimator.set_params(checkpoint=saved).fit(run.source, labels_to=labels_to)
             summary = summarize(estimator, run.source)
             write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
             if run.output.report:
@@ -235,15 +236,19 @@ def assign(
     """
     with _Talk(**talking) as talk:
         from streamkm.estimators import StreamKMeans
+        from streamkm.labelling import count_skipped
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(StreamKMeans.load(model))
         with _work(paths, settings) as source:
-            labels = estimator.predict(source)
-        write_labels(output, labels)
-        talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])
+            if output.endswith(".zarr"):
+                labels = estimator.predict_to(source, output, overwrite=overwrite)
+            else:
+                labels = estimator.predict(source)
+                write_labels(output, labels)
+        talk.say([("rows", rows_text(len(labels), count_skipped(labels))), ("labels", output)])
 
 
 @main.command()

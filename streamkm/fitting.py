@@ -21,11 +21,13 @@ from streamkm.cluster.sample import SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
+from streamkm.labelling import assign_and_hold, model_labels, n_writes, open_labels, write_labels
 from streamkm.model import Model
 from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.walk import Walk
 
+NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
@@ -38,6 +40,9 @@ class Fit:
     model : Model
         Its centers made the labels.
     labels : int32 (n,)
+        An array, or the Zarr array that they were written to.
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk.
     totals : Totals
         Exact sums, counts and objective of the final clusters.
     distortion : float or None
@@ -53,7 +58,8 @@ class Fit:
     """
 
     model: Model
-    labels: NDArray[np.int32]
+    labels: Any
+    chunk_rows: NDArray[np.int64]
     totals: Totals
     distortion: float | None
     lloyd: LloydResult
@@ -96,11 +102,15 @@ def run_fit(
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
             del sketched  # the passes to come need the memory
-            model, assigned, history = _assign(workers, walk, found, settings.refine, weights, keeper, progress)
-        labels = assigned.labels[found.look.sample.rows]
+            model, assigned, history = _assign(workers, walk, found, settings, weights, keeper, progress)
+        if settings.labels_to is None:
+            labels = assigned.labels[found.look.sample.rows]
+        else:
+            labels = model_labels(model, found.look.sample.X)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
-    return Fit(model, assigned.labels, assigned.totals, distortion, found.result, history, view, seen)
+    rows = found.chunk_rows
+    return Fit(model, assigned.labels, rows, assigned.totals, distortion, found.result, history, view, seen)
 
 
 def _gather(
@@ -135,13 +145,13 @@ def _assign(
     workers: Executor,
     walk: Walk,
     found: Found,
-    refine: int,
+    settings: Settings,
     weights: NDArray[np.float64],
     keeper: Keeper,
     progress: Progress,
 ) -> tuple[Model, Assigned, tuple[dict[str, Any], ...]]:
     """Label all rows; then move the centers to the means of their clusters and label again, `refine` times."""
-    rows, model = found.chunk_rows, found.model(walk.metric)
+    rows, model, refine = found.chunk_rows, found.model(walk.metric), settings.refine
     first, history = 0, list(found.history)
     record = keeper.load("refined")
     if record is not None:
@@ -149,13 +159,21 @@ def _assign(
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
-            assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
+            if settings.labels_to is None:
+                kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
+                assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
+            else:
+                held, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
+                assigned = Assigned(NO_LABELS, totals)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         if index < refine:
             model = replace(model, centers=assigned.totals.means(fallback=model.centers))
             keeper.save("refined", partial(_refined, model.centers, index + 1, history))
+    if settings.labels_to is not None:
+        with progress.stage("labels", n_writes(held)) as stage:
+            write_labels(workers, held, settings.labels_to, stage)
+        assigned = replace(assigned, labels=open_labels(settings.labels_to))
     return model, assigned, tuple(history)
 
 

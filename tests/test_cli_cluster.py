@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,9 @@ from click.testing import CliRunner
 
 from streamkm.cli import main
 from streamkm.sources.stores import StoreSource
-from tests.dask_processes import cluster_of
+from tests.dask_processes import ROOT, cluster_of, watched
 
+NAMES = ("here", "there")
 SEED = ("--set", "estimator.random_state=0", "--set", "estimator.chunk_bytes=2000")
 
 
@@ -44,27 +48,78 @@ def run(*arguments, code=0):
     return result.output
 
 
-def calls(dask_scheduler):
-    """How many calls of each stage the scheduler has seen."""
-    counts = {}
-    for name, prefix in dask_scheduler.task_prefixes.items():
-        counts[name] = sum(prefix.state_counts.values()) + sum(prefix.groups and [0] or [0])
-    return counts
-
-
-def stages_seen(client):
-    return set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes)))
+@pytest.fixture
+def seen(running):
+    """A function that gives the names of the calls that the scheduler has seen in this test."""
+    with watched(running[1]) as stages:
+        yield lambda: set(stages())
 
 
 @pytest.mark.parametrize("data", ["x.npy", "x.svm"])
-def test_fit(folder, running, data):
-    started, client = running
+def test_fit(folder, running, seen, data):
+    """A path that is relative to the configuration is found on workers that are elsewhere."""
+    started, _ = running
     Path("c.yaml").write_text(
         f"data: {{path: {data}}}\nestimator: {{n_clusters: 4, random_state: 0, chunk_bytes: 2000}}\n"
         f"output: {{report: false}}\ncluster: {{scheduler: '{started.address}'}}\n"
     )
     output = run("fit", "c.yaml", "-o", "there")
     assert f"cluster: {started.address}, 2 workers" in output
+    assert {"sketch", "assign"} <= seen()
     run("fit", data, "-k", 4, "-o", "here", "--no-report", *SEED)
-    assert np.load("there/labels.npy").tobytes() == np.load("here/labels.npy").tobytes()
-    assert {"sketch", "assign"} <= stages_seen(client)
+    assert Path("there/labels.npy").read_bytes() == Path("here/labels.npy").read_bytes()
+
+
+def test_other_commands(folder, running, seen):
+    on = ("--set", f"cluster.scheduler={running[0].address}")
+    run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED)
+    for name, where in (("here", ()), ("there", on)):
+        run("assign", "out/model.npz", "x.npy", "-o", f"{name}.npy", *where)
+        run("sketch", "x.npy", "-o", f"{name}.zarr", "--sketch", "countsketch", "-m", 4, *where)
+        run("append", f"{name}.zarr", "x.svm", "--set", "data.n_features=6", *where)
+        run("sweep", "x.npy", "-k", "2:5", "-o", f"sweep-{name}", "--random-state", 0, *where)
+    told = [run("distortion", "x.npy", "-q", "-k", 4, "-m", 2, "--random-state", 0, *where) for where in ((), on)]
+    assert told[0] == told[1]
+    assert Path("here.npy").read_bytes() == Path("there.npy").read_bytes()
+    here, there = (StoreSource(f"{name}.zarr").read(StoreSource(f"{name}.zarr").chunks(1 << 30)[0]).X for name in NAMES)
+    np.testing.assert_array_equal(here, there)
+    here, there = (Path(f"sweep-{name}/sweep.csv").read_text() for name in NAMES)
+    assert here == there
+    assert {"predict", "sketch", "append"} <= seen()
+
+
+@pytest.mark.slow
+def test_processes_and_their_report(folder):
+    pytest.importorskip("bokeh")
+    on = ("--set", "cluster.workers=2", "--set", "cluster.report=dask.html")
+    run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED, *on)
+    run("fit", "x.npy", "-k", 4, "-o", "here", "--no-report", *SEED)
+    assert Path("out/labels.npy").read_bytes() == Path("here/labels.npy").read_bytes()
+    page = Path("dask.html").read_text()
+    assert all(name in page for name in ("sketch", "lloyd", "assign"))
+
+
+def test_progress_while_on_a_cluster(folder, running):
+    """A process of its own, at a terminal: bars of the stages, while workers do the work."""
+    here, there = os.openpty()
+    command = [sys.executable, "-m", "streamkm", "fit", "x.npy", "-k", "4", "-o", "out", "--no-report", *SEED]
+    process = subprocess.Popen(
+        [*command, "--set", f"cluster.scheduler={running[0].address}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=there, stderr=there,
+    )  # fmt: skip
+    os.close(there)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that nobody is at its other end
+        while data := os.read(here, 1 << 16):
+            shown += data
+    os.close(here)
+    assert process.wait(60) == 0, shown.decode()
+    lines = [set(re.findall(rb"(\d+)/11\D", shown[shown.index(stage) :])) for stage in (b"sketch", b"assign")]
+    assert all({b"0", b"11"} <= counts for counts in lines), shown.decode()
+    assert re.search(rb"seed .*lloyd ", shown, re.DOTALL)
+
+
+def test_nobody_at_the_address(folder):
+    message = run("fit", "x.npy", "-k", 4, "--set", "cluster.scheduler=tcp://127.0.0.1:1", code=2)
+    assert message.splitlines()[-1].startswith("streamkm: error: scheduler tcp://127.0.0.1:1 cannot be reached")
+    assert not Path("streamkm-out").exists()
