@@ -42,8 +42,9 @@ class Cluster:
             "--scheduler-file", str(self._file),
         )  # fmt: skip
         deadline = time.monotonic() + STARTED_SECONDS
-        while not self._file.exists():
+        while not self._file.exists() or not self._file.read_text().endswith("}"):  # there, and written to its end
             if self.scheduler.poll() is not None or time.monotonic() > deadline:
+                self.close()
                 raise RuntimeError((folder / "scheduler.log").read_text())
             time.sleep(0.05)
         self.address = json.loads(self._file.read_text())["address"]

@@ -130,11 +130,11 @@ def test_workers_killed_while_this_process_seeds(cluster, monkeypatch, data, wan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "number"), [("assign", 8), ("labels", 3)])
-def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted, tmp_path, monkeypatch, stage, number):
+@pytest.mark.parametrize("place", [("assign", 8), ("labels", 3)], ids=str)
+def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted, tmp_path, monkeypatch, place):
     monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 700)
     started, client = cluster
-    seen = at(stage, number, lambda: [started.kill(worker) for worker in living(started)[: N_WORKERS - 1]])
+    seen = at(*place, lambda: [started.kill(worker) for worker in living(started)[: N_WORKERS - 1]])
     got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data, labels_to=tmp_path / "labels.zarr")
     assert seen["labels"] == 9
     got.labels_ = got.labels_[:]
@@ -220,10 +220,11 @@ KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "number", "record"), [("lloyd-3", 5, "lloyd"), ("assign", 20, "assign-0")])
-def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, saved_at_once, stage, number, record):
+@pytest.mark.usefixtures("saved_at_once")
+@pytest.mark.parametrize("place", [("lloyd-3", 5, "lloyd"), ("assign", 20, "assign-0")], ids=str)
+def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, place):
     """From its checkpoint: on threads of this process, and on another cluster."""
-    state = tmp_path / "state"
+    state, (stage, number, record) = tmp_path / "state", place
     kmeans = StreamKMeans(10, checkpoint=state, **PARAMETERS)
     with cluster_of(tmp_path, 1) as (started, client):
         at(stage, number, started.scheduler.kill)
