@@ -6,7 +6,6 @@ May import budget, keeping and below; reads no source.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,6 @@ class Settings:
     init : "k-means++", "random", or float64 (k, d)
     seeds : SeedSequence
         Source of the named random streams.
-    labels_to : path or None
-        A Zarr array for the labels, which the executor's calls write; None: they are gathered.
     """
 
     n_clusters: int
@@ -57,7 +54,6 @@ class Settings:
     tol: float
     refine: int
     seeds: np.random.SeedSequence
-    labels_to: Path | None = None
 
     def stream(self, name: str) -> np.random.SeedSequence:
         """The named random stream: "sketch", "sample", "seeding", "search" or "coreset"."""

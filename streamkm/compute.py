@@ -145,7 +145,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     MissingDependencyError
         A report without bokeh.
     """
-    from distributed import Client, LocalCluster, Security, performance_report
+    from distributed import Client, LocalCluster, Security
 
     if settings.report is not None and find_spec("bokeh") is None:
         raise MissingDependencyError(
@@ -181,8 +181,24 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
         opened.enter_context(client)
         opened.enter_context(client.as_current())
         if settings.report is not None:
-            opened.enter_context(performance_report(settings.report))
+            opened.enter_context(_reported(client, settings.report))
         yield client
+
+
+@contextmanager
+def _reported(client: Any, path: str) -> Iterator[None]:
+    """Write Dask's report at the end, also of work that failed; not of a scheduler that is gone, which knows it."""
+    from distributed import performance_report
+
+    report = performance_report(path)
+    report.__enter__()
+    try:
+        yield
+    finally:
+        if client.status == "running":
+            report.__exit__(None, None, None)
+        else:
+            logger.warning("%s is not written: the scheduler is out of reach", path)
 
 
 def _check_bytes(text: str) -> None:

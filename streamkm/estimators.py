@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -284,14 +283,14 @@ class StreamKMeans(Incremental, Assigner):
             saved = self.checkpoint
             if saved is not None and not isinstance(saved, Checkpoint):
                 saved = stack.enter_context(open_checkpoint(self, source, saved, weights=weights))
-            self._run(source, plan, weights, Keeper(saved), place)
+            keeper = Keeper(saved)
+            keeper.labels_to = place
+            self._run(source, plan, weights, keeper)
             if saved is not None and saved is not self.checkpoint:
                 saved.discard()
         return self
 
-    def _run(
-        self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper, labels_to: Path | None
-    ) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
@@ -300,7 +299,7 @@ class StreamKMeans(Incremental, Assigner):
 
             metric = metric_on_store(stored, metric)
         walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
-        fitted = run_fit(walk, plan, self._settings(keeper, labels_to), weights, self.executor, keeper, progress)
+        fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         self.model_ = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self.labels_ = fitted.labels
@@ -315,7 +314,7 @@ class StreamKMeans(Incremental, Assigner):
         self.history_ = list(fitted.history)
         self.stages_ = progress.stages
         self.n_passes_ = plan.passes
-        self.n_samples_ = int(fitted.chunk_rows.sum())
+        self.n_samples_ = len(fitted.labels)
         self._note_blocks(source, fitted.chunk_rows)
         self.n_features_in_ = self.model_.n_features
         self.n_components_ = self.model_.sketch.n_components
@@ -372,12 +371,12 @@ class StreamKMeans(Incremental, Assigner):
             weighted=weighted,
         )
 
-    def _settings(self, keeper: Keeper, labels_to: Path | None) -> Settings:
+    def _settings(self, keeper: Keeper) -> Settings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
         n_init = n_starts(self.n_init, self.n_clusters, init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         seeds = np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
-        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, labels_to)
+        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from streamkm.cluster.sample import SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
-from streamkm.labelling import assign_and_hold, model_labels, n_writes, open_labels, write_labels
+from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
 from streamkm.model import Model
 from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, sketch_pass
 from streamkm.progress import Progress
@@ -102,11 +102,8 @@ def run_fit(
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
             del sketched  # the passes to come need the memory
-            model, assigned, history = _assign(workers, walk, found, settings, weights, keeper, progress)
-        if settings.labels_to is None:
-            labels = assigned.labels[found.look.sample.rows]
-        else:
-            labels = model_labels(model, found.look.sample.X)
+            model, assigned, history = _assign(workers, walk, found, settings.refine, weights, keeper, progress)
+        labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
     rows = found.chunk_rows
@@ -145,13 +142,13 @@ def _assign(
     workers: Executor,
     walk: Walk,
     found: Found,
-    settings: Settings,
+    refine: int,
     weights: NDArray[np.float64],
     keeper: Keeper,
     progress: Progress,
 ) -> tuple[Model, Assigned, tuple[dict[str, Any], ...]]:
     """Label all rows; then move the centers to the means of their clusters and label again, `refine` times."""
-    rows, model, refine = found.chunk_rows, found.model(walk.metric), settings.refine
+    rows, model = found.chunk_rows, found.model(walk.metric)
     first, history = 0, list(found.history)
     record = keeper.load("refined")
     if record is not None:
@@ -159,7 +156,7 @@ def _assign(
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            if settings.labels_to is None:
+            if keeper.labels_to is None:
                 kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
                 assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
             else:
@@ -170,10 +167,10 @@ def _assign(
         if index < refine:
             model = replace(model, centers=assigned.totals.means(fallback=model.centers))
             keeper.save("refined", partial(_refined, model.centers, index + 1, history))
-    if settings.labels_to is not None:
+    if keeper.labels_to is not None:
         with progress.stage("labels", n_writes(held)) as stage:
-            write_labels(workers, held, settings.labels_to, stage)
-        assigned = replace(assigned, labels=open_labels(settings.labels_to))
+            write_labels(workers, held, keeper.labels_to, stage)
+        assigned = replace(assigned, labels=open_labels(keeper.labels_to))
     return model, assigned, tuple(history)
 
 

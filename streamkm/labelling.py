@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.lloyd import Totals, inertia_of, join_totals
+from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor, Listener
 from streamkm.errors import OutputError
 from streamkm.files import sync, writing
-from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.passes import _assign_item, _by_norms, nearest_labels
 from streamkm.progress import Stage
@@ -158,8 +158,11 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
         shutil.rmtree(work, ignore_errors=True)
 
 
-def model_labels(model: Model, X: Matrix) -> NDArray[np.int32]:
-    """Labels of rows as they come from a walk (v, d), in this process."""
+def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
+    """Labels of sampled rows: looked up, or found again by the model where those of all rows were written."""
+    if isinstance(labels, np.ndarray):
+        return labels[sample.rows]
+    X = sample.X
     return nearest_labels(model.place(X), model.table(X.dtype, sparse=not isinstance(X, np.ndarray)))
 
 

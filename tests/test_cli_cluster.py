@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from click.testing import CliRunner
 
 from streamkm.cli import main
@@ -55,19 +57,26 @@ def seen(running):
         yield lambda: set(stages())
 
 
-@pytest.mark.parametrize("data", ["x.npy", "x.svm"])
-def test_fit(folder, running, seen, data):
+@pytest.mark.parametrize(("data", "labels"), [("x.npy", "zarr"), ("x.svm", "npy")])
+def test_fit(folder, running, seen, data, labels):
     """A path that is relative to the configuration is found on workers that are elsewhere."""
     started, _ = running
     Path("c.yaml").write_text(
         f"data: {{path: {data}}}\nestimator: {{n_clusters: 4, random_state: 0, chunk_bytes: 2000}}\n"
-        f"output: {{report: false}}\ncluster: {{scheduler: '{started.address}'}}\n"
+        f"output: {{report: false, labels: {labels}}}\ncluster: {{scheduler: '{started.address}'}}\n"
     )
     output = run("fit", "c.yaml", "-o", "there")
     assert f"cluster: {started.address}, 2 workers" in output
     assert {"sketch", "assign"} <= seen()
     run("fit", data, "-k", 4, "-o", "here", "--no-report", *SEED)
-    assert Path("there/labels.npy").read_bytes() == Path("here/labels.npy").read_bytes()
+    got = zarr.open_array("there/labels.zarr")[:] if labels == "zarr" else np.load("there/labels.npy")
+    np.testing.assert_array_equal(got, np.load("here/labels.npy"))
+    assert ("labels" in seen()) == (labels == "zarr")  # written there
+    assert {path.name for path in Path("there").iterdir()} == {
+        f"labels.{labels}", "model.npz", "sketch_view.npz", "summary.json"
+    }  # fmt: skip
+    result, wanted = (json.loads(Path(name, "summary.json").read_text())["result"] for name in ("there", "here"))
+    assert result == wanted
 
 
 def test_other_commands(folder, running, seen):
@@ -75,6 +84,8 @@ def test_other_commands(folder, running, seen):
     run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED)
     for name, where in (("here", ()), ("there", on)):
         run("assign", "out/model.npz", "x.npy", "-o", f"{name}.npy", *where)
+        told = run("assign", "out/model.npz", "x.svm", "-o", f"labels-{name}.zarr", *where)
+        assert re.search(r"^rows +900$", told, re.MULTILINE)
         run("sketch", "x.npy", "-o", f"{name}.zarr", "--sketch", "countsketch", "-m", 4, *where)
         run("append", f"{name}.zarr", "x.svm", "--set", "data.n_features=6", *where)
         run("sweep", "x.npy", "-k", "2:5", "-o", f"sweep-{name}", "--random-state", 0, *where)
@@ -85,7 +96,9 @@ def test_other_commands(folder, running, seen):
     np.testing.assert_array_equal(here, there)
     here, there = (Path(f"sweep-{name}/sweep.csv").read_text() for name in NAMES)
     assert here == there
-    assert {"predict", "sketch", "append"} <= seen()
+    here, there = (zarr.open_array(f"labels-{name}.zarr")[:] for name in NAMES)
+    np.testing.assert_array_equal(here, there)
+    assert {"predict", "labels", "sketch", "append"} <= seen()
 
 
 @pytest.mark.slow

@@ -295,6 +295,7 @@ class Greedy(ChunkedSource):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_worker_over_its_memory_limit(tmp_path, data, wanted):
     """Its nanny ends it and starts another, whose blocks are made again."""
     with cluster_of(tmp_path, 0) as (started, client):
