@@ -248,7 +248,7 @@ def assign(
             else:
                 labels = estimator.predict(source)
                 write_labels(output, labels)
-        talk.say([("rows", rows_text(len(labels), count_skipped(labels))), ("labels", output)])
+        talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
 
 
 @main.command()

@@ -314,7 +314,7 @@ class StreamKMeans(Incremental, Assigner):
         self.history_ = list(fitted.history)
         self.stages_ = progress.stages
         self.n_passes_ = plan.passes
-        self.n_samples_ = len(fitted.labels)
+        self.n_samples_ = int(fitted.chunk_rows.sum())
         self._note_blocks(source, fitted.chunk_rows)
         self.n_features_in_ = self.model_.n_features
         self.n_components_ = self.model_.sketch.n_components
