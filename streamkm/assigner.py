@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Model
 from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
@@ -34,7 +35,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     """An estimator that has a `model_` once it is fitted."""
 
     model_: Model
+    labels_: Any
     cluster_centers_: NDArray[np.float64]
+    _label_blocks: tuple[tuple[int, ...], bool] | None = None
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Find the cluster of each row; one pass.
@@ -51,6 +54,57 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         lazy = self._lazily(X, nearest_labels)
         return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
+
+    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
+        """Find the cluster of each row and write the labels where rows are read; one pass.
+
+        Parameters
+        ----------
+        X : as for `predict`
+        path : path
+            Of a Zarr array that is made for them, NAME.zarr, where all workers see it.
+        overwrite : bool
+            Replace a Zarr array that is there.
+
+        Returns
+        -------
+        zarr.Array (n,), int32
+            As `predict`; ``[:]`` gathers it.
+
+        Raises
+        ------
+        OutputError
+            It exists, or cannot be written.
+
+        Notes
+        -----
+        On a Dask cluster no label passes this process; workers hold 4 bytes a row until all rows are read.
+        """
+        self._check_fitted()
+        target = check_labels_place(path, overwrite=overwrite)
+        walk, model = self._walk(X)
+        progress = Progress(self.progress)
+        with open_executor(self.executor) as workers:
+            with progress.stage("predict") as stage:
+                held = label_pass(workers, walk, model, stage)
+            with progress.stage("labels", n_writes(held)) as stage:
+                write_labels(workers, held, target, stage)
+        return open_labels(target)
+
+    @property
+    def dask_labels_(self) -> Any:
+        """`labels_` as a Dask array in blocks as high as those of the array that was fitted."""
+        check_is_fitted(self, "labels_")
+        if self._label_blocks is None:
+            raise AttributeError("dask_labels_ is there for Dask input only; labels_ has the labels of other data")
+        from streamkm.sources.dask import dask_labels
+
+        heights, known = self._label_blocks
+        return dask_labels(self.labels_, heights, known=known)
+
+    def _note_blocks(self, source: RowSource, chunk_rows: NDArray[np.int64]) -> None:
+        """Remember how a Dask array is cut, for `dask_labels_`."""
+        self._label_blocks = source.row_blocks(chunk_rows) if hasattr(source, "row_blocks") else None
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
         """Cluster the rows of X and return their labels (n,)."""
@@ -156,15 +210,19 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
+        walk, model = self._walk(X)
+        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+            yield from map_rows(workers, walk, model, function, stage, n_columns)
+
+    def _walk(self, X: Any) -> tuple[Walk, Model]:
+        """How X is walked, and the model for its rows."""
         source = self._open(X, reset=False)
         n_rows = source.estimated_rows
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         stored = store_of(source)
         model = self.model_ if stored is None else _model_on(stored, self.model_)
-        walk = Walk(source, size, model.metric, self.on_invalid)
-        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
-            yield from map_rows(workers, walk, model, function, stage, n_columns)
+        return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does."""

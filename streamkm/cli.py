@@ -23,6 +23,7 @@ from streamkm.errors import ConfigError, OutputError, StreamkmError
 
 if TYPE_CHECKING:
     from streamkm.budget import Plan
+    from streamkm.compute import ClusterSettings
     from streamkm.config import Override, Run
     from streamkm.progress import Stage
     from streamkm.sources.base import RowSource
@@ -127,19 +128,21 @@ def fit(
     """
     with _Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
-        from streamkm.output import check_target, write_results
+        from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
-        talk.plan(run.plan())
-        source = run.data.weighted(estimator.executor)
         with ExitStack() as stack:
+            stack.enter_context(_on(run.cluster))
+            talk.plan(run.plan())
+            source = run.data.weighted(estimator.executor)
             saved = None
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
-            estimator.set_params(checkpoint=saved).fit(source)
+            labels_to = prepare_labels(run.output.directory, run.output.labels) if run.cluster is not None else None
+            estimator.set_params(checkpoint=saved).fit(source, labels_to=labels_to)
             summary = summarize(estimator, source, passes_before=int(run.data.counts))
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
@@ -239,14 +242,19 @@ def assign(
     """
     with _Talk(**talking) as talk:
         from streamkm.estimators import StreamKMeans
+        from streamkm.labelling import count_skipped
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(StreamKMeans.load(model))
-        labels = estimator.predict(_rows(paths, settings, beside=model))
-        write_labels(output, labels)
-        talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])
+        with _work(paths, settings, beside=model) as source:
+            if output.endswith(".zarr"):
+                labels = estimator.predict_to(source, output, overwrite=overwrite)
+            else:
+                labels = estimator.predict(source)
+                write_labels(output, labels)
+        talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
 
 
 @main.command()
@@ -273,9 +281,11 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.storing import choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        source = _rows(paths, settings)
-        walk = walk_for_store(source, options["metric"], on_invalid)
-        with open_executor() as workers, talk.stage("sketch", walk) as stage:
+        with ExitStack() as stack:
+            source = stack.enter_context(_work(paths, settings))
+            walk = walk_for_store(source, options["metric"], on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("sketch", walk))
             how = (options["sketch"], options["n_components"] or "auto", options["seed"])
             found = choose_store_sketch(walk, *how, workers, stage)
             store = write_store(
@@ -305,9 +315,11 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         from streamkm.storing import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
-        source = _rows(paths, settings, append=True)
-        walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
-        with open_executor() as workers, talk.stage("append", walk) as stage:
+        with ExitStack() as stack:
+            source = stack.enter_context(_work(paths, settings, append=True))
+            walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("append", walk))
             if options["columns"]:
                 first, restart = options["first_feature"], options["restart"]
                 found = append_columns(store, walk, workers, stage, first_feature=first, restart=restart)
@@ -355,13 +367,14 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         from streamkm.sweeping import sweep as run_sweep
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
-        result = run_sweep(
-            _rows(paths, settings),
-            clusters_of(n_clusters),
-            seeds=options["seeds"],
-            random_state=options["random_state"],
-            progress=False if options["quiet"] else "auto",
-        )
+        with _work(paths, settings) as source:
+            result = run_sweep(
+                source,
+                clusters_of(n_clusters),
+                seeds=options["seeds"],
+                random_state=options["random_state"],
+                progress=False if options["quiet"] else "auto",
+            )
         talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
 
 
@@ -377,12 +390,12 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 @_talk_options
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
-    with _Talk(quiet=options["quiet"], verbose=options["verbose"]):
+    with _Talk(quiet=options["quiet"], verbose=options["verbose"]), _work(paths, settings) as source:
         from streamkm.distortion import distortion as find_distortion
 
         names = options["sketches"]
         found = find_distortion(
-            _rows(paths, settings),
+            source,
             n_clusters,
             sketches=None if names is None else [name.strip() for name in names.split(",")],
             n_components=[int(size) for size in options["n_components"].split(",")],
@@ -497,22 +510,40 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
     return load_run(configs[0] if configs else None, overrides)
 
 
-def _parsed(settings: Sequence[str]) -> list[Override]:
-    from streamkm.config import parse_set
-
-    return [parse_set(text) for text in settings]
-
-
-def _rows(
+@contextmanager
+def _work(
     paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append: bool = False
-) -> RowSource:
-    """The rows of DATA; documents are weighted by frequencies that are counted now, but for those of `append`."""
-    from streamkm.config import open_data
+) -> Iterator[RowSource]:
+    """What a command without a configuration reads, on the cluster that its settings name.
 
-    opened = open_data(paths, _parsed(settings), beside=beside)
+    Documents are weighted by frequencies that are counted now, but for those of `append`.
+    """
+    from streamkm.config import open_work
+
+    opened, cluster = open_work(paths, _parsed(settings), beside=beside)
     if append and opened.counts:
         raise ConfigError(
             "text.tfidf=true would weight the new documents by their own frequencies; give the file of those that the "
             "store was made with, or false"
         )
-    return opened.weighted()
+    with _on(cluster):
+        yield opened.weighted()
+
+
+@contextmanager
+def _on(cluster: ClusterSettings | None) -> Iterator[None]:
+    """Work on a cluster, if there is one; else on threads of this process."""
+    if cluster is None:
+        yield
+        return
+    from streamkm.compute import open_cluster
+
+    with open_cluster(cluster) as client:
+        logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))
+        yield
+
+
+def _parsed(settings: Sequence[str]) -> list[Override]:
+    from streamkm.config import parse_set
+
+    return [parse_set(text) for text in settings]

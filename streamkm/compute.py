@@ -113,6 +113,14 @@ class ClusterSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidParameterError(f"{name}={value}; needed: a whole number from 1")
+        started_here = (self.threads, self.memory_limit) != (1, "auto")
+        if self.scheduler is not None and started_here:
+            raise InvalidParameterError(
+                f"threads={self.threads} and memory_limit={self.memory_limit!r} are of processes that are started "
+                f"here; the workers of {self.scheduler} have their own, so leave both out"
+            )
+        if isinstance(self.memory_limit, str) and self.memory_limit != "auto":
+            _check_bytes(self.memory_limit)
         files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
         encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
         wrong = [name for name, value in files.items() if (value is None) == encrypted]
@@ -128,7 +136,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     Yields
     ------
     distributed.Client
-        Not the default one of this process.
+        The active one within, not the default one of this process: ``executor="auto"`` finds it.
 
     Raises
     ------
@@ -137,10 +145,12 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     MissingDependencyError
         A report without bokeh.
     """
-    from distributed import Client, LocalCluster, Security, performance_report
+    from distributed import Client, LocalCluster, Security
 
     if settings.report is not None and find_spec("bokeh") is None:
-        raise MissingDependencyError("Dask's performance report needs bokeh; pip install bokeh, or leave report out")
+        raise MissingDependencyError(
+            "Dask's performance report needs bokeh: pip install 'streamkm[dashboard]', or leave report out"
+        )
     with ExitStack() as opened:
         place: Any = settings.scheduler
         security = None
@@ -169,10 +179,35 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
                 f"runs, and that address and certificates are its own"
             ) from error
         opened.enter_context(client)
+        opened.enter_context(client.as_current())
         if settings.report is not None:
-            opened.enter_context(client.as_current())
-            opened.enter_context(performance_report(settings.report))
+            opened.enter_context(_reported(client, settings.report))
         yield client
+
+
+@contextmanager
+def _reported(client: Any, path: str) -> Iterator[None]:
+    """Write Dask's report at the end, also of work that failed; not of a scheduler that is gone, which knows it."""
+    from distributed import performance_report
+
+    report = performance_report(path)
+    report.__enter__()
+    try:
+        yield
+    finally:
+        if client.status == "running":
+            report.__exit__(None, None, None)
+        else:
+            logger.warning("%s is not written: the scheduler is out of reach", path)
+
+
+def _check_bytes(text: str) -> None:
+    from dask.utils import parse_bytes
+
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise InvalidParameterError(f"memory_limit={text!r}; needed: bytes as 4GB, or auto") from error
 
 
 @contextmanager

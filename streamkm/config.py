@@ -1,4 +1,4 @@
-"""config.yaml to objects: a source, an estimator and where results go.
+"""config.yaml to objects: a source, an estimator, where results go, and the Dask cluster to work on.
 
 Responsible for reading YAML safely, for overrides from the command line, and for what paths are relative to. The only
 module that imports yaml. May import schema, estimators, configured and below. No configuration is passed to what lies
@@ -18,11 +18,15 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from streamkm.budget import Plan
+from streamkm.compute import ClusterSettings
 from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
-from streamkm.errors import ConfigError
+from streamkm.errors import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource
+
+CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
+NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 
 
 class Run(NamedTuple):
@@ -34,11 +38,13 @@ class Run(NamedTuple):
         The source, and how documents become rows, if it is one of documents.
     estimator : StreamKMeans
     output : Output
+    cluster : ClusterSettings or None
     """
 
     data: Opened
     estimator: StreamKMeans
     output: Output
+    cluster: ClusterSettings | None
 
     @property
     def source(self) -> RowSource:
@@ -126,16 +132,35 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 
     data, text = sections["data"].model_dump(), sections["text"].model_dump()
     paths = data.pop("path")
+    estimator, cluster = sections["estimator"].model_dump(), sections["cluster"].model_dump()
     if ("data", "path") in from_file:
-        paths = _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
+        paths = _all_below(base, paths)
     if ("text", "tfidf") in from_file and isinstance(text["tfidf"], str):
         text["tfidf"] = _below(base, text["tfidf"])
+    for key in CLUSTER_FILES:
+        if ("cluster", key) in from_file and cluster[key] is not None:
+            cluster[key] = _below(base, cluster[key])
+    settings = _cluster(cluster, origins.get(("cluster",), str(path)), threads=estimator["executor"])
+    if settings is not None:  # workers may have other current directories
+        paths = _all_below(Path.cwd(), paths)
     output = cast("Output", sections["output"])
     if ("output", "directory") in from_file:
         output = output.model_copy(update={"directory": str(base / output.directory)})
     usual = SECTIONS["text"]().model_dump()
     opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
-    return Run(opened, StreamKMeans(**sections["estimator"].model_dump()), output)
+    return Run(opened, StreamKMeans(**estimator), output, settings)
+
+
+def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:
+    """The cluster that a section describes; None where it says nothing."""
+    if given == NO_CLUSTER:
+        return None
+    if threads != "auto":
+        raise ConfigError(f"{origin}: cluster and estimator.executor={threads} exclude each other; leave one out")
+    try:
+        return ClusterSettings(**given)
+    except InvalidParameterError as error:
+        raise ConfigError(f"{origin}: cluster: {error}") from None
 
 
 def open_data(
@@ -153,9 +178,26 @@ def open_data(
     ConfigError, StreamkmError
         As `load_run`.
     """
+    return _open(paths, overrides, ("data", "text"), beside).data
+
+
+def open_work(
+    paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
+) -> tuple[Opened, ClusterSettings | None]:
+    """As `open_data`, with the cluster to work on; `overrides` may set keys of ``cluster`` too."""
+    run = _open(paths, overrides, ("data", "text", "cluster"), beside)
+    return run.data, run.cluster
+
+
+def _open(
+    paths: Sequence[str],
+    overrides: Sequence[Override],
+    sections: Sequence[str],
+    beside: str | os.PathLike[str] | None,
+) -> Run:
     for override in overrides:
-        if not override.key.startswith(("data.", "text.")):
-            raise ConfigError(f"{override.origin}: this command takes keys of data and text only")
+        if override.key.partition(".")[0] not in sections:
+            raise ConfigError(f"{override.origin}: this command takes keys of {' and '.join(sections)} only")
     given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")]
     if beside is not None:
         settings = read_text_settings(Path(beside).parent)
@@ -163,7 +205,11 @@ def open_data(
         given += [
             Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
         ]
-    return load_run(None, [*given, *overrides]).data
+    return load_run(None, [*given, *overrides])
+
+
+def _all_below(base: Path, paths: str | list[str]) -> str | list[str]:
+    return _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
 
 
 def _below(base: Path, path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
@@ -25,7 +26,7 @@ from dask.sizeof import sizeof
 from threadpoolctl import threadpool_limits
 
 from streamkm.errors import ClusterError, SourceError, SourceNotFoundError
-from streamkm.executors import RUNS, Executor, State, Waiting, fold_run, run_length, runs_of
+from streamkm.executors import RUNS, Executor, Outputs, State, Waiting, fold_run, run_length, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 logger = logging.getLogger(__name__)
@@ -129,17 +130,22 @@ class DaskCluster(Executor):
                 yield _Held(kept, index), info
 
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         def start(run: list[Any]) -> Waiting:
             self._bring_together(run)
             encoded = [_encoded(item) for item in run]
-            if not told:
+            if wanted == "left":
                 return _Call(self, self._submit(stage, _work_on_state, encoded, step, *shared), fetch=False)
-            return self._pair(stage, _work_on_run, encoded, step, *shared)
+            if wanted == "told":
+                return self._pair(stage, _work_on_run, encoded, step, *shared)
+            both = self._submit(stage, _work_on_run, encoded, step, *shared)
+            outputs = self._submit(f"{stage}-held", _part, both, 1)
+            state = _Call(self, self._submit(f"{stage}-kept", _part, both, 0), fetch=False)
+            return _Apart(state, outputs, len(run))
 
         for started in self._ordered(runs, start):
-            yield started if told else (started, ())
+            yield (started, ()) if wanted == "left" else started
 
     def _fetch(self, handle: Any) -> Any:
         return _Call(self, handle).result() if hasattr(handle, "status") else handle
@@ -288,6 +294,20 @@ class _Pair:
         self._told.cancel()
 
 
+class _Apart:
+    """A state that is waited for, and outputs that stay as one future of several."""
+
+    def __init__(self, state: _Call, outputs: Any, n_outputs: int):
+        self._state, self._outputs, self._n_outputs = state, outputs, n_outputs
+
+    def result(self) -> tuple[Any, list[_Held]]:
+        return self._state.result(), [_Held(self._outputs, index) for index in range(self._n_outputs)]
+
+    def cancel(self) -> None:
+        _Call(self._state._cluster, self._outputs).cancel()
+        self._state.cancel()
+
+
 class _Held:
     """A held block: a future of several, and which of them it is."""
 
@@ -305,12 +325,16 @@ class _Which:
 
 
 def _encoded(item: Any) -> Any:
-    """An item as calls get it: futures where Dask sees them."""
+    """An item as calls get it: futures where Dask sees them; of a list, each of its items."""
+    if isinstance(item, list):
+        return [_encoded(each) for each in item]
     return (item.future, _Which(item.index)) if isinstance(item, _Held) else item
 
 
 def _decoded(item: Any) -> Any:
     """An item as functions want it."""
+    if isinstance(item, list):
+        return [_decoded(each) for each in item]
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], _Which):
         return item[0][item[1].index]
     return item
@@ -413,5 +437,6 @@ def _on_worker() -> Iterator[None]:
         missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
         kind = SourceNotFoundError if missing else SourceError
         raise kind(
-            f"{error}, seen from worker {get_worker().address}; every worker must see the data under the same path"
+            f"{error}, seen from worker {get_worker().address} in {os.getcwd()}; every worker must see the data under "
+            f"the same path"
         ) from error

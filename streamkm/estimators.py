@@ -23,9 +23,11 @@ from streamkm.centering import Settings
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads
+from streamkm.errors import ClusterError, InvalidInputError
 from streamkm.fitting import run_fit
 from streamkm.incremental import Incremental
 from streamkm.keeping import Keeper, is_worth_resuming
+from streamkm.labelling import check_labels_place
 from streamkm.model import Metric, Space
 from streamkm.parameters import (
     OF_THIS_RUN,
@@ -122,6 +124,9 @@ class StreamKMeans(Incremental, Assigner):
     ----------
     labels_ : int32 ndarray (n,)
         Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``.
+    dask_labels_ : int32 dask.array.Array (n,)
+        `labels_` in blocks as high as those of the Dask array that was fitted, unknown heights too, to be used with it:
+        ``X[kmeans.dask_labels_ == 3]``. For Dask input only.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
         The centers that made the labels. Fewer than `n_clusters` if the data have fewer distinct rows.
     cluster_means_ : ndarray, same shape
@@ -228,7 +233,14 @@ class StreamKMeans(Incremental, Assigner):
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        labels_to: str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Cluster the rows of X.
 
         Parameters
@@ -240,6 +252,10 @@ class StreamKMeans(Incremental, Assigner):
         sample_weight : array-like (n,), optional
             Weights of the rows, not negative. Text and Dask arrays of unknown chunk sizes are read once more then: rows
             must be counted to find their weights.
+        labels_to : path, optional
+            A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
+            passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
+            by a fit that goes on from a checkpoint.
 
         Returns
         -------
@@ -267,12 +283,17 @@ class StreamKMeans(Incremental, Assigner):
         weights = check_weights(sample_weight)
         if "stream_" in vars(self):
             del self.stream_
+        place = None if labels_to is None else check_labels_place(labels_to)
+        if place is not None and not source.replayable:
+            raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
         plan = self.plan_for(source, weighted=len(weights) > 0)
         with ExitStack() as stack:
             saved = self.checkpoint
             if saved is not None and not isinstance(saved, Checkpoint):
                 saved = stack.enter_context(open_checkpoint(self, source, saved, weights=weights))
-            self._run(source, plan, weights, Keeper(saved))
+            keeper = Keeper(saved)
+            keeper.labels_to = place
+            self._run(source, plan, weights, keeper)
             if saved is not None and saved is not self.checkpoint:
                 saved.discard()
         return self
@@ -301,7 +322,8 @@ class StreamKMeans(Incremental, Assigner):
         self.history_ = list(fitted.history)
         self.stages_ = progress.stages
         self.n_passes_ = plan.passes
-        self.n_samples_ = len(fitted.labels)
+        self.n_samples_ = int(fitted.chunk_rows.sum())
+        self._note_blocks(source, fitted.chunk_rows)
         self.n_features_in_ = self.model_.n_features
         self.n_components_ = self.model_.sketch.n_components
         self.sketch_ = self.model_.sketch
@@ -396,6 +418,14 @@ def open_checkpoint(
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
         try:
             yield saved
+        except ClusterError as error:
+            if not is_worth_resuming(directory):
+                saved.discard()
+                raise
+            raise ClusterError(
+                f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
+                f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
+            ) from error
         except BaseException:
             if not is_worth_resuming(directory):
                 saved.discard()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -24,6 +24,7 @@ RUNS = 24  # runs that a short list of items is folded in: enough for 24 workers
 FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
 RUN_LENGTH = 16  # items a run of a long list has at most
 ARITY = 8  # states joined at once
+Outputs = Literal["left", "told", "held"]  # of a fold: left out, given, or handles given
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Listener(Generic[State]):
     ----------
     on_output : callable, optional
         Gets the outputs, in order.
+    held : bool
+        Whether it gets handles of the outputs, which stay where they were made.
     begun : Folded, optional
         What was done before: its items are not called for again.
     on_run : callable, optional
@@ -59,6 +62,12 @@ class Listener(Generic[State]):
     on_output: Callable[[Any], None] | None = None
     begun: Folded[State] | None = None
     on_run: Callable[[Callable[[], Folded[State]]], None] | None = None
+    held: bool = False
+
+    @property
+    def outputs(self) -> Outputs:
+        """What becomes of the outputs."""
+        return "left" if self.on_output is None else "held" if self.held else "told"
 
 
 class Waiting(Protocol):
@@ -162,7 +171,7 @@ class Executor(ABC):
         def folded() -> Folded[State]:
             return Folded(n_done, tree.levels(self._fetch))
 
-        for handle, outputs in self._carried(stage, step, runs, listener.on_output is not None, *shared):
+        for handle, outputs in self._carried(stage, step, runs, listener.outputs, *shared):
             tree.add(handle)
             n_done = min(n_done + length, n_items)
             for output in outputs:
@@ -174,9 +183,9 @@ class Executor(ABC):
 
     @abstractmethod
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Carry a state over each run; yield it, or where it is, and the outputs, which may be left out if not told."""
+        """Carry a state over each run; yield it, or where it is, and the outputs as they are wanted."""
 
     def _fetch(self, handle: Any) -> Any:
         return handle
@@ -226,7 +235,7 @@ class LocalThreads(Executor):
         return self.map(stage, function, items, *shared)
 
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], told: bool, *shared: Any
+        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         return self.map(stage, fold_run, runs, step, *shared)
 

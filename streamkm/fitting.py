@@ -23,6 +23,7 @@ from streamkm.cluster.sample import SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
+from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
 from streamkm.making import first_round
 from streamkm.model import Model
 from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, fit_pass, sketch_pass
@@ -30,6 +31,7 @@ from streamkm.progress import Progress
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.walk import Walk
 
+NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
@@ -42,6 +44,9 @@ class Fit:
     model : Model
         Its centers made the labels.
     labels : int32 (n,)
+        An array, or the Zarr array that they were written to.
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk.
     totals : Totals
         Exact sums, counts and objective of the final clusters.
     distortion : float or None
@@ -57,7 +62,8 @@ class Fit:
     """
 
     model: Model
-    labels: NDArray[np.int32]
+    labels: Any
+    chunk_rows: NDArray[np.int64]
     totals: Totals
     distortion: float | None
     lloyd: LloydResult
@@ -106,10 +112,11 @@ def run_fit(
         else:
             del sketched  # the passes to come need the memory
             model, assigned, history = _assign(workers, walk, found, settings.refine, weights, keeper, progress)
-        labels = assigned.labels[found.look.sample.rows]
+        labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
-    return Fit(model, assigned.labels, assigned.totals, distortion, found.result, history, view, seen)
+    rows = found.chunk_rows
+    return Fit(model, assigned.labels, rows, assigned.totals, distortion, found.result, history, view, seen)
 
 
 def _gather(
@@ -180,13 +187,21 @@ def _assign(
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
-            assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
+            if keeper.labels_to is None:
+                kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
+                assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
+            else:
+                held, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
+                assigned = Assigned(NO_LABELS, totals)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         if index < refine:
             model = replace(model, centers=assigned.totals.means(fallback=model.centers))
             keeper.save("refined", partial(_refined, model.centers, index + 1, history))
+    if keeper.labels_to is not None:
+        with progress.stage("labels", n_writes(held)) as stage:
+            write_labels(workers, held, keeper.labels_to, stage)
+        assigned = replace(assigned, labels=open_labels(keeper.labels_to))
     return model, assigned, tuple(history)
 
 

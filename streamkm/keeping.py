@@ -45,11 +45,14 @@ class Keeper:
     ----------
     spill : Spill or None
         Where blocks go that memory does not hold.
+    labels_to : path or None
+        Zarr array that calls write the labels to; None: they are gathered.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
         self.spill: Spill | None = None
+        self.labels_to: Path | None = None
         self._throttle = Throttle(INTERVAL_S, SHARE)
         self._worth_from = time.monotonic() + INTERVAL_S
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from streamkm.configured import TEXT, TFIDF, write_text_settings
 from streamkm.errors import OutputError, StreamkmError
+from streamkm.files import writing
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
@@ -114,6 +115,23 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32]) -> Non
         _write_labels(stage / target.name, labels)
 
 
+def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
+    """Where workers may write labels that `write_results` takes into a directory of results; None: they are gathered.
+
+    Parameters
+    ----------
+    labels_format : "npy" or "zarr"
+        Workers write Zarr arrays.
+    """
+    if labels_format != "zarr":
+        return None
+    place = Path(directory) / ".labels.zarr"
+    with writing(directory):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    return place
+
+
 def write_results(
     directory: str | os.PathLike[str],
     estimator: StreamKMeans,
@@ -165,6 +183,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:
+    if not isinstance(labels, np.ndarray):  # workers have written them to a Zarr array
+        os.replace(labels.store.root, path)
+        return
     if path.suffix == ".npy":
         np.save(path, labels, allow_pickle=False)
         return

@@ -1,7 +1,8 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
-Responsible for checking plain values. Names and defaults of the estimator are those of its signature, so they are
-written once. The only module that imports pydantic. May import estimators, configured and below. Reads no file.
+Responsible for checking plain values. Names and defaults of the estimator are those of its signature, those of the
+cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. May import
+estimators, configured and below. Reads no file.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import inspect
 import reprlib
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from streamkm.compute import ClusterSettings
 from streamkm.configured import HASHING
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
@@ -118,11 +121,17 @@ def _estimator_section() -> type[_Section]:
 
 def _text_section() -> type[_Section]:
     defaults = inspect.signature(FeatureHashing).parameters
-    fields: dict[str, Any] = {
+    keys: dict[str, Any] = {
         name: (HASHING_TYPES[name], list(default) if isinstance(default, tuple) else default)
         for name, default in ((name, defaults[name].default) for name in HASHING)
     }
-    return create_model("_Text", __base__=_Reading, **fields)
+    return create_model("_Text", __base__=_Reading, **keys)
+
+
+def _cluster_section() -> type[_Section]:
+    kinds = get_type_hints(ClusterSettings)
+    keys: dict[str, Any] = {field.name: (kinds[field.name], field.default) for field in fields(ClusterSettings)}
+    return create_model("_Cluster", __base__=_Section, **keys)
 
 
 SECTIONS: dict[str, type[_Section]] = {
@@ -130,6 +139,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "text": _text_section(),
     "estimator": _estimator_section(),
     "output": Output,
+    "cluster": _cluster_section(),
 }
 
 
@@ -191,8 +201,8 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
 
 def _unknown(name: str, section: str | None) -> str:
     known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
-    near = difflib.get_close_matches(name, known, n=1)
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
+    near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)
     if not near:
         near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)]
     what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm import __version__
+from streamkm.labelling import count_skipped
 from streamkm.parameters import plain
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int 
         ``data``, ``result``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite
         are null.
     """
-    n_skipped = int(np.count_nonzero(estimator.labels_ < 0))
+    n_skipped = count_skipped(estimator.labels_)
     n_assigned = estimator.n_samples_ - n_skipped
     summary = {
         "data": {

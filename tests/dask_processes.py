@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, Security
+from dask.utils import key_split
+from distributed import Client, SchedulerPlugin, Security
 
 ROOT = Path(__file__).parents[1]
 STARTED_SECONDS = 60
@@ -39,8 +42,9 @@ class Cluster:
             "--scheduler-file", str(self._file),
         )  # fmt: skip
         deadline = time.monotonic() + STARTED_SECONDS
-        while not self._file.exists():
+        while not self._file.exists() or not self._file.read_text().endswith("}"):  # there, and written to its end
             if self.scheduler.poll() is not None or time.monotonic() > deadline:
+                self.close()
                 raise RuntimeError((folder / "scheduler.log").read_text())
             time.sleep(0.05)
         self.address = json.loads(self._file.read_text())["address"]
@@ -91,6 +95,77 @@ def cluster_of(
             yield cluster, opened
     finally:
         cluster.close()
+
+
+class Relay:
+    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address."""
+
+    def __init__(self, address: str):
+        host, port = address.removeprefix("tcp://").split(":")
+        self.n_bytes = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self._target = (host, int(port))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._connected, "127.0.0.1", 0), self._loop
+        ).result()
+        self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._server.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """End the connections that there are, and take no other."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target_reader, target_writer = await asyncio.open_connection(*self._target)
+        self._writers += [writer, target_writer]
+        await asyncio.gather(self._relay(reader, target_writer), self._relay(target_reader, writer))
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                self.n_bytes += len(data)
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # one side went; the other is told
+        writer.close()
+
+
+class _Stages(SchedulerPlugin):
+    """Notes on the scheduler what calls are named."""
+
+    name = "stages"
+
+    def __init__(self) -> None:
+        self.groups: dict[str, str] = {}
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        """Note a call that is done: the name that people see, without its token, and how the dashboard groups it."""
+        if finish == "memory" and isinstance(key, tuple):
+            self.groups[key[0].rsplit("-", 1)[0]] = key_split(key)
+
+
+@contextlib.contextmanager
+def watched(client: Client) -> Iterator[Callable[[], dict[str, str]]]:
+    """Give a function that says which stages the scheduler has seen: their names, and the dashboard's groups."""
+    client.register_plugin(_Stages())
+    try:
+        yield lambda: client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["stages"].groups))
+    finally:
+        client.unregister_scheduler_plugin("stages")
 
 
 def certificate(folder: Path) -> tuple[dict[str, str], list[str], Security]:

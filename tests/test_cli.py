@@ -249,7 +249,7 @@ def test_exit_code_2(folder, arguments, message):
 
 
 def test_failures_of_ours_ask_for_a_report(folder, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("oops")
 
     monkeypatch.setattr(StreamKMeans, "fit", broken)
@@ -376,7 +376,7 @@ import time
 from streamkm.cli import main
 from streamkm.estimators import StreamKMeans
 
-def fit(self, X):
+def fit(self, X, **_):
     print("fitting", flush=True)
     time.sleep(60)
 
@@ -389,7 +389,7 @@ FAILING = """
 from streamkm.cli import main
 from streamkm.estimators import StreamKMeans
 
-StreamKMeans.fit = lambda self, X: 1 / 0
+StreamKMeans.fit = lambda self, X, **_: 1 / 0
 main(["fit", "x.npy", "-k", "3", "-o", "out"])
 """
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-
 import numpy as np
 import pytest
 from distributed import Client
 
 from streamkm import StreamKMeans
-from tests.dask_processes import Cluster
+from tests.dask_processes import Cluster, Relay
 
 K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
 FEW, MANY = 2, 12  # iterations: their difference leaves out the passes
@@ -18,46 +15,10 @@ STATE_BYTES = 8 * K * M
 CALL_BYTES = 8_000  # messages about one call, at most
 
 
-class Counted:
-    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address."""
-
-    def __init__(self, address: str):
-        host, port = address.removeprefix("tcp://").split(":")
-        self.n_bytes = 0
-        self._target = (host, int(port))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._connected, "127.0.0.1", 0), self._loop
-        ).result()
-        self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _connected(self, reader, writer):
-        target_reader, target_writer = await asyncio.open_connection(*self._target)
-        await asyncio.gather(self._relay(reader, target_writer), self._relay(target_reader, writer))
-
-    async def _relay(self, reader, writer):
-        try:
-            while data := await reader.read(1 << 16):
-                self.n_bytes += len(data)
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass  # one side went; the other is told
-        writer.close()
-
-
 @pytest.fixture
 def counted(tmp_path):
     cluster = Cluster(tmp_path)
-    relay = Counted(cluster.address)
+    relay = Relay(cluster.address)
     try:
         cluster.address = relay.address
         for _ in range(N_WORKERS):

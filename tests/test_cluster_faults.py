@@ -8,14 +8,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from distributed import Client
 
-from streamkm import StreamKMeans, dask_cluster
+from streamkm import StreamKMeans, dask_cluster, keeping, labelling
 from streamkm.compute import open_executor
 from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import ClusterError, SourceNotFoundError
+from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from tests.dask_processes import certificate, cluster_of
+from tests.dask_processes import Relay, certificate, cluster_of, watched
 
 PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
@@ -110,6 +112,37 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
 
 
 @pytest.mark.slow
+def test_workers_killed_while_this_process_seeds(cluster, monkeypatch, data, wanted):
+    """Blocks that were made before are made again."""
+    started, client = cluster
+    stage = Progress.stage
+
+    def watched(self, name, *rest):
+        if name == "seed":
+            for worker in living(started)[: N_WORKERS - 1]:
+                started.kill(worker)
+        return stage(self, name, *rest)
+
+    monkeypatch.setattr(Progress, "stage", watched)
+    got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
+    assert len(living(started)) == 1
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [("assign", 8), ("labels", 3)], ids=str)
+def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted, tmp_path, monkeypatch, place):
+    monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 700)
+    started, client = cluster
+    seen = at(*place, lambda: [started.kill(worker) for worker in living(started)[: N_WORKERS - 1]])
+    got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data, labels_to=tmp_path / "labels.zarr")
+    assert seen["labels"] == 9
+    got.labels_ = got.labels_[:]
+    assert_same_bits(got, wanted)
+    assert not list((tmp_path / "labels.zarr").rglob("*.partial"))
+
+
+@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("stage", ["sketch", "lloyd-2"])
 def test_a_worker_added(cluster, at, data, wanted, stage):
@@ -176,6 +209,52 @@ def test_a_lost_scheduler(tmp_path, at, data):
         assert time.monotonic() < began + 60
 
 
+@pytest.fixture
+def saved_at_once(monkeypatch):
+    """Checkpoints that are written whenever there is something to write."""
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+
+
+KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, or streamkm fit --resume, goes on"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("saved_at_once")
+@pytest.mark.parametrize("place", [("lloyd-3", 5, "lloyd"), ("assign", 20, "assign-0")], ids=str)
+def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, place):
+    """From its checkpoint: on threads of this process, and on another cluster."""
+    state, (stage, number, record) = tmp_path / "state", place
+    kmeans = StreamKMeans(10, checkpoint=state, **PARAMETERS)
+    with cluster_of(tmp_path, 1) as (started, client):
+        at(stage, number, started.scheduler.kill)
+        with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
+            kmeans.set_params(executor=client).fit(data)
+    assert (state / f"{record}.npz").exists()
+    shutil.copytree(state, tmp_path / "copy")
+    assert_same_bits(kmeans.set_params(executor=2).fit(data), wanted)
+    assert not state.exists()
+    assert_same_bits(kmeans.set_params(executor=cluster[1], checkpoint=tmp_path / "copy").fit(data), wanted)
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_cut(tmp_path, at, processes, cluster, data, wanted, saved_at_once):
+    """The cluster lives on, and does not work for nobody: a new client goes on."""
+    started, client = cluster
+    relay = Relay(started.address)
+    try:
+        kmeans = StreamKMeans(10, checkpoint=tmp_path / "state", **PARAMETERS)
+        with Client(relay.address, set_as_default=False, timeout="10s") as through:
+            at("lloyd-3", 5, relay.cut)
+            began = time.monotonic()
+            with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
+                kmeans.set_params(executor=through).fit(data)
+            assert time.monotonic() < began + 60
+    finally:
+        relay.close()
+    assert_same_bits(kmeans.set_params(executor=client).fit(data), wanted)
+
+
 def take(n_bytes):
     held = np.ones(n_bytes, np.uint8)
     time.sleep(20)
@@ -195,6 +274,37 @@ def test_a_call_too_large_for_every_worker(tmp_path):
             open_executor(client) as executor,
         ):
             list(executor.map("take", take, [1_000_000_000]))
+
+
+class Greedy(ChunkedSource):
+    """A source that takes far too much memory for one of its chunks, the first time it is read."""
+
+    def __init__(self, source, marker, n_bytes):
+        self._source, self._marker, self._n_bytes = source, marker, n_bytes
+        for name in ("name", "n_rows", "n_features", "dtype", "is_sparse", "n_bytes"):
+            setattr(self, name, getattr(source, name))
+
+    def chunks(self, target_bytes):
+        return self._source.chunks(target_bytes)
+
+    def read(self, chunk):
+        if chunk.index == 20 and not self._marker.exists():
+            self._marker.touch()
+            take(self._n_bytes)
+        return self._source.read(chunk)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_worker_over_its_memory_limit(tmp_path, data, wanted):
+    """Its nanny ends it and starts another, whose blocks are made again."""
+    with cluster_of(tmp_path, 0) as (started, client):
+        for _ in range(2):
+            started.add("--memory-limit", "1GB", nanny=True)
+        client.wait_for_workers(2, timeout=60)
+        source = Greedy(open_source(data), tmp_path / "taken", 1_500_000_000)
+        assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(source), wanted)
+        assert "exceeded 95% memory" in "".join(log.read_text() for log in tmp_path.glob("worker*.log"))
 
 
 def block_of(number):
@@ -246,6 +356,35 @@ def test_same_bits_whatever_the_number_of_workers_and_the_order(tmp_path, data, 
         for order in ("reversed", "random"):
             source = Unordered(open_source(data), order)
             assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(source), wanted)
+
+
+@pytest.mark.slow
+def test_labels_that_workers_write(tmp_path, cluster, data, wanted, monkeypatch):
+    """None of them passes this process."""
+    monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 700)
+    _, client = cluster
+    with watched(client) as stages:
+        got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data, labels_to=tmp_path / "labels.zarr")
+        seen = set(stages())
+    assert {"assign", "assign-held", "labels"} <= seen
+    assert "assign-told" not in seen
+    assert got.labels_.chunks == (700,)
+    assert got.labels_.store.root == tmp_path / "labels.zarr"
+    got.labels_ = got.labels_[:]
+    assert_same_bits(got, wanted)
+    written = got.predict_to(data, tmp_path / "again.zarr")
+    np.testing.assert_array_equal(written[:], wanted.labels_)
+
+
+def test_a_path_for_labels_that_workers_do_not_see(cluster, stored, monkeypatch):
+    _, client = cluster
+    monkeypatch.chdir(stored)
+    path = "/proc/self/cwd/labels.zarr"
+    with pytest.raises(
+        SourceNotFoundError, match=r"/proc/self/cwd/\.labels.zarr.* seen from worker tcp://.* same path"
+    ):
+        StreamKMeans(3, executor=client, **PARAMETERS).fit(stored / "x.npy", labels_to=path)
+    assert not list(stored.glob("*labels*"))
 
 
 @pytest.mark.slow

@@ -122,6 +122,24 @@ def test_fold_is_bit_identical(n_items, client):
     assert all(outputs == list(range(n_items)) for outputs in orders)
 
 
+def keep_step(state, item):
+    return (state or 0) + item, np.full(3, item)
+
+
+def sum_of(items, addend):
+    return float(sum(item.sum() for item in items)) + addend
+
+
+def test_outputs_of_a_fold_can_stay_where_they_are(executor):
+    """And several of what is held can be an item of later calls."""
+    handles = []
+    total = executor.fold("test", keep_step, sum, range(50), 50, listener=executors.Listener(handles.append, held=True))
+    assert total == sum(range(50))
+    assert list(executor.map("test", add_kept, handles, 1)) == [3 * i + 1 for i in range(50)]
+    lists = [handles[3:40], handles[:1], []]
+    assert list(executor.map("test", sum_of, lists, 1)) == [3 * sum(range(3, 40)) + 1, 1, 1]
+
+
 @pytest.mark.parametrize("large_state", [False, True])
 def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
     for n_items in NUMBERS:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from streamkm import open_documents
-from streamkm.config import Override, load_run, open_data, parse_set
+from streamkm.compute import ClusterSettings
+from streamkm.config import Override, load_run, open_data, open_work, parse_set
 from streamkm.configured import tuples
 from streamkm.errors import ConfigError, SourceNotFoundError
 from streamkm.estimators import StreamKMeans
@@ -147,9 +148,9 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
         (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
         (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
-        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, output"),
+        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, output, cluster"),
         (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
-        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, output"),
+        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, output, cluster"),
         (
             DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
             "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
@@ -187,7 +188,7 @@ DATA = "data:\n  path: x.svm\n"
         ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
         ("", "c.yaml is empty; it needs at least data.path"),
         ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
-        ("- a\n", "c.yaml:1: needed: sections data, text, estimator, output with keys, got ['a'] (a list)"),
+        ("- a\n", "c.yaml:1: needed: sections data, text, estimator, output, cluster with keys, got ['a'] (a list)"),
     ],
 )
 def test_what_is_refused(folder, text, message):
@@ -289,6 +290,55 @@ def test_open_data_takes_keys_of_data_and_text_only(folder):
     assert open_data([path], [parse_set("data.n_features=7")]).source.n_features == 7
     with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text only"):
         open_data([path], [parse_set("estimator.tol=1")])
+
+
+def test_clusters(folder, monkeypatch):
+    assert load_run(write(folder, DATA + "cluster:\n")).cluster is None
+    started = load_run(write(folder, DATA + "cluster: {workers: 4, threads: 2, memory_limit: 4GB, report: r.html}\n"))
+    assert started.cluster == ClusterSettings(workers=4, threads=2, memory_limit="4GB", report=f"{folder}/r.html")
+    files = {"tls_ca_file": "ca.pem", "tls_cert": "/keys/cert.pem", "tls_key": "key.pem"}
+    text = "".join(f"  {key}: {value}\n" for key, value in {"scheduler": "tls://x:8786", **files}.items())
+    running = load_run(write(folder, f"{DATA}cluster:\n{text}"), [parse_set("cluster.tls_key=k.pem")]).cluster
+    assert running.scheduler == "tls://x:8786"
+    assert (running.tls_ca_file, running.tls_cert) == (f"{folder}/ca.pem", "/keys/cert.pem")
+    assert running.tls_key == "k.pem"  # of the command line
+    monkeypatch.chdir(folder)
+    data, cluster = open_work(["x.svm"], [parse_set("cluster.scheduler=tcp://x:1"), parse_set("data.n_features=7")])
+    assert cluster == ClusterSettings(scheduler="tcp://x:1")
+    assert data.source.n_features == 7
+    assert data.source.name == f"{folder}/x.svm"  # workers may have other current directories
+    assert open_work(["x.svm"])[1] is None
+
+
+CLUSTER = DATA + "cluster:\n  "
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CLUSTER + "schedular: tcp://x:1\n", "c.yaml:4: unknown key cluster.schedular; did you mean scheduler?"),
+        (DATA + "clusters:\n  workers: 2\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),
+        (DATA + "tls_ca_file: a\n", "c.yaml:3: unknown section tls_ca_file; did you mean cluster.tls_ca_file?"),
+        (CLUSTER + "workers: two\n", "c.yaml:4: cluster.workers must be a whole number or null, got 'two' (text)"),
+        (CLUSTER + "threads: 2\n", "c.yaml:3: cluster: scheduler=None and workers=None; give the address"),
+        (CLUSTER + "workers: 2\n  scheduler: tcp://x:1\n", "c.yaml:3: cluster: scheduler='tcp://x:1' and workers=2"),
+        (CLUSTER + "scheduler: tcp://x:1\n  threads: 2\n", "c.yaml:3: cluster: threads=2 and memory_limit='auto' are"),
+        (CLUSTER + "workers: 2\n  memory_limit: lots\n", "c.yaml:3: cluster: memory_limit='lots'; needed: bytes"),
+        (
+            CLUSTER + "workers: 2\nestimator:\n  executor: 3\n",
+            "c.yaml:3: cluster and estimator.executor=3 exclude each other; leave one out",
+        ),
+    ],
+)
+def test_clusters_that_cannot_be(folder, text, message):
+    assert refused(folder, text).startswith(message)
+
+
+def test_commands_that_need_no_cluster_take_none(folder):
+    with pytest.raises(ConfigError, match=r"--set cluster\.workers=2: this command takes keys of data and text only"):
+        open_data([f"{folder}/x.svm"], [parse_set("cluster.workers=2")])
+    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text and cluster only"):
+        open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
 
 
 def test_byte_order_mark(folder):

@@ -31,6 +31,7 @@ from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches.sizing import n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
+from tests.dask_processes import watched
 
 RANDOM_ROWS = (
     "random seeding draws other rows when rows are repeated or removed; "
@@ -523,6 +524,19 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options)
         assert other.inertia_ == fits[0].inertia_
         assert other.distortion_ == fits[0].distortion_
     np.testing.assert_array_equal(clone_of(fits[0], executor=client).predict(X), fits[0].labels_)
+
+
+def test_calls_are_named_by_their_stage(inputs, client):
+    """As the dashboard shows them; rows for seeding are a sample, and this process seeds."""
+    X = inputs["dense"]
+    with watched(client) as stages:
+        fitted = kmeans(10, executor=client, chunk_bytes=20_000, max_iter=3, tol=0, refine=1).fit(X)
+        fitted.predict(X)
+        groups = stages()
+    calls = {"share", "sketch", "lloyd-1", "lloyd-2", "assign", "refine-1", "predict"}
+    assert calls <= set(groups)
+    assert {groups[name] for name in calls} == {"share", "sketch", "lloyd", "assign", "refine", "predict"}
+    assert {stage.name for stage in fitted.stages_} == {"sketch", "seed", "lloyd", "assign", "refine-1"}
 
 
 def test_a_stream_on_a_cluster_gives_the_same_bits(inputs, client):

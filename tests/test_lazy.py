@@ -11,7 +11,6 @@ from streamkm.errors import InvalidInputError
 from streamkm.lazy import lazy_map
 from streamkm.passes import distances, nearest_d2, nearest_labels
 from streamkm.sources import open_source
-from streamkm.sources.dask import dask_labels
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 da = pytest.importorskip("dask.array")
@@ -146,14 +145,28 @@ def test_on_a_cluster(client):
     np.testing.assert_array_equal(client.compute(labels).result(), model.labels_)
 
 
-def test_labels_of_a_fit_as_one():
-    array = MADE["dense"]()
+@pytest.mark.parametrize("kind", MADE)
+def test_labels_of_a_fit_as_one(kind):
+    array = MADE[kind]()
     model = StreamKMeans(3, random_state=0, executor=1).fit(array)
-    labels = dask_labels(model.labels_, array.chunks[0])
-    assert labels.chunks == (ROWS,)
+    labels = model.dask_labels_
+    assert isinstance(labels, da.Array)
+    np.testing.assert_array_equal(labels.chunks, array.chunks[:1])
+    assert labels.dtype == model.labels_.dtype == np.int32
     np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
-    assert (
-        not (labels != lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise"))
-        .any()
-        .compute(scheduler="sync")
-    )
+    assert not (labels != model.predict(array)).any().compute(scheduler="sync")
+
+
+def test_labels_of_a_fit_choose_rows_of_its_array():
+    for array in (MADE["dense"](), MADE["unknown heights"]()):
+        model = StreamKMeans(3, random_state=0, executor=1).fit(array)
+        chosen = array[model.dask_labels_ == 1].compute(scheduler="sync")
+        np.testing.assert_array_equal(chosen, dense_matrix()[model.labels_ == 1])
+        assert len(chosen)
+
+
+def test_labels_of_other_data_are_no_dask_array():
+    model = StreamKMeans(3, random_state=0, executor=1)
+    assert not hasattr(model, "dask_labels_")
+    assert hasattr(model.fit(MADE["dense"]()), "dask_labels_")
+    assert not hasattr(model.fit(dense_matrix()), "dask_labels_")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import pytest
 
 from streamkm import compute
 from streamkm.compute import ClusterSettings, open_cluster, open_executor
+from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import ClusterError, InvalidParameterError
 from tests.dask_processes import certificate, cluster_of
 
@@ -26,7 +28,9 @@ def test_processes_of_this_machine():
         workers = client.scheduler_info()["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [1, 1]
         assert [worker["memory_limit"] for worker in workers] == [10**9, 10**9]
-        assert doubled(client) == [0, 2, 4, 6, 8]
+        assert doubled("auto") == doubled(client) == [0, 2, 4, 6, 8]
+        with open_executor("auto") as executor:
+            assert isinstance(executor, DaskCluster)
     assert client.status == "closed"
 
 
@@ -65,6 +69,9 @@ def test_a_scheduler_that_does_not_answer(monkeypatch):
         ({"scheduler": "tcp://x:1", "workers": 2}, "scheduler='tcp://x:1' and workers=2"),
         ({"workers": 0}, "workers=0; needed: a whole number from 1"),
         ({"workers": 1, "threads": 0}, "threads=0; needed"),
+        ({"scheduler": "tcp://x:1", "threads": 2}, "threads=2 and memory_limit='auto' are of processes"),
+        ({"scheduler": "tcp://x:1", "memory_limit": 7}, "threads=1 and memory_limit=7 are of processes"),
+        ({"workers": 1, "memory_limit": "lots"}, "memory_limit='lots'; needed: bytes as 4GB, or auto"),
         ({"scheduler": "tls://x:1", "tls_ca_file": "ca.pem"}, "a tls:// scheduler needs tls_cert, tls_key"),
         ({"scheduler": "tcp://x:1", "tls_key": "k.pem"}, "only a tls:// scheduler has a use for tls_key"),
     ],
@@ -80,3 +87,42 @@ def test_a_report_of_what_ran(tmp_path):
     with open_cluster(ClusterSettings(workers=1, report=str(page))) as client:
         doubled(client)
     assert "double" in page.read_text()
+
+
+def fail(item):
+    raise KeyError(item)
+
+
+def test_a_report_of_what_failed(tmp_path):
+    pytest.importorskip("bokeh")
+    page = tmp_path / "report.html"
+    with (
+        pytest.raises(KeyError),
+        open_cluster(ClusterSettings(workers=1, report=str(page))) as client,
+        open_executor(client) as executor,
+    ):
+        list(executor.map("failing", fail, range(3)))
+    assert page.exists()
+
+
+def killing(process):
+    """Items for ever, of which the third kills a process."""
+    for item in itertools.count():
+        if item == 2:
+            process.kill()
+        yield item
+
+
+def test_no_report_of_a_scheduler_that_is_gone(tmp_path, caplog):
+    pytest.importorskip("bokeh")
+    page = tmp_path / "report.html"
+    with cluster_of(tmp_path, 1) as (started, _):
+        settings = ClusterSettings(scheduler=started.address, report=str(page))
+        with (
+            pytest.raises(ClusterError, match="lost the scheduler"),
+            open_cluster(settings) as client,
+            open_executor(client) as executor,
+        ):
+            list(executor.map("double", double, killing(started.scheduler)))
+    assert not page.exists()
+    assert "is not written: the scheduler is out of reach" in caplog.text

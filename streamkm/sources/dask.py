@@ -152,6 +152,18 @@ class DaskSource(ChunkedSource):
             token="streamkm",
         )
 
+    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
+        """Rows of each row-block, and whether the array itself knows them.
+
+        Parameters
+        ----------
+        chunk_rows : int64 (chunks,)
+            Rows of each chunk, as a pass has found.
+        """
+        if self._unknown_rows:
+            return tuple(chunk_rows.tolist()), False
+        return tuple(int(height) for height in self._array.chunks[0]), True
+
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph", "_delayed")}
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
@@ -290,16 +302,22 @@ def open_dask(X: Any) -> DaskSource:
     return DaskSource(array)
 
 
-def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...]) -> Array:
+def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Array:
     """Labels of a fit as a Dask array in blocks of the heights of those of the data.
 
     Parameters
     ----------
     labels : int32 (n,)
+        Or a Zarr array.
     heights : tuple of int
         Rows of each row-block; their sum is n.
+    known : bool
+        Whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
     """
-    return from_array(labels, chunks=(heights,))
+    array = from_array(labels, chunks=(heights,))
+    if known:
+        return array
+    return Array(array.dask, array.name, ((math.nan,) * len(heights),), meta=array._meta)
 
 
 def join_blocks(blocks: list[Any]) -> Any:

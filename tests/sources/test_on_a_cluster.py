@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm import StreamKMeans
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import InvalidInputError
 from streamkm.sources import open_source
@@ -54,7 +54,28 @@ def csr_parts():
     return [sp.random_array((900, 300), density=0.05, format="csr", rng=np.random.default_rng(i)) for i in range(4)]
 
 
+def in_blocks(convert=None, columns=(20, 44)):
+    """A Dask array (900, 64) with an empty row-block."""
+    array = da.from_array(groups(900), chunks=((300, 0, 250, 350), columns))
+    return array if convert is None else array.map_blocks(convert)
+
+
+def frame():
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    return dd.from_pandas(pd.DataFrame(groups(900)), npartitions=4)
+
+
+def coo(block):
+    return pytest.importorskip("sparse").COO.from_numpy(block)
+
+
 MADE = {
+    "dask, column blocks": in_blocks,
+    "dask, heights unknown": lambda: unknown(in_blocks()),
+    "dask, csr": lambda: in_blocks(sp.csr_matrix),
+    "dask, csr, heights unknown": lambda: unknown(in_blocks(sp.csr_array)),
+    "dask, sparse": lambda: in_blocks(coo),
+    "dask frame": frame,
     "array": lambda: groups(20_000),
     "dask": lambda: da.from_array(groups(), chunks=(20_000, 64)),
     "list": csr_parts,
@@ -75,6 +96,20 @@ def test_walks_are_small_and_results_the_same(client, walk_bytes, kind):
     np.testing.assert_array_equal(got.predict(X), wanted.labels_)
     assert len(walk_bytes) >= 2
     assert max(walk_bytes) < MOST_WALK_BYTES
+
+
+@pytest.mark.parametrize("make", [in_blocks, lambda: in_blocks(sp.csr_matrix)])
+def test_kernels_on_dask_arrays(client, make):
+    array = make()
+    options = {"n_landmarks": 60, "rank": 16, "random_state": 0, "progress": False}
+    got, wanted = (StreamKernelKMeans(3, executor=executor, **options).fit(array) for executor in (client, 2))
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    lazy = got.predict(array)
+    assert isinstance(lazy, da.Array)
+    assert lazy.chunks == array.chunks[:1]
+    np.testing.assert_array_equal(client.compute(lazy).result(), wanted.labels_)
 
 
 def spoiled(row=777, n_rows=1000):

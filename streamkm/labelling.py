@@ -1,0 +1,211 @@
+"""Labels that never pass this process: they stay where calls make them, and calls write them to a Zarr array.
+
+May import passes and below, and zarr on demand. What is done with labels in memory is passes' work.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import CenterTable
+from streamkm.cluster.lloyd import Totals, inertia_of, join_totals
+from streamkm.cluster.sample import Sample
+from streamkm.compute import Executor, Listener
+from streamkm.errors import OutputError
+from streamkm.files import sync, writing
+from streamkm.model import Model
+from streamkm.passes import _assign_item, _by_norms, nearest_labels
+from streamkm.progress import Stage
+from streamkm.walk import Item, Walk, changed_source
+
+SKIPPED = "n_skipped"  # attribute of the Zarr array: how many labels are -1
+ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLabels:
+    """Labels of all rows, where they were made.
+
+    Attributes
+    ----------
+    handles : tuple
+        Of int32 labels, one for each chunk that was read.
+    rows : int64 (chunks,)
+        How many labels each has.
+    """
+
+    handles: tuple[Any, ...]
+    rows: NDArray[np.int64]
+
+
+def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """The path of a Zarr array of labels that may be made, or replaced.
+
+    Raises
+    ------
+    OutputError
+        Another suffix than .zarr, something there and `overwrite` False, or no Zarr array there.
+    """
+    target = Path(path)
+    if target.suffix != ".zarr":
+        raise OutputError(f"workers write labels as .zarr, not as {target.name}; choose such a name")
+    if target.exists() and not (overwrite and (target / "zarr.json").exists()):
+        raise OutputError(f"{target} exists; choose another name, or remove it")
+    return target.absolute()
+
+
+def label_pass(executor: Executor, walk: Walk, model: Model, stage: Stage) -> HeldLabels:
+    """Read all rows once and label them."""
+    shared = executor.share(
+        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
+    )
+    items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
+    handles, counts = [], []
+    for handle, n_rows in executor.hold(stage.name, _label_item, items, shared):
+        handles.append(handle)
+        counts.append(n_rows)
+        stage.advance()
+    stage.rows, stage.read_bytes = sum(counts), walk.source.n_bytes or 0
+    return HeldLabels(tuple(handles), np.array(counts, np.int64))
+
+
+def assign_and_hold(
+    executor: Executor,
+    walk: Walk,
+    model: Model,
+    weights: NDArray[np.float64],
+    chunk_rows: NDArray[np.int64],
+    stage: Stage,
+) -> tuple[HeldLabels, Totals]:
+    """As `passes.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
+    handles: list[Any] = []
+
+    def take(handle: Any) -> None:
+        handles.append(handle)
+        stage.advance()
+
+    shared = executor.share(
+        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
+    )
+    totals = executor.fold(
+        stage.name,
+        _assign_item,
+        join_totals,
+        walk.items(executor, weights, chunk_rows),
+        len(chunk_rows),
+        shared,
+        large_state=8 * model.centers.size > walk.target_bytes,
+        listener=Listener(take, held=True),
+    )
+    if len(handles) != len(chunk_rows):
+        raise changed_source(walk)
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
+    if _by_norms(walk, model):
+        totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
+    return HeldLabels(tuple(handles), chunk_rows), totals
+
+
+def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage) -> None:
+    """Have the labels written to a Zarr array, which appears when it is complete.
+
+    Parameters
+    ----------
+    target : path
+        Visible to all workers. A Zarr array that is there is replaced.
+
+    Raises
+    ------
+    OutputError, DiskFullError
+        It cannot be written here.
+    SourceNotFoundError
+        A worker does not see the path; names both.
+
+    Notes
+    -----
+    What travels are 4 bytes a row, from worker to worker where a storage chunk has labels of several.
+    """
+    import zarr
+
+    bounds = np.concatenate([[0], np.cumsum(held.rows)])
+    n_rows = int(bounds[-1])
+    work = target.with_name(f".{target.name}.partial")
+    with writing(target):
+        shutil.rmtree(work, ignore_errors=True)
+        chunks = (min(ROWS_PER_WRITE, max(1, n_rows)),)
+        array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32)
+    try:
+        n_skipped = 0
+        for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
+            n_skipped += count
+            stage.advance()
+        with writing(target):
+            array.attrs[SKIPPED] = n_skipped
+            for left in work.rglob("*.partial"):  # of a worker that was killed
+                left.unlink()
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(work, target)
+            sync(target.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
+    """Labels of sampled rows: looked up, or found again by the model where those of all rows were written."""
+    if isinstance(labels, np.ndarray):
+        return labels[sample.rows]
+    X = sample.X
+    return nearest_labels(model.place(X), model.table(X.dtype, sparse=not isinstance(X, np.ndarray)))
+
+
+def n_writes(held: HeldLabels) -> int:
+    """Calls that `write_labels` makes."""
+    return -(-int(held.rows.sum()) // ROWS_PER_WRITE)
+
+
+def open_labels(path: Path) -> Any:
+    """The array that was written (n,); ``[:]`` gathers it."""
+    import zarr
+
+    return zarr.open_array(str(path), mode="r")
+
+
+def count_skipped(labels: Any) -> int:
+    """Rows without a cluster among labels: an array, or what `open_labels` gives, which knows."""
+    return int(np.count_nonzero(labels < 0) if isinstance(labels, np.ndarray) else labels.attrs[SKIPPED])
+
+
+def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[list[Any]]:
+    """First and last row of each storage chunk, labels before it in the first piece, and the pieces that have its."""
+    for start in range(0, int(bounds[-1]), ROWS_PER_WRITE):
+        stop = min(start + ROWS_PER_WRITE, int(bounds[-1]))
+        first = int(np.searchsorted(bounds, start, side="right")) - 1
+        last = int(np.searchsorted(bounds, stop))
+        yield [start, stop, start - int(bounds[first]), *held.handles[first:last]]
+
+
+def _label_item(item: Item, shared: tuple[Walk, Model, CenterTable]) -> tuple[NDArray[np.int32], int]:
+    walk, model, table = shared
+    rows = walk.read(item)
+    return rows.spread(nearest_labels(model.place(rows.X), table), -1), rows.n_read
+
+
+def _write_item(item: list[Any], path: str) -> int:
+    """Write one storage chunk; give how many of its rows were skipped."""
+    import zarr
+
+    start, stop, skipped, *pieces = item
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"{path} does not exist, so labels cannot be written there")
+    array = zarr.open_array(path, mode="r+")
+    labels = np.concatenate(pieces)[skipped : skipped + stop - start]
+    array[start:stop] = labels
+    return int(np.count_nonzero(labels < 0))

@@ -1,0 +1,143 @@
+"""The commands on a Dask cluster that a configuration names: the same results, seen at the scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from streamkm.cli import main
+from streamkm.sources.stores import StoreSource
+from tests.dask_processes import ROOT, cluster_of, watched
+
+NAMES = ("here", "there")
+SEED = ("--set", "estimator.random_state=0", "--set", "estimator.chunk_bytes=2000")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Processes of a scheduler and two workers, whose current directories are their own."""
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with the same rows as x.svm and x.npy."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(900, 6)) + 9 * (np.arange(900) % 4)[:, None]).astype(np.float32)
+    np.save("x.npy", X)
+    lines = ("0 " + " ".join(f"{j + 1}:{value:.6g}" for j, value in enumerate(row)) for row in X)
+    Path("x.svm").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if code != 1 and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def seen(running):
+    """A function that gives the names of the calls that the scheduler has seen in this test."""
+    with watched(running[1]) as stages:
+        yield lambda: set(stages())
+
+
+@pytest.mark.parametrize(("data", "labels"), [("x.npy", "zarr"), ("x.svm", "npy")])
+def test_fit(folder, running, seen, data, labels):
+    """A path that is relative to the configuration is found on workers that are elsewhere."""
+    started, _ = running
+    Path("c.yaml").write_text(
+        f"data: {{path: {data}}}\nestimator: {{n_clusters: 4, random_state: 0, chunk_bytes: 2000}}\n"
+        f"output: {{report: false, labels: {labels}}}\ncluster: {{scheduler: '{started.address}'}}\n"
+    )
+    output = run("fit", "c.yaml", "-o", "there")
+    assert f"cluster: {started.address}, 2 workers" in output
+    assert {"sketch", "assign"} <= seen()
+    run("fit", data, "-k", 4, "-o", "here", "--no-report", *SEED)
+    got = zarr.open_array("there/labels.zarr")[:] if labels == "zarr" else np.load("there/labels.npy")
+    np.testing.assert_array_equal(got, np.load("here/labels.npy"))
+    assert ("labels" in seen()) == (labels == "zarr")  # written there
+    assert {path.name for path in Path("there").iterdir()} == {
+        f"labels.{labels}", "model.npz", "sketch_view.npz", "summary.json"
+    }  # fmt: skip
+    result, wanted = (json.loads(Path(name, "summary.json").read_text())["result"] for name in ("there", "here"))
+    assert result == wanted
+
+
+def untimed(table, separator):
+    """Rows of a table without the last column, which has seconds."""
+    return [line.rpartition(separator)[0] for line in table.splitlines()]
+
+
+def test_other_commands(folder, running, seen):
+    on = ("--set", f"cluster.scheduler={running[0].address}")
+    run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED)
+    for name, where in (("here", ()), ("there", on)):
+        run("assign", "out/model.npz", "x.npy", "-o", f"{name}.npy", *where)
+        told = run("assign", "out/model.npz", "x.svm", "-o", f"labels-{name}.zarr", *where)
+        assert re.search(r"^rows +900$", told, re.MULTILINE)
+        run("sketch", "x.npy", "-o", f"{name}.zarr", "--sketch", "countsketch", "-m", 4, *where)
+        run("append", f"{name}.zarr", "x.svm", "--set", "data.n_features=6", *where)
+        run("sweep", "x.npy", "-k", "2:5", "-o", f"sweep-{name}", "--random-state", 0, *where)
+    told = [run("distortion", "x.npy", "-q", "-k", 4, "-m", 2, "--random-state", 0, *where) for where in ((), on)]
+    assert untimed(told[0], " ") == untimed(told[1], " ")
+    assert Path("here.npy").read_bytes() == Path("there.npy").read_bytes()
+    here, there = (StoreSource(f"{name}.zarr").read(StoreSource(f"{name}.zarr").chunks(1 << 30)[0]).X for name in NAMES)
+    np.testing.assert_array_equal(here, there)
+    here, there = (untimed(Path(f"sweep-{name}/sweep.csv").read_text(), ",") for name in NAMES)
+    assert here == there
+    here, there = (zarr.open_array(f"labels-{name}.zarr")[:] for name in NAMES)
+    np.testing.assert_array_equal(here, there)
+    assert {"predict", "labels", "sketch", "append"} <= seen()
+
+
+@pytest.mark.slow
+def test_processes_and_their_report(folder):
+    pytest.importorskip("bokeh")
+    on = ("--set", "cluster.workers=2", "--set", "cluster.report=dask.html")
+    run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED, *on)
+    run("fit", "x.npy", "-k", 4, "-o", "here", "--no-report", *SEED)
+    assert Path("out/labels.npy").read_bytes() == Path("here/labels.npy").read_bytes()
+    page = Path("dask.html").read_text()
+    assert all(name in page for name in ("sketch", "lloyd", "assign"))
+
+
+def test_progress_while_on_a_cluster(folder, running):
+    """A process of its own, at a terminal: bars of the stages, while workers do the work."""
+    here, there = os.openpty()
+    command = [sys.executable, "-m", "streamkm", "fit", "x.npy", "-k", "4", "-o", "out", "--no-report", *SEED]
+    process = subprocess.Popen(
+        [*command, "--set", f"cluster.scheduler={running[0].address}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=there, stderr=there,
+    )  # fmt: skip
+    os.close(there)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that nobody is at its other end
+        while data := os.read(here, 1 << 16):
+            shown += data
+    os.close(here)
+    assert process.wait(60) == 0, shown.decode()
+    lines = [set(re.findall(rb"(\d+)/11\D", shown[shown.index(stage) :])) for stage in (b"sketch", b"assign")]
+    assert all({b"0", b"11"} <= counts for counts in lines), shown.decode()
+    assert re.search(rb"seed .*lloyd ", shown, re.DOTALL)
+
+
+def test_nobody_at_the_address(folder):
+    message = run("fit", "x.npy", "-k", 4, "--set", "cluster.scheduler=tcp://127.0.0.1:1", code=2)
+    assert message.splitlines()[-1].startswith("streamkm: error: scheduler tcp://127.0.0.1:1 cannot be reached")
+    assert not Path("streamkm-out").exists()

@@ -1,0 +1,118 @@
+"""Labels that calls write to Zarr arrays: those that are gathered otherwise, whatever the chunks; on threads here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm import StreamKMeans, labelling
+from streamkm.compute import open_executor
+from streamkm.errors import InvalidInputError, OutputError
+from streamkm.labelling import HeldLabels, count_skipped, open_labels, write_labels
+from streamkm.progress import Stage
+from tests.sources.matrices import dense_matrix, sparse_matrix
+
+
+def kmeans(**options):
+    return StreamKMeans(3, random_state=0, executor=2, progress=False, chunk_bytes=200, **options)
+
+
+def spoiled():
+    X = dense_matrix().copy()
+    X[[0, 7, 30]] = np.nan
+    return X
+
+
+MADE = {
+    "dense": (dense_matrix, {}),
+    "refined": (dense_matrix, {"refine": 2}),
+    "cosine": (lambda: dense_matrix() + 1, {"metric": "cosine"}),
+    "skipped": (spoiled, {"on_invalid": "skip"}),
+    "uint8": (lambda: dense_matrix().astype("u1"), {"n_components": 3, "sketch": "countsketch"}),
+    "csr": (sparse_matrix, {}),
+    "sketch": (sparse_matrix, {"assign_space": "sketch", "n_components": 9}),
+}
+
+
+@pytest.mark.parametrize("rows_per_write", [1, 7, 1 << 20])
+@pytest.mark.parametrize("kind", MADE)
+def test_equal_to_those_that_are_gathered(tmp_path, monkeypatch, kind, rows_per_write):
+    monkeypatch.setattr(labelling, "ROWS_PER_WRITE", rows_per_write)
+    make, options = MADE[kind]
+    X = make()
+    wanted = kmeans(**options).fit(X)
+    got = kmeans(**options).fit(X, labels_to=tmp_path / "labels.zarr")
+    np.testing.assert_array_equal(got.labels_[:], wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    np.testing.assert_array_equal(got.counts_, wanted.counts_)
+    np.testing.assert_array_equal(got.sample_labels_, wanted.sample_labels_)
+    assert (got.inertia_, got.distortion_, got.n_samples_) == (wanted.inertia_, wanted.distortion_, wanted.n_samples_)
+    assert got.history_ == wanted.history_
+    assert got.labels_.dtype == np.int32
+    assert count_skipped(got.labels_) == count_skipped(wanted.labels_)
+    again = got.predict_to(X, tmp_path / "again.zarr")
+    np.testing.assert_array_equal(again[:], wanted.labels_)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.zarr", "labels.zarr"]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 12))
+def test_pieces_of_any_length(tmp_path_factory, lengths, rows_per_write):
+    pieces = np.split(np.arange(sum(lengths), dtype=np.int32) - 3, np.cumsum(lengths)[:-1])
+    target = tmp_path_factory.mktemp("pieces") / "labels.zarr"
+    stage = Stage("labels")
+    with pytest.MonkeyPatch.context() as patched, open_executor(1) as executor:
+        patched.setattr(labelling, "ROWS_PER_WRITE", rows_per_write)
+        write_labels(executor, HeldLabels(tuple(pieces), np.array(lengths)), target, stage)
+    np.testing.assert_array_equal(open_labels(target)[:], np.concatenate(pieces))
+    assert count_skipped(open_labels(target)) == min(3, sum(lengths))
+
+
+def test_each_storage_chunk_is_written_by_one_call(monkeypatch):
+    """Two that wrote parts of one would lose rows."""
+    monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 10)
+    lengths = np.array([3, 0, 20, 4, 6, 0])
+    held = HeldLabels(tuple(range(6)), lengths)
+    items = list(labelling._storage_chunks(held, np.concatenate([[0], np.cumsum(lengths)])))
+    assert [item[:2] for item in items] == [[0, 10], [10, 20], [20, 30], [30, 33]]
+    assert [item[3:] for item in items] == [[0, 1, 2], [2], [2, 3, 4], [4]]
+    assert labelling.n_writes(held) == 4
+
+
+def test_what_cannot_be_written(tmp_path):
+    X = dense_matrix()
+    model = kmeans().fit(X)
+    with pytest.raises(OutputError, match=r"workers write labels as .zarr, not as labels.npy"):
+        kmeans().fit(X, labels_to=tmp_path / "labels.npy")
+    model.predict_to(X, tmp_path / "labels.zarr")
+    with pytest.raises(OutputError, match=r"labels.zarr exists; choose another name"):
+        model.predict_to(X, tmp_path / "labels.zarr")
+    np.testing.assert_array_equal(
+        model.predict_to(X[:5], tmp_path / "labels.zarr", overwrite=True)[:], model.labels_[:5]
+    )
+    (tmp_path / "mine.zarr").mkdir()
+    with pytest.raises(OutputError, match=r"mine.zarr exists"):  # and is no Zarr array
+        model.predict_to(X, tmp_path / "mine.zarr", overwrite=True)
+    with pytest.raises(InvalidInputError, match=r"walked once only; leave labels_to out"):
+        kmeans().fit(iter([X]), labels_to=tmp_path / "once.zarr")
+    np.testing.assert_array_equal(model.predict_to(iter([X]), tmp_path / "once.zarr")[:], model.labels_)
+
+
+def test_nothing_is_left_of_what_failed(tmp_path):
+    X = dense_matrix()
+    model = kmeans().fit(X)
+    X[40, 1] = np.inf
+    with pytest.raises(InvalidInputError, match="infinity in row 40"):
+        model.predict_to(X, tmp_path / "labels.zarr")
+    with pytest.raises(InvalidInputError, match="infinity in row 40"):
+        kmeans().fit(X, labels_to=tmp_path / "labels.zarr")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sparse_rows_of_no_entries(tmp_path):
+    X = sp.csr_array((40, 6), dtype=np.float32)
+    X = sp.csr_array(sp.vstack([X, sp.csr_array(np.eye(6, dtype=np.float32))]))
+    wanted = kmeans().fit(X)
+    np.testing.assert_array_equal(kmeans().fit(X, labels_to=tmp_path / "labels.zarr").labels_[:], wanted.labels_)
