@@ -22,7 +22,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceErro
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import compression_of, decompressor
 from streamkm.sources.documents import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
-from streamkm.sources.stored import open_binary
+from streamkm.sources.stored import open_binary, opened_size
 from streamkm.sources.svmlight_files import Fill, text_size
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import PLACE_BITS
@@ -71,7 +71,7 @@ class TextFiles(Documents, ABC):
         """Give the text of a file from a byte on (of plain files), and the file itself."""
         path, position = self.paths[part], offset
         with open_binary(path) as raw:
-            size = os.fstat(raw.fileno()).st_size
+            size = opened_size(raw)
             if size != self.sizes[part]:
                 raise SourceError(
                     f"{path}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; make the "
@@ -85,6 +85,8 @@ class TextFiles(Documents, ABC):
                 nonlocal position
                 try:
                     n_read = int(text.readinto(view) or 0)
+                except SourceError:
+                    raise
                 except failures as error:
                     raise SourceError(
                         f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
