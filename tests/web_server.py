@@ -46,6 +46,7 @@ def serving() -> Iterator[Web]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # headers and body are two packets, of which the second would wait
 
         def log_message(self, *args: object) -> None:
             """Say nothing."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
 
 # the first part may be an address: s3://bucket/x.zarr
-_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/[^:]*)")
+_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from streamkm.errors import (
@@ -54,7 +55,7 @@ class Version:
     def of(cls, info: Mapping[str, Any]) -> Version:
         """Read what a file system says of an object; a size that it does not know is -1."""
         etag = next((f"etag {info[key]}" for key in _ETAGS if info.get(key)), "")
-        changed = next((f"last modified {info[key]}" for key in _TIMES if info.get(key)), "")
+        changed = next((f"last modified {_time(info[key])}" for key in _TIMES if info.get(key)), "")
         size = info.get("size")
         return cls(-1 if size is None else int(size), etag or changed)
 
@@ -125,6 +126,13 @@ class Address(str):
         except ValueError as error:
             raise SourceError(f"{self} cannot be opened: {error}") from error
         return fs, path
+
+
+def _time(told: Any) -> str:
+    """Word a time of change; lists and single answers of one file system may give it in different types."""
+    if isinstance(told, int | float):
+        told = datetime.fromtimestamp(told, UTC)
+    return told.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(told, datetime) else str(told)
 
 
 def is_remote(path: str) -> bool:
