@@ -145,7 +145,8 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
     """
     for entry in source.info.inputs:
         held = entry["source"]
-        if ":/" in held["name"] and ":/" in added["name"] and held["name"] != added["name"]:
+        inside = [":/" in name.replace("://", "") for name in (held["name"], added["name"])]
+        if all(inside) and held["name"] != added["name"]:
             continue  # another dataset of one file
         paths = {file["path"] for file in held.get("files", ())}
         for file in added.get("files", ()):

@@ -51,10 +51,10 @@ def serving() -> Iterator[Web]:
         def log_message(self, *args: object) -> None:
             """Say nothing."""
 
-        def do_HEAD(self) -> None:  # noqa: N802
+        def do_HEAD(self) -> None:
             self.answer()
 
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             self.answer()
 
         def answer(self) -> None:
@@ -94,8 +94,13 @@ def serving() -> Iterator[Web]:
                 part, self.close_connection = part[: len(part) // 2], True
             self.wfile.write(part)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *args: object) -> None:
+            """Say nothing: clients that give up leave their connections."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     web = Web(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
