@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
-from streamkm.sources.remote import Address, is_remote, opened
+from streamkm.sources.remote import Address, is_remote, opened, opened_path
 from streamkm.sources.remote_file import RemoteFile
 
 
@@ -103,7 +103,7 @@ class FileArray(StoredArray):
         format: str = "file",  # noqa: A002 - the name of the attribute
     ) -> None:
         self.format = format
-        self._path = path
+        self._path = path = opened_path(path)
         self.files = (path,)
         self.in_process = isinstance(path, Address) and path.in_process
         self._offset = offset

@@ -22,6 +22,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceErro
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import compression_of, decompressor
 from streamkm.sources.documents import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
+from streamkm.sources.remote import opened_path
 from streamkm.sources.stored import open_binary, opened_size
 from streamkm.sources.svmlight_files import Fill, text_size
 from streamkm.sources.svmlight_lines import LineReader
@@ -55,7 +56,7 @@ class TextFiles(Documents, ABC):
     n_rows = None
 
     def __init__(self, paths: Sequence[str | Path], text_format: TextFormat) -> None:
-        self.paths = tuple(os.fspath(path) for path in paths)
+        self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         if not 0 < len(self.paths) <= 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
         self.text_format = text_format

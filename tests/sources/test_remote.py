@@ -25,8 +25,8 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
 from streamkm.cli import main
-from streamkm.config import Override, load_run
 from streamkm.compute import open_executor
+from streamkm.config import Override, load_run
 from streamkm.errors import (
     CheckpointError,
     ConfigError,
@@ -536,7 +536,7 @@ def test_a_checkpoint_goes_on_with_the_same_object_only(web, local, tmp_path):
     with pytest.raises(SourceError, match="was changed while it was in use"):
         fit(url, 1, checkpoint=tmp_path / "state")
     web.before = lambda method, path: None
-    web.objects["x.svm"] = text.replace(b"1:", b"2:")
+    web.objects["x.svm"] = text.replace(b".5", b".6")
     with pytest.raises(CheckpointError, match=r"version is .*etag .*was .*etag"):
         fit(url, 1, checkpoint=tmp_path / "state")
     web.objects["x.svm"] = text
