@@ -5,7 +5,7 @@ Reads no rows. May import model, sketches and sources.
 
 from __future__ import annotations
 
-import os
+import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import StoreError
+from streamkm.errors import SourceError, SourceNotFoundError, StoreError
 from streamkm.matrices import raw
 from streamkm.model import Metric, Model
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
+from streamkm.sources.remote import is_remote
 from streamkm.sources.stores import StoreSource
+
+logger = logging.getLogger(__name__)
 
 
 def sketch_of_store(source: StoreSource) -> Sketch:
@@ -109,14 +112,26 @@ def check_inputs(source: StoreSource) -> None:
     """
     for entry in source.info.inputs:
         for then in entry["source"].get("files", ()):
-            if os.path.exists(then["path"]):
-                now = file_fingerprint(then["path"])
-                changed = [f"{key} {now[key]}, was {then[key]}" for key in then if now[key] != then[key]]
+            if (now := _fingerprint_now(then["path"])) is not None:
+                changed = [f"{key} {now.get(key)}, was {then[key]}" for key in then if now.get(key) != then[key]]
                 if changed:
                     raise StoreError(
                         f"{then['path']} has changed since it was sketched into {source.path} ({'; '.join(changed)}); "
                         f"restore it, or sketch the data again"
                     )
+
+
+def _fingerprint_now(path: str) -> dict[str, Any] | None:
+    """Describe a file or object as it is now; None if it is not there, or a URL that cannot be reached from here."""
+    try:
+        return file_fingerprint(path)
+    except SourceNotFoundError:
+        return None
+    except SourceError as error:
+        if not is_remote(path):
+            raise
+        logger.info("%s was not compared with what it was when it was sketched: %s", path, error)
+        return None
 
 
 def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
@@ -130,7 +145,8 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
     """
     for entry in source.info.inputs:
         held = entry["source"]
-        if ":/" in held["name"] and ":/" in added["name"] and held["name"] != added["name"]:
+        inside = [":/" in name.replace("://", "") for name in (held["name"], added["name"])]
+        if all(inside) and held["name"] != added["name"]:
             continue  # another dataset of one file
         paths = {file["path"] for file in held.get("files", ())}
         for file in added.get("files", ()):

@@ -82,6 +82,7 @@ class _Data(_Section):
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None
     dtype: str | None = None
+    storage_options: dict[str, Any] | None = None
 
 
 class _Reading(_Section):
@@ -211,6 +212,9 @@ def _unknown(name: str, section: str | None) -> str:
 
 def _words(annotation: Any) -> Iterator[str]:
     """An annotation for people: ``a whole number``, ``auto``."""
+    if get_origin(annotation) is dict:
+        yield "keys with values"
+        return
     plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
     if get_origin(annotation) in (Union, types.UnionType):
         for member in get_args(annotation):

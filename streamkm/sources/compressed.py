@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from streamkm.errors import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
-from streamkm.sources.stored import open_binary
+from streamkm.sources.stored import open_binary, open_raw, opened_size
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
@@ -76,11 +76,13 @@ class CompressedSvmlightSource(SvmlightFiles):
         """Give the text of a file, and the file itself, whose position says how much of it has been used."""
         path, position = self.paths[part], 0
         try:
-            raw = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below, whatever fails
+            raw = open_raw(path)
+        except SourceError:
+            raise
         except OSError as error:
             raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
         with raw:
-            self._check_unchanged(part, os.fstat(raw.fileno()).st_size)
+            self._check_unchanged(part, opened_size(raw))
             kind = compression_of(path, raw)
             text, failures = decompressor(path, kind, raw)
 
@@ -88,6 +90,8 @@ class CompressedSvmlightSource(SvmlightFiles):
                 nonlocal position
                 try:
                     n_read = int(text.readinto(view) or 0)
+                except SourceError:
+                    raise
                 except failures as error:
                     raise SourceError(
                         f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"

@@ -1,7 +1,7 @@
 """What tells whether a source is still the one that was read: its files' sizes, times and samples of their bytes.
 
-May import base and stored. Reads little: an edit that keeps a file's size and its time of change, and misses the
-sampled bytes, is not seen.
+May import base, remote and stored. Reads little: an edit that keeps a file's size and its time of change, and misses
+the sampled bytes, is not seen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from streamkm.matrices import raw
+from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import file_size, open_binary, read_fully
 
 SAMPLES, SAMPLE_BYTES = 16, 1 << 16
@@ -44,7 +46,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:
-    """Describe a file, or a directory with all that is in it.
+    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.fingerprint`.
 
     Returns
     -------
@@ -57,6 +59,8 @@ def file_fingerprint(path: str) -> dict[str, Any]:
     SourceError
         If it cannot be read.
     """
+    if is_remote(path):
+        return remote.fingerprint(path)
     if os.path.isdir(path):
         found = sorted(
             (os.path.relpath(entry, path), os.stat(entry))

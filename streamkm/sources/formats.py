@@ -1,6 +1,6 @@
 """What kind of file a path is, told by its first bytes and, where these say nothing, by its name.
 
-May import errors only. Opens nothing but the file's beginning.
+May import remote, stored and errors. Opens nothing but the file's beginning.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from contextlib import suppress
 
-from streamkm.errors import SourceError
+from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.sources.remote import Address, is_remote, look
 from streamkm.sources.stored import open_binary
 
 _MAGIC = {
@@ -55,8 +57,8 @@ def file_format(path: str) -> str:
         Missing, a directory that is no Zarr store, a .zip file with neither Zarr nor NumPy arrays, or binary data of
         no known format.
     """
-    if "://" in path:
-        return "zarr"
+    if is_remote(path):
+        return _remote_format(path if isinstance(path, Address) else Address(path))
     if os.path.isdir(path):
         if not any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS):
             raise SourceError(
@@ -65,7 +67,11 @@ def file_format(path: str) -> str:
             )
         return "store" if _is_store(path) else "zarr"
     with open_binary(path) as file:
-        head: bytes = file.read(_HEAD_BYTES)
+        return _told_by(path, file.read(_HEAD_BYTES))
+
+
+def _told_by(path: str, head: bytes) -> str:
+    """Tell the format by a file's first bytes, else by its name."""
     found = next((form for magic, form in _MAGIC.items() if head.startswith(magic)), None)
     if found == "zip":
         return _zip_format(path)
@@ -76,6 +82,43 @@ def file_format(path: str) -> str:
             f"convert it to one of these"
         )
     return found or "svmlight"
+
+
+def _remote_format(address: Address) -> str:
+    """As `file_format`, for what a URL names."""
+    name = address.partition("?")[0].rstrip("/")
+    if name.endswith(".zarr"):
+        return "zarr"
+    try:
+        version = None if address.endswith("/") else address.version or look(address)
+    except SourceNotFoundError:
+        if not address.is_http or not _is_zarr(address):  # web servers have no directories, but what is in them
+            raise
+        return "zarr"
+    if version is None:
+        if _is_zarr(address):
+            return "zarr"
+        raise SourceError(
+            f"{address} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the objects in "
+            f"it pass a glob such as {name}/*"
+        )
+    with open_binary(address) as file:
+        head = file.read(_HEAD_BYTES)
+    if address.is_http and head.lstrip().startswith(b"<") and _is_zarr(address):
+        return "zarr"  # the server's own page about the directory
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        raise SourceError(
+            f"{address} is a .zip file, which is read from local disks only; download it and pass the file"
+        )
+    return _told_by(address, head)
+
+
+def _is_zarr(address: Address) -> bool:
+    """Whether a URL is that of a Zarr store's root."""
+    for mark in _ZARR_MARKS:
+        with suppress(SourceNotFoundError):
+            return look(address.at(mark)) is not None
+    return False
 
 
 def _is_text(head: bytes) -> bool:

@@ -18,8 +18,9 @@ from streamkm.errors import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
-from streamkm.sources.hdf5_arrays import Hdf5Array, open_file
+from streamkm.sources.hdf5_arrays import Hdf5Array, open_file, remote_file
 from streamkm.sources.layouts import Node, find_matrix, join
+from streamkm.sources.remote import opened_path
 
 _MOST_LINKS = 32
 
@@ -30,6 +31,7 @@ def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = 
     Parameters
     ----------
     path : str
+        Of a file, or a URL that fsspec knows.
     dataset : str or None
         A dataset of shape (n, d), a CSR group, a 10x group (its cells are the rows), an AnnData object (its X), or a
         group with one of these in it. None searches the file, which must hold one matrix.
@@ -49,7 +51,8 @@ def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = 
     MissingDependencyError
         Compressed with a filter that is not installed.
     """
-    with open_file(path) as file:
+    path = opened_path(path)
+    with open_file(path, remote_file(path)) as file:
         return _open_in(_Hdf5Tree(path, file, follow_external), dataset, handle=False)
 
 

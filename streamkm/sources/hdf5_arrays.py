@@ -3,7 +3,7 @@
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
 read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. May import h5py,
-hdf5_direct, stored and errors. Which dataset to read is none of its business.
+hdf5_direct, remote, remote_file, stored and errors. Which dataset to read is none of its business.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile, Stamp
+from streamkm.sources.remote import Address
+from streamkm.sources.remote_file import RemoteFile
 from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary
 
+# of a request for the library's own structures, which lie here and there in a file
+_LIBRARY_BYTES = 1 << 18
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
 # the table of where chunks are takes 16 bytes a chunk
@@ -63,7 +67,7 @@ class Hdf5Array(StoredArray):
         self.shape = dataset.shape or ()
         self.dtype = dataset.dtype
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
-        self.in_process = handle
+        self.in_process = handle or (isinstance(path, Address) and path.in_process)
         self._details = _describe_storage(dataset)
         self.n_bytes = dataset.id.get_storage_size()
         require_filters(dataset, self.name)
@@ -82,7 +86,7 @@ class Hdf5Array(StoredArray):
             if self._handle is not None:
                 _read_rows(self._handle, start, stop, out)
                 return
-            with open_file(self._path) as file:
+            with open_file(self._path, self._object) as file:
                 dataset = file[self._dataset]
                 require_filters(dataset, self.name)
                 _read_rows(dataset, start, stop, out)
@@ -97,7 +101,9 @@ class Hdf5Array(StoredArray):
                 f"{self.name} is read through a file that is open for writing or lies in memory, which no other "
                 f"process can share; close it and pass its path instead"
             )
-        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_asked", "_reader")}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("_lock", "_asked", "_reader", "_object")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -107,13 +113,15 @@ class Hdf5Array(StoredArray):
         self._lock = threading.Lock()
         self._asked = self._handle is not None
         self._reader: DirectFile | DirectChunks | None = None
+        # kept for what it has fetched: the library looks at its own structures whenever it opens the file
+        self._object = remote_file(self._path)
 
     def _direct(self) -> DirectFile | DirectChunks | None:
         with self._lock:
             if not self._asked:
                 # what is damaged here is damaged for the library too, which then words it
                 with (
-                    open_file(self._path) as file,
+                    open_file(self._path, self._object) as file,
                     suppress(RuntimeError, LookupError, ValueError, TypeError, OverflowError),
                 ):
                     self._reader = _find_direct(file, self._path, self._dataset, self.name)
@@ -134,7 +142,7 @@ def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> Di
     plist = dataset.id.get_create_plist()
     same_file = dataset.file.filename == file.filename and not dataset.is_virtual and not dataset.external
     plain_type = h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type()
-    if not same_file or not plain_type or file.userblock_size or file.driver != "sec2":
+    if not same_file or not plain_type or file.userblock_size or file.driver not in ("sec2", "fileobj"):
         return None
     offset = dataset.id.get_offset()
     if offset is not None:
@@ -167,7 +175,7 @@ def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int
     if skipped:
         return None
     with open_binary(path) as handle:
-        stamp = Stamp.of(handle.fileno())
+        stamp = Stamp.of(handle)
     return DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
 
 
@@ -183,9 +191,14 @@ def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
     return {"chunks": chunks, "compression": " + ".join(names) or "none"}
 
 
+def remote_file(path: str) -> RemoteFile | None:
+    """An object for the library to read, None for a local file."""
+    return RemoteFile(path, _LIBRARY_BYTES) if isinstance(path, Address) else None
+
+
 @contextmanager
-def open_file(path: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading.
+def open_file(path: str, remote: RemoteFile | None = None) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading; `remote` is the object that holds it, where that is not the file system's.
 
     Raises
     ------
@@ -193,11 +206,14 @@ def open_file(path: str) -> Iterator[h5py.File]:
         No such file, no permission, no HDF5, or truncated.
     """
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(remote or path, "r")
+    except StreamkmError as error:
+        # h5py's frames hold the object in a way that crashes if it outlives the library
+        raise error.with_traceback(None) from None
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
-        raise SourceError(f"{path} cannot be opened as HDF5: {error}") from error
+        raise SourceError(f"{path} cannot be opened as HDF5: {error}") from error.with_traceback(None)
     with file:
         yield file
 

@@ -1,12 +1,11 @@
 """Stored values of HDF5 files, read and decoded without the HDF5 library, by as many threads as there are.
 
 Responsible for contiguous values and for storage chunks that are plain, deflated or shuffled, at places that the
-library told. May import stored and errors; not h5py.
+library told. May import stored, remote_file and errors; not h5py.
 """
 
 from __future__ import annotations
 
-import os
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import SourceError
-from streamkm.sources.stored import FileArray, open_binary, read_fully
+from streamkm.sources.remote_file import RemoteFile
+from streamkm.sources.stored import FileArray, open_binary, opened_size, read_fully, time_of_change
 
 DEFLATE, SHUFFLE = 1, 2
 """Filter identifiers of the HDF5 file format."""
@@ -29,12 +29,11 @@ class Stamp:
     time_ns: int
 
     @classmethod
-    def of(cls, fileno: int) -> Stamp:
-        stat = os.fstat(fileno)
-        return cls(stat.st_size, stat.st_mtime_ns)
+    def of(cls, file: Any) -> Stamp:
+        return cls(opened_size(file), time_of_change(file))
 
-    def check(self, fileno: int, name: str) -> None:
-        if Stamp.of(fileno) != self:
+    def check(self, file: Any, name: str) -> None:
+        if Stamp.of(file) != self:
             raise SourceError(f"the file of {name} was changed while it was being read; open the source again")
 
 
@@ -76,7 +75,11 @@ class DirectChunks:
         rows, columns = self.chunk
         table = out.reshape(stop - start, -1)
         with open_binary(self.path) as file:
-            self.stamp.check(file.fileno(), self.name)
+            self.stamp.check(file, self.name)
+            if isinstance(file, RemoteFile):
+                places = np.s_[start // rows : -(-stop // rows)]
+                offsets, sizes = self.offsets[places].ravel(), self.sizes[places].ravel()
+                file.expect((at, at + size) for at, size in zip(offsets.tolist(), sizes.tolist(), strict=True) if size)
             for i in range(start // rows, -(-stop // rows)):
                 low, high = max(start, i * rows), min(stop, (i + 1) * rows)
                 for j in range(self.offsets.shape[1]):

@@ -1,8 +1,8 @@
 """`open_source`: which reader a value needs.
 
 Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
-is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, errors and, on
-demand, the readers. Reads no rows.
+is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, remote, errors
+and, on demand, the readers. Reads no rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,14 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
+from streamkm.sources.remote import Address, is_remote
 
 if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
 
 # the first part may be an address: s3://bucket/x.zarr
-_INNER = re.compile(r"(?P<file>(?:\w+://)?.+?):(?P<inner>/[^:]*)")
+_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ FORMATS = {
 }
 """By format of file, as `file_format` tells it."""
 
-_OPTIONS = ("format", *sorted({name for reader in FORMATS.values() for name in reader.options}))
+_OPTIONS = ("format", "storage_options", *sorted({name for reader in FORMATS.values() for name in reader.options}))
 _NAMED_FORMATS = ("auto", *(name for name in FORMATS if name != "compressed"))
 
 
@@ -78,6 +81,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - a path, a glob (its files in sorted order), or a list of paths (in that order): svmlight text, plain or
           compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
           is, its first bytes tell, whatever it is called.
+        - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), a Dask array or data frame
         - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
         - an iterable of chunks, or a callable that returns an iterator of chunks
@@ -88,6 +92,10 @@ def open_source(X: Any, **options: Any) -> RowSource:
 
         format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz"}
             Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
+        storage_options : dict
+            Of URLs: options of fsspec's file system, such as ``{"anon": True}`` or ``{"endpoint_url": ...}``; what
+            they leave out (credentials, mostly) it takes from its environment variables and files. They are pickled
+            along to workers, and written nowhere.
         dataset : str
             Path of an array or group inside HDF5 and Zarr.
         follow_external : bool
@@ -135,8 +143,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
         return _open_paths([X], options)
     if isinstance(X, list | tuple):
         return _open_list(X, options)
-    if "format" in options:
-        raise InvalidParameterError(f"format= is for paths; X is {type(X).__name__}, whose kind is told by its type")
+    for name in ("format", "storage_options"):
+        if name in options:
+            raise InvalidParameterError(
+                f"{name}= is for paths; X is {type(X).__name__}, whose kind is told by its type"
+            )
     return _open_object(X, options)
 
 
@@ -223,7 +234,14 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
         raise InvalidParameterError(
             f"format={forced!r} is unknown{_near(forced, _NAMED_FORMATS)}; known are {', '.join(_NAMED_FORMATS)}"
         )
-    found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)))]
+    reached = options.pop("storage_options", None)
+    if reached is not None and not isinstance(reached, Mapping):
+        raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
+    found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)), reached or {})]
+    if reached and not any(is_remote(path) for path, _ in found):
+        raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
+    if forced != "zarr":
+        found = [(_looked_at(path), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
@@ -243,6 +261,14 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     return reader.open([path for path, _ in found], options)
 
 
+def _looked_at(path: str) -> str:
+    """Note the version of an object, once for all that will ask for it."""
+    if isinstance(path, Address) and not path.endswith((".zarr", "/")):
+        with suppress(SourceNotFoundError):  # a web server's Zarr store; whatever else is missing will be told
+            return remote.opened(path)
+    return path
+
+
 def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:
     if inner is None:
         return FORMATS[form].open(path, options)
@@ -252,13 +278,18 @@ def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, An
     return FORMATS[form].open(path, {**options, name: value})
 
 
-def locate(path: str) -> list[tuple[str, str | None]]:
-    """Files that a path or glob names, each with the path inside of it, if one is given."""
+def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
+    """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
+    if is_remote(path):
+        match = _INNER.fullmatch(path)
+        address = Address(match["file"] if match else path, storage_options)
+        found = remote.glob(address) if remote.has_magic(address) else [address]
+        return [(each, match["inner"] if match else None) for each in found]
     if os.path.exists(path):
         return [(path, None)]
     match = _INNER.fullmatch(path)
     file, inner = (match["file"], match["inner"]) if match else (path, None)
-    if "://" in file or os.path.exists(file):
+    if os.path.exists(file):
         return [(file, inner)]
     if glob.has_magic(file):
         files = sorted(glob.glob(file, recursive=True))

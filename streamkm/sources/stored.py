@@ -2,8 +2,8 @@
 
 Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs
 no library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have
-rows in them, and what they are given as. May import errors only. Knows no container format: what a dataset is called
-and where its bytes are is found by the module of that format.
+rows in them, and what they are given as. May import remote, remote_file and errors. Knows no container format: what a
+dataset is called and where its bytes are is found by the module of that format.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.sources.remote import Address, is_remote, opened, opened_path
+from streamkm.sources.remote_file import RemoteFile
 
 
 class StoredArray(ABC):
@@ -101,8 +103,9 @@ class FileArray(StoredArray):
         format: str = "file",  # noqa: A002 - the name of the attribute
     ) -> None:
         self.format = format
-        self._path = path
+        self._path = path = opened_path(path)
         self.files = (path,)
+        self.in_process = isinstance(path, Address) and path.in_process
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
         self.name = name
@@ -155,10 +158,33 @@ def chunks_text(chunk: tuple[int, ...], shape: tuple[int, ...]) -> str:
     return f"{count:,} of {' x '.join(f'{size:,}' for size in chunk)}"
 
 
-def open_binary(path: str) -> Any:
-    """Open a file for positioned reads, unbuffered; the system's errors become SourceError."""
-    try:
+def open_raw(path: str, start: int = 0, stop: int | None = None) -> Any:
+    """Open a file or object, unbuffered; raises what the system raises.
+
+    `start` and `stop` are the bytes that will be read, where that is known: requests to servers are as large.
+    """
+    if not is_remote(path):
         return open(path, "rb", buffering=0)
+    file = RemoteFile(path if isinstance(path, Address) else Address(path))
+    if stop is not None:
+        file.expect([(start, stop)])
+    return file
+
+
+def opened_size(file: Any) -> int:
+    """Bytes of a file that `open_raw` opened; of an object, when it was opened first."""
+    return file.size if isinstance(file, RemoteFile) else os.fstat(file.fileno()).st_size
+
+
+def time_of_change(file: Any) -> int:
+    """Nanoseconds since 1970, of a file that `open_raw` opened; 0 for objects, which see to it themselves."""
+    return 0 if isinstance(file, RemoteFile) else os.fstat(file.fileno()).st_mtime_ns
+
+
+def open_binary(path: str) -> Any:
+    """Open a file or object for positioned reads, unbuffered; the system's errors become SourceError."""
+    try:
+        return open_raw(path)
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
@@ -175,13 +201,20 @@ def read_fully(file: Any, view: memoryview, position: int) -> int:
             if not got:
                 break
             done += got
+    except SourceError:
+        raise
     except OSError as error:
         raise SourceError(f"{file.name} cannot be read at byte {position + done:,}: {error}") from error
     return done
 
 
 def file_size(path: str) -> int:
-    """Bytes of a file; a missing one is a SourceNotFoundError."""
+    """Bytes of a file or object; a missing one is a SourceNotFoundError."""
+    if isinstance(path, Address):
+        version = opened(path).version
+        if version is None:
+            raise SourceError(f"{path} is a directory; name objects, or a glob of them")
+        return version.n_bytes
     try:
         return os.stat(path).st_size
     except FileNotFoundError as error:

@@ -8,13 +8,13 @@ the base contract and the other svmlight modules of sources.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from streamkm.errors import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.stored import open_raw, opened_size
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
@@ -22,6 +22,8 @@ from streamkm.sources.svmlight_skim import SkimmedText, skim_text
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12
+_NO_HINT = 1 << 62
+_LINE_BYTES = 1 << 15  # behind the end of a chunk: one request brings its last line too, unless that is longer
 
 
 class SvmlightSource(SvmlightFiles, ChunkedSource):
@@ -92,14 +94,16 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
             return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk))
 
     @contextmanager
-    def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> Iterator[Fill]:
+    def _open(self, part: int, offset: int = 0, hint: int = _NO_HINT) -> Iterator[Fill]:
         path, position = self.paths[part], offset
         try:
-            file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below, whatever fails
+            file = open_raw(path, offset, None if hint == _NO_HINT else hint + _LINE_BYTES)
+        except SourceError:
+            raise
         except OSError as error:
             raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
         with file:
-            self._check_unchanged(part, os.fstat(file.fileno()).st_size)
+            self._check_unchanged(part, opened_size(file))
             file.seek(offset)
 
             def fill(view: memoryview) -> int:
@@ -107,6 +111,8 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
                 n_wanted = min(len(view), max(hint - position, _LEAST_READ_BYTES))
                 try:
                     n_read = file.readinto(view[:n_wanted]) or 0
+                except SourceError:
+                    raise
                 except OSError as error:
                     raise SourceError(f"{path}: cannot be read at byte {position:,}: {error.strerror}") from error
                 if n_read == 0:

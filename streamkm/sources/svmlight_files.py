@@ -10,6 +10,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import RowSource, SentRows
+from streamkm.sources.remote import Address, is_remote, opened_path
+from streamkm.sources.stored import file_size
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import PLACE_BITS, BadTextError, RowBuilder, TextFormat, check_options
 
@@ -25,6 +28,9 @@ Fill = Callable[[memoryview], int]
 
 HEAD_BYTES = 1 << 20
 """Lines that start in so much of a file decide whether the input is zero-based."""
+
+REMOTE_READ_FACTOR = 4.0
+"""As `RowSource.read_factor`: a request's bytes are held beside the rows, twice while they arrive."""
 
 _MARKS = (
     (b"\xff\xfe", "UTF-16 text"),
@@ -73,12 +79,16 @@ class SvmlightFiles(RowSource):
         dtype: DTypeLike = np.float64,
     ) -> None:
         self.dtype = check_options(n_features, zero_based, dtype)
-        self.paths = tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self.paths = tuple(opened_path(os.fspath(path)) for path in given)
         if not self.paths:
             raise InvalidParameterError("paths must name at least one file, got none")
         if len(self.paths) > 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"paths must name at most {1 << (63 - PLACE_BITS):,} files")
         self.files = self.paths
+        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        if any(map(is_remote, self.paths)):
+            self.read_factor = REMOTE_READ_FACTOR
         self.n_features = None if n_features is None else int(n_features)
         self.zero_based = zero_based
         self.sizes = tuple(text_size(path) for path in self.paths)
@@ -216,12 +226,20 @@ class SvmlightFiles(RowSource):
         part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
         return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
 
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need, where only this process sees the text; see `RowSource.stand_in`."""
+        return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
+
     def _check_unchanged(self, part: int, size: int) -> None:
         if size != self.sizes[part]:
             raise SourceError(
                 f"{self.paths[part]}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; "
                 "make the source again once the file is complete"
             )
+
+
+def _describe_byte(paths: Sequence[str], place: int) -> str:
+    return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
 
 
 def count_rows(text: bytes, at_end: bool) -> int:
@@ -233,14 +251,15 @@ def count_rows(text: bytes, at_end: bool) -> int:
 def text_size(path: str) -> int:
     """Bytes of a regular file; anything else is a SourceError, a missing one a SourceNotFoundError."""
     try:
-        status = os.stat(path)
+        status = None if is_remote(path) else os.stat(path)
     except FileNotFoundError:
         raise SourceNotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
+    if status is not None and not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise SourceError(f"{path}: {kind}; name files, or a glob of them")
-    if status.st_size >> PLACE_BITS:
-        raise SourceError(f"{path}: {status.st_size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
-    return status.st_size
+    size = file_size(path) if status is None else status.st_size
+    if size >> PLACE_BITS:
+        raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
+    return size

@@ -22,7 +22,8 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceErro
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import compression_of, decompressor
 from streamkm.sources.documents import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
-from streamkm.sources.stored import open_binary
+from streamkm.sources.remote import opened_path
+from streamkm.sources.stored import open_binary, opened_size
 from streamkm.sources.svmlight_files import Fill, text_size
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import PLACE_BITS
@@ -55,7 +56,7 @@ class TextFiles(Documents, ABC):
     n_rows = None
 
     def __init__(self, paths: Sequence[str | Path], text_format: TextFormat) -> None:
-        self.paths = tuple(os.fspath(path) for path in paths)
+        self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         if not 0 < len(self.paths) <= 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
         self.text_format = text_format
@@ -71,7 +72,7 @@ class TextFiles(Documents, ABC):
         """Give the text of a file from a byte on (of plain files), and the file itself."""
         path, position = self.paths[part], offset
         with open_binary(path) as raw:
-            size = os.fstat(raw.fileno()).st_size
+            size = opened_size(raw)
             if size != self.sizes[part]:
                 raise SourceError(
                     f"{path}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; make the "
@@ -85,6 +86,8 @@ class TextFiles(Documents, ABC):
                 nonlocal position
                 try:
                     n_read = int(text.readinto(view) or 0)
+                except SourceError:
+                    raise
                 except failures as error:
                     raise SourceError(
                         f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"

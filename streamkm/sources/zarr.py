@@ -20,12 +20,14 @@ from zarr.core.sync import collect_aiterator
 from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.errors import SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.layouts import Node, find_matrix, join
+from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype
+from streamkm.sources.zarr_remote import RemoteStore
 
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
@@ -66,17 +68,18 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
         No such store, or one that cannot be read.
     """
     try:
-        store: Any = path
-        if "://" not in path:
+        if is_remote(path):
+            store: Any = RemoteStore(path if isinstance(path, Address) else Address(path))
+        else:
             local = Path(path)
             if not local.exists():
                 raise SourceNotFoundError(f"{path} does not exist")
             store = ZipStore(local, mode="r") if local.is_file() else LocalStore(local, read_only=True)
         # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
         return zarr.open(store, mode="r", use_consolidated=False)
-    except SourceError:
+    except StreamkmError:
         raise
-    except ImportError as error:
+    except ImportError as error:  # of a codec
         raise SourceError(f"{path} cannot be opened: {error}") from error
     except (BaseZarrError, *_DAMAGE) as error:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
@@ -116,7 +119,12 @@ class ZarrArray(StoredArray):
         self.in_process = not _is_shared(array.store)
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
-        self.n_bytes = _stored_bytes(array)
+        if isinstance(array.store, RemoteStore):
+            self.n_bytes = array.store.watch(array.path)
+            # where nothing is listed, what was stored is told by samples of the rows
+            self.files = () if self.n_bytes is None else (array.store.address(array.path),)
+        else:
+            self.n_bytes = _stored_bytes(array)
 
     def details(self) -> dict[str, str]:
         """Say how the values are stored, and how many storage chunks are not; see `StoredArray.details`."""
@@ -147,6 +155,8 @@ class ZarrArray(StoredArray):
             raise SourceNotFoundError(f"{self.name} does not exist")
         try:
             return np.asarray(self._array[start:stop])
+        except SourceError:
+            raise
         except (BaseZarrError, *_DAMAGE) as error:
             raise SourceError(
                 f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read or decoded "
@@ -201,6 +211,8 @@ class _ZarrTree:
             return self._root[inner] if inner else self._root
         except KeyError:
             return None
+        except SourceError:
+            raise
         except (BaseZarrError, *_DAMAGE) as error:
             return error
 
@@ -242,6 +254,8 @@ def _stored_bytes(array: Any) -> int | None:
 
 def _is_shared(store: Any) -> bool:
     """Whether other processes see what a store holds; for kinds that are not known, no."""
+    if isinstance(store, RemoteStore):
+        return not store.root.in_process
     if isinstance(store, FsspecStore):
         return "memory" not in getattr(store.fs, "protocol", ())
     return isinstance(store, LocalStore | ZipStore)

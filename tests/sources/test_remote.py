@@ -1,0 +1,578 @@
+"""Rows behind URLs: an S3-compatible server, a web server with faults, fsspec's memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from click.testing import CliRunner
+from sklearn.datasets import dump_svmlight_file
+
+from streamkm import StreamKMeans, open_source
+from streamkm.cli import main
+from streamkm.compute import open_executor
+from streamkm.config import Override, load_run
+from streamkm.errors import (
+    CheckpointError,
+    ConfigError,
+    InvalidParameterError,
+    MissingDependencyError,
+    SourceError,
+    SourceNotFoundError,
+    StoreError,
+)
+from streamkm.progress import Stage
+from streamkm.sketches import CountSketch
+from streamkm.sources import remote
+from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.remote_file import LEAST_BYTES, RemoteFile
+from streamkm.storing import append_rows, write_store
+from streamkm.walk import Walk
+from tests.contracts import Opened, SourceContract, assemble
+from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.web_server import Web, serving
+
+N_ROWS, N_FEATURES = 3_000, 40
+CHUNK_BYTES = 60_000
+BUCKET = "rows"
+KEYS = {"key": "test", "secret": "test"}
+
+
+def rows() -> np.ndarray:
+    """float32 (3,000, 40), four groups, a quarter of the values zero."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, N_FEATURES)) + 4 * rng.normal(size=(4, N_FEATURES))[np.arange(N_ROWS) % 4]
+    return np.where(rng.random(X.shape) < 0.25, 0, X).astype(np.float32)
+
+
+def write_zarr(place: str, *, kind: str = "dense", zarr_format: int = 3, **options: object) -> None:
+    group = zarr.open_group(place, mode="w", zarr_format=zarr_format)
+    if kind == "csr":
+        write_csr(group.create_group("X"), sp.csr_array(rows()), chunk=5_000)
+    else:
+        group.create_array("X", data=rows(), **{"chunks": (250, N_FEATURES), **options})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The files of one data set in every format."""
+    made, X = tmp_path_factory.mktemp("data"), rows()
+    dump_svmlight_file(X, np.zeros(N_ROWS), str(made / "x.svm"), zero_based=False)
+    text = (made / "x.svm").read_bytes()
+    (made / "x.svm.gz").write_bytes(gzip.compress(text, 1))
+    cut = text.index(b"\n", len(text) // 2) + 1
+    (made / "part-0.svm").write_bytes(text[:cut])
+    (made / "part-1.svm").write_bytes(text[cut:])
+    with h5py.File(made / "x.h5", "w") as file:
+        file.create_dataset("gzip", data=X, chunks=(250, N_FEATURES), compression="gzip")
+        file.create_dataset("lzf", data=X, chunks=(250, N_FEATURES), compression="lzf")
+        file.create_dataset("plain", data=X)
+        write_csr(file.create_group("csr"), sp.csr_array(X), chunk=5_000)
+    np.save(made / "x.npy", X)
+    write_zarr(str(made / "x.zarr"))
+    write_zarr(str(made / "v2.zarr"), zarr_format=2)
+    write_zarr(str(made / "csr.zarr"), kind="csr")
+    write_zarr(str(made / "shards.zarr"), shards=(1000, N_FEATURES))
+    return made
+
+
+# what is read, and what it is in the folder
+PATHS = ("x.svm", "part-*.svm", "x.svm.gz", "x.zarr", "v2.zarr", "csr.zarr", "shards.zarr", "x.npy")
+PATHS += ("x.h5:/gzip", "x.h5:/lzf", "x.h5:/plain", "x.h5:/csr")
+
+
+def fit(X, executor=2, **options) -> StreamKMeans:
+    return StreamKMeans(4, random_state=0, chunk_bytes=CHUNK_BYTES, executor=executor, **options).fit(X)
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    """Fits of the files, made once each."""
+    made: dict[str, StreamKMeans] = {}
+
+    def of(path: str) -> StreamKMeans:
+        if path not in made:
+            made[path] = fit(f"{folder}/{path}")
+        return made[path]
+
+    return of
+
+
+def assert_same_fit(got: StreamKMeans, wanted: StreamKMeans) -> None:
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+
+
+def put(folder: Path, fs, root: str) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            fs.pipe_file(f"{root}/{path.relative_to(folder)}", path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def s3(folder, tmp_path_factory) -> Iterator[dict[str, object]]:
+    """Options of an S3-compatible server, a process of its own, that holds the folder in a bucket."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with open(log, "wb") as out:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(log.read_text()) from None
+                time.sleep(0.05)
+        options = {**KEYS, "endpoint_url": f"http://127.0.0.1:{port}"}
+        fs = fsspec.filesystem("s3", **options)
+        fs.mkdir(BUCKET)
+        put(folder, fs, BUCKET)
+        yield options
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def web(folder) -> Iterator[Web]:
+    with serving() as served:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                served.objects[str(path.relative_to(folder))] = path.read_bytes()
+        yield served
+
+
+@pytest.fixture
+def memory(folder) -> Iterator[fsspec.AbstractFileSystem]:
+    fs = fsspec.filesystem("memory")
+    put(folder, fs, "/data")
+    yield fs
+    fs.rm("/data", recursive=True)
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch) -> None:
+    monkeypatch.setattr(remote, "PAUSES_SECONDS", (0.01, 0.02, 0.03, 0.04))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_s3_gives_the_fit_of_local_files(s3, local, path):
+    source = open_source(f"s3://{BUCKET}/{path}", storage_options=s3)
+    assert source.n_bytes > 0
+    assert len(pickle.dumps(source)) < 5_000
+    assert_same_fit(fit(source), local(path))
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if "*" not in path])
+def test_a_web_server_gives_the_fit_of_local_files(web, local, path):
+    given = {"path": f"{web.url}/{path}", "dataset": "/X" if "zarr" in path else None}
+    assert_same_fit(fit(given), local(path))
+
+
+@pytest.mark.parametrize("path", ["part-*.svm", "x.svm.gz", "csr.zarr", "x.h5:/lzf"])
+def test_memory_gives_the_fit_of_local_files(memory, local, path):
+    assert_same_fit(fit(f"memory://data/{path}"), local(path))
+
+
+def test_several_urls_are_one_source(memory, s3, local):
+    parts = ["memory://data/part-0.svm", f"s3://{BUCKET}/part-1.svm"]
+    assert_same_fit(fit([*parts[:1], "memory://data/part-1.svm"]), local("part-*.svm"))
+    stacked = open_source([f"s3://{BUCKET}/x.zarr", f"s3://{BUCKET}/v2.zarr"], storage_options=s3)
+    assert stacked.n_rows == 2 * N_ROWS
+
+
+@pytest.mark.parametrize("path", ["x.svm", "csr.zarr", "x.h5:/gzip"])
+def test_a_cluster_gives_the_fit_of_local_files(client, s3, local, path):
+    assert_same_fit(fit({"path": f"s3://{BUCKET}/{path}", "storage_options": s3}, client), local(path))
+
+
+@pytest.mark.parametrize("path", ["x.svm", "x.zarr"])
+def test_what_only_this_process_sees_is_sent_to_workers(client, memory, local, path):
+    source = open_source(f"memory://data/{path}")
+    assert source.in_process
+    assert_same_fit(fit(source, client), local(path))
+
+
+def test_credentials_come_from_the_environment(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", str(s3["endpoint_url"]))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    assert open_source(f"s3://{BUCKET}/x.zarr").n_rows == N_ROWS
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+class TestSvmlight(SourceContract):
+    @pytest.fixture
+    def opened(self, web, tmp_path):
+        X = sparse_matrix()
+        dump_svmlight_file(X, np.zeros(X.shape[0]), str(tmp_path / "x"), zero_based=False)
+        web.objects["x"] = (tmp_path / "x").read_bytes()
+        return Opened(open_source(f"{web.url}/x", n_features=X.shape[1]), X.toarray())
+
+
+class TestHdf5(SourceContract):
+    @pytest.fixture(params=["gzip", "lzf"])
+    def opened(self, request, web):
+        X, made = dense_matrix(), io.BytesIO()
+        with h5py.File(made, "w") as file:
+            file.create_dataset("X", data=X, chunks=(10, 7), compression=request.param)
+        web.objects["x"] = made.getvalue()
+        return Opened(open_source(f"{web.url}/x"), X)
+
+
+class TestZarr(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = dense_matrix()
+        zarr.create_array(str(tmp_path / "x.zarr"), data=X, chunks=(10, 7))
+        return Opened(open_source(f"file://{tmp_path}/x.zarr"), X)
+
+
+def passes_of(web: Web, source, target_bytes: int) -> tuple[int, list[int]]:
+    """Chunks of a pass, and bytes of each GET that it makes after a first one."""
+    chunks = source.chunks(target_bytes)
+    source.read(chunks[0])
+    web.log.clear()
+    for chunk in chunks:
+        source.read(chunk)
+    return len(chunks), [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
+
+
+def test_a_chunk_of_text_is_one_large_request(web):
+    n_chunks, sizes = passes_of(web, open_source(f"{web.url}/x.svm"), 200_000)
+    assert n_chunks > 5
+    assert len(sizes) == n_chunks
+    assert min(sizes) > len(web.objects["x.svm"]) / n_chunks
+    assert web.count("HEAD") == n_chunks  # whether it is the same object still
+
+
+@pytest.mark.parametrize("name", ["gzip", "plain"])
+def test_storage_chunks_of_hdf5_that_lie_together_are_one_request(web, name):
+    source = open_source(f"{web.url}/x.h5:/{name}")
+    n_chunks, sizes = passes_of(web, source, 8 * 250 * N_FEATURES)  # two storage chunks
+    assert n_chunks == N_ROWS // 500
+    assert len(sizes) <= n_chunks + 1
+    assert min(sizes) > 10_000
+
+
+def test_the_library_reads_large_pieces(web):
+    n_chunks, sizes = passes_of(web, open_source(f"{web.url}/x.h5:/lzf"), 8 * 250 * N_FEATURES)
+    assert len(sizes) <= n_chunks
+
+
+def test_a_storage_chunk_of_zarr_is_one_request(web):
+    n_chunks, _ = passes_of(web, open_source(f"{web.url}/x.zarr", dataset="X"), 8 * 250 * N_FEATURES)
+    assert n_chunks == N_ROWS // 500
+    assert web.count("GET", "x.zarr/X/c/") == N_ROWS // 250
+
+
+def test_compressed_text_is_read_in_growing_pieces(web):
+    rng = np.random.default_rng(0)
+    lines = (f"0 {i % 9 + 1}:{value:.15g}\n" for i, value in enumerate(rng.random(120_000)))
+    web.objects["long.gz"] = gzip.compress("".join(lines).encode(), 1)
+    source = open_source(f"{web.url}/long.gz", n_features=10)
+    source.estimated_rows  # noqa: B018 - looks at the head
+    next(source.stream(1000))
+    web.log.clear()
+    assert sum(len(piece.places) for piece in source.stream(100_000)) == 120_000
+    sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
+    assert sum(sizes) == len(web.objects["long.gz"])
+    assert len(sizes) <= 2 + np.log2(sum(sizes) / LEAST_BYTES)
+
+
+def test_any_reads_give_the_bytes_of_the_object(web):
+    data = np.random.default_rng(0).bytes(1_000_003)
+    web.objects["x"] = data
+    file = RemoteFile(remote.Address(f"{web.url}/x"))
+    rng = np.random.default_rng(1)
+    for i in range(60):
+        if i % 20 == 0:
+            file.expect((int(at), int(at) + 5_000) for at in rng.integers(0, len(data), 3))
+        if rng.random() < 0.5:
+            file.seek(int(rng.integers(0, len(data) + 10)))
+        at, n_bytes = file.tell(), int(rng.choice([1, 500, 70_000, 300_000]))
+        assert file.read(n_bytes) == data[at : at + n_bytes]
+    file.seek(-7, io.SEEK_END)
+    assert file.read() == data[-7:]
+    assert file.read(1) == b""
+
+
+def test_zarr_on_a_web_server_is_found_by_consolidated_metadata_or_known_names(web, folder, local):
+    assert_same_fit(fit(f"{web.url}/x.zarr"), local("x.zarr"))  # tried: X
+    assert_same_fit(fit(f"{web.url}/csr.zarr"), local("csr.zarr"))
+    with pytest.raises(SourceError, match=r"x\.zarr has no /Y"):
+        open_source(f"{web.url}/x.zarr:/Y")
+    root = json.loads(web.objects["x.zarr/zarr.json"])
+    metadata = {"name": json.loads(web.objects["x.zarr/X/zarr.json"])}
+    root["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": metadata}
+    web.objects["named.zarr/zarr.json"] = json.dumps(root).encode()
+    for key in [key for key in web.objects if key.startswith("x.zarr/X/")]:
+        web.objects[key.replace("x.zarr/X", "named.zarr/name")] = web.objects[key]
+    web.log.clear()
+    assert_same_fit(fit(f"{web.url}/named.zarr"), local("x.zarr"))
+    assert web.count("HEAD", "named.zarr/indptr") == 0
+    for key in [key for key in web.objects if key.startswith("v2.zarr/")]:
+        web.objects[key.replace("v2.zarr/", "plain/")] = web.objects[key]
+    assert open_source(f"{web.url}/plain").n_rows == N_ROWS  # no suffix: by what is in it
+
+
+def test_failures_that_pass_are_tried_again(web, local, caplog):
+    failures = [503, 500]
+    web.before = lambda method, path: failures.pop() if method == "GET" and failures else None
+    with caplog.at_level(logging.WARNING, "streamkm.sources.remote"):
+        assert_same_fit(fit(f"{web.url}/x.svm"), local("x.svm"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{web.url}/x.svm: ClientResponseError: {status}, message={word!r}, url='{web.url}/x.svm'; asked again in "
+        f"{pause} s (attempt {attempt} of 5)"
+        for status, word, pause, attempt in (
+            (500, "Internal Server Error", 0.01, 2),
+            (503, "Service Unavailable", 0.02, 3),
+        )
+    ]
+
+
+@pytest.mark.parametrize("path", ["x.svm", "x.h5:/gzip", "x.h5:/lzf", "x.zarr:/X"])
+def test_answers_that_end_early_are_asked_for_again(web, local, path):
+    source = open_source(f"{web.url}/{path}")
+    web.cut = 2
+    assert_same_fit(fit(source), local(path.removesuffix(":/X")))
+    assert web.cut == 0
+
+
+def test_failures_that_stay_are_told_with_what_failed(web, caplog):
+    source = open_source(f"{web.url}/x.svm")
+    web.before = lambda method, path: 503 if method == "GET" else None
+    with pytest.raises(SourceError, match=r"x\.svm cannot be read after 5 attempts: ClientResponseError: 503"):
+        fit(source)
+    assert len(caplog.records) >= 4
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/x.svm"
+    with pytest.raises(SourceError, match=r"after 5 attempts: .*(Connect|refused)"):
+        open_source(nobody)
+
+
+def later(web: Web, path: str, change, n_gets: int = 2) -> None:
+    """Call a function at the n-th GET of what is below a path."""
+
+    def before(method: str, asked: str) -> None:
+        if web.count("GET", path) == n_gets:
+            change()
+
+    web.log.clear()
+    web.before = before
+
+
+@pytest.mark.parametrize("path", ["x.svm", "x.svm.gz", "x.h5:/gzip", "x.h5:/lzf", "x.h5:/plain", "x.npy"])
+@pytest.mark.parametrize("etags", [True, False])
+def test_a_changed_object_is_noticed(web, path, etags):
+    web.etags = etags
+    source = open_source(f"{web.url}/{path}")
+    key = path.partition(":")[0]
+    old = web.objects[key]
+    new = old[::-1] if etags else old[: len(old) // 2]
+    later(web, key, lambda: web.objects.update({key: new}))
+    size = rf"{len(old):,} bytes" + (", etag .*" if etags else "")
+    now = rf"{len(new):,} bytes" + (", etag .*" if etags else "")
+    with pytest.raises(
+        SourceError,
+        match=rf"^{web.url}/{key} was changed while it was in use: it was {size} when it was opened and is {now} now",
+    ):
+        fit(source)
+
+
+def test_a_changed_object_of_zarr_is_noticed_on_a_web_server(web):
+    source = open_source(f"{web.url}/x.zarr:/X")
+    key = "x.zarr/X/c/3/0"
+    later(web, key, lambda: web.objects.update({key: web.objects["x.zarr/X/c/4/0"]}))
+    with pytest.raises(SourceError, match=rf"{key} was changed while it was in use: it was .* etag .* and is .* etag"):
+        fit(source)
+
+
+@pytest.mark.parametrize("path", ["x.svm", "x.zarr"])
+def test_an_object_that_goes_is_noticed(web, memory, path):
+    source = open_source(f"memory://data/{path}")
+    chunks = source.chunks(CHUNK_BYTES)
+    source.read(chunks[0])
+    memory.rm("/data/x.svm" if path == "x.svm" else "/data/x.zarr/X/c/0/0")
+    with pytest.raises(SourceNotFoundError, match=r"is gone: it was [\d,]+ bytes, .* when it was opened"):
+        source.read(chunks[0])
+    web_source = open_source(f"{web.url}/x.svm")
+    del web.objects["x.svm"]
+    with pytest.raises(SourceNotFoundError, match=r"x\.svm is gone: it was [\d,]+ bytes, etag"):
+        fit(web_source)
+
+
+@pytest.fixture
+def scratch(s3) -> Iterator[tuple[fsspec.AbstractFileSystem, str]]:
+    """The file system of the server, and a place there for what a test changes."""
+    fs, place = fsspec.filesystem("s3", **s3), f"{BUCKET}/scratch"
+    yield fs, place
+    fs.invalidate_cache()
+    fs.rm(place, recursive=True)
+
+
+def test_changed_objects_on_s3_are_noticed(s3, scratch, folder):
+    fs, place = scratch
+    put(folder / "x.zarr", fs, f"{place}/x.zarr")
+    fs.pipe_file(f"{place}/x.svm", (folder / "x.svm").read_bytes())
+    text, store = (open_source(f"s3://{place}/{name}", storage_options=s3) for name in ("x.svm", "x.zarr"))
+    missing = open_source(f"s3://{place}/x.zarr", storage_options=s3)
+    elsewhere = pickle.dumps(store)
+    chunks = [source.chunks(CHUNK_BYTES) for source in (text, store)]
+    fs.pipe_file(f"{place}/x.svm", b"1 1:1\n")
+    with pytest.raises(SourceError, match=rf"s3://{place}/x.svm was changed .* it was .* etag .* 6 bytes, etag .* now"):
+        text.read(chunks[0][3])
+    fs.pipe_file(f"{place}/x.zarr/X/c/0/0", fs.cat_file(f"{place}/x.zarr/X/c/1/0"))
+    with pytest.raises(
+        SourceError, match=r"/X/c/0/0 was changed while it was in use: it was .* etag .* and is .* etag"
+    ):
+        store.read(chunks[1][0])
+    with pytest.raises(SourceError, match=r"/X was changed .*: it was 13 objects of .* and is 13 objects of .* now"):
+        pickle.loads(elsewhere).read(chunks[1][0])  # as on a worker
+    fs.rm(f"{place}/x.zarr/X/c/0/0")
+    with pytest.raises(SourceNotFoundError, match=r"/X/c/0/0 is gone"):
+        missing.read(chunks[1][0])
+
+
+def test_storage_chunks_that_never_were_hold_the_fill_value(s3, scratch):
+    fs, place = scratch
+    local = zarr.storage.MemoryStore()
+    array = zarr.create_array(local, shape=(40, 3), dtype="f4", chunks=(10, 3), fill_value=7)
+    array[10:20] = 1
+    for key, value in local._store_dict.items():
+        fs.pipe_file(f"{place}/holes.zarr/{key}", value.to_bytes())
+    source = open_source(f"s3://{place}/holes.zarr", storage_options=s3)
+    np.testing.assert_array_equal(assemble(source.stream(1), 3)[:, 0], np.repeat([7, 1, 7, 7], 10))
+
+
+def test_a_server_without_ranges_is_refused(web):
+    web.ranges = False
+    for path in ("x.svm", "x.h5:/gzip"):
+        with pytest.raises(SourceError, match=rf"{path[:4]}.*: the server sends no ranges of bytes.* download it"):
+            fit(f"{web.url}/{path}")
+    web.objects["small"] = b"1 1:1\n1 2:2\n"
+    assert assemble(open_source(f"{web.url}/small").stream(1000), 2).tolist() == [[1, 0], [0, 2]]  # fetched whole
+
+
+def test_missing_and_refused_objects_are_told_apart(web, s3):
+    with pytest.raises(SourceNotFoundError, match=rf"^{web.url}/no.svm does not exist$"):
+        open_source(f"{web.url}/no.svm")
+    with pytest.raises(SourceNotFoundError, match=r"^s3://rows/no.svm does not exist$"):
+        open_source(f"s3://{BUCKET}/no.svm", storage_options=s3)
+    with pytest.raises(SourceNotFoundError, match=r"^no object matches s3://rows/no-\*.svm$"):
+        open_source(f"s3://{BUCKET}/no-*.svm", storage_options=s3)
+    with pytest.raises(SourceError, match=r"s3://rows/x.zarr/X/c is a directory and no Zarr store.* such as"):
+        open_source(f"s3://{BUCKET}/x.zarr/X/c", storage_options=s3)
+    web.before = lambda method, path: 403
+    for path in ("x.svm", "x.h5", "x.zarr", "x.zarr:/X"):
+        with pytest.raises(SourceError, match=r"access refused \(ClientResponseError: 403.*storage_options"):
+            open_source(f"{web.url}/{path}")
+
+
+def test_options_and_protocols_that_do_not_fit_are_refused(folder):
+    with pytest.raises(InvalidParameterError, match=r"storage_options= is of no use for .*x.svm, which is no URL"):
+        open_source(folder / "x.svm", storage_options={"anon": True})
+    with pytest.raises(InvalidParameterError, match=r"storage_options= is for paths; X is ndarray"):
+        open_source(rows(), storage_options={"anon": True})
+    with pytest.raises(InvalidParameterError, match=r"storage_options must be a mapping of options, got str"):
+        open_source("memory://x", storage_options="anon")
+    with pytest.raises(SourceError, match=r"what://x cannot be opened: Protocol not known: what"):
+        open_source("what://x")
+
+
+@pytest.mark.parametrize(("protocol", "extra", "package"), [("s3", "s3", "s3fs"), ("https", "remote", "aiohttp")])
+def test_a_missing_package_is_told_with_its_extra(monkeypatch, protocol, extra, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    with pytest.raises(MissingDependencyError, match=rf"{protocol}:// cannot be read .* install streamkm\[{extra}\]"):
+        open_source(f"{protocol}://host/x.svm")
+
+
+def test_fingerprints_tell_versions(web, memory):
+    for path, key in (("x.svm", "x.svm"), ("x.zarr", "x.zarr/X/c/3/0"), ("x.h5:/gzip", "x.h5")):
+        before = fingerprint(open_source(f"memory://data/{path}"))
+        assert before == fingerprint(open_source(f"memory://data/{path}"))
+        assert json.loads(json.dumps(before)) == before
+        memory.pipe_file(f"/data/{key}", memory.cat_file(f"/data/{key}"))
+        assert fingerprint(open_source(f"memory://data/{path}"))["files"][0]["version"] != before["files"][0]["version"]
+    url = f"{web.url}/x.zarr:/X"  # nothing is listed: samples of rows
+    before = fingerprint(open_source(url))
+    assert before == fingerprint(open_source(url))
+    web.objects["x.zarr/X/c/0/0"] = web.objects["x.zarr/X/c/4/0"]
+    assert fingerprint(open_source(url))["sample"] != before["sample"]
+
+
+def test_a_checkpoint_goes_on_with_the_same_object_only(web, local, tmp_path):
+    url, text = f"{web.url}/x.svm", web.objects["x.svm"]
+    web.log.clear()
+    fit(url, 1)
+    n_gets = web.count("GET", "x.svm")
+    later(web, "x.svm", lambda: web.objects.update({"x.svm": text[::-1]}), n_gets - 2)
+    with pytest.raises(SourceError, match="was changed while it was in use"):
+        fit(url, 1, checkpoint=tmp_path / "state")
+    web.before = lambda method, path: None
+    web.objects["x.svm"] = text.replace(b".5", b".6")
+    with pytest.raises(CheckpointError, match=r"version is .*etag .*was .*etag"):
+        fit(url, 1, checkpoint=tmp_path / "state")
+    web.objects["x.svm"] = text
+    web.log.clear()
+    assert_same_fit(fit(url, 1, checkpoint=tmp_path / "state"), local("x.svm"))
+    assert web.count("GET", "x.svm") < n_gets
+
+
+def test_a_store_knows_the_object_that_it_was_made_of(memory, tmp_path):
+    def do(operation, name, *args):
+        walk = Walk(open_source(f"memory://data/{name}"), CHUNK_BYTES, "euclidean", "raise")
+        with open_executor(2) as workers:
+            operation(tmp_path / "store", walk, *args, workers, Stage("test"))
+
+    do(write_store, "part-0.svm", CountSketch(16, seed=0))
+    with pytest.raises(StoreError, match=r"memory://data/part-0.svm is in .*store already"):
+        do(append_rows, "part-0.svm")
+    do(append_rows, "part-1.svm")
+    memory.pipe_file("/data/part-0.svm", b"1 1:1\n")
+    with pytest.raises(StoreError, match=r"part-0.svm has changed since it was sketched into .*bytes 6, was"):
+        do(append_rows, "x.svm")
+
+
+def test_configurations_and_commands_take_urls(s3, tmp_path, local):
+    config = tmp_path / "config.yaml"
+    options = json.dumps(s3)
+    config.write_text(f"data:\n  path: s3://{BUCKET}/x.svm\n  storage_options: {options}\n")
+    assert load_run(config).source.name == f"s3://{BUCKET}/x.svm"
+    result = CliRunner().invoke(
+        main, ["fit", str(config), "-k", "4", "-o", str(tmp_path / "out"), "--set", "estimator.random_state=0",
+               "--set", f"estimator.chunk_bytes={CHUNK_BYTES}", "--set", "output.report=false"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "labels.npy"), local("x.svm").labels_)
+    written = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+    assert f"s3://{BUCKET}/x.svm" in written
+    assert "secret" not in written
+    with pytest.raises(ConfigError, match=r"data.storage_options must be keys with values or null, got 3"):
+        load_run(config, [Override("data.storage_options", 3, "--set")])
