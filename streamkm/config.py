@@ -197,7 +197,8 @@ def _open(
 ) -> Run:
     for override in overrides:
         if override.key.partition(".")[0] not in sections:
-            raise ConfigError(f"{override.origin}: this command takes keys of {', '.join(sections[:-1])} and {sections[-1]} only")
+            known = f"{', '.join(sections[:-1])} and {sections[-1]}"
+            raise ConfigError(f"{override.origin}: this command takes keys of {known} only")
     given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")]
     if beside is not None:
         settings = read_text_settings(Path(beside).parent)

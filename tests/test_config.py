@@ -337,9 +337,7 @@ def test_clusters_that_cannot_be(folder, text, message):
 def test_commands_that_need_no_cluster_take_none(folder):
     with pytest.raises(ConfigError, match=r"--set cluster\.workers=2: this command takes keys of data and text only"):
         open_data([f"{folder}/x.svm"], [parse_set("cluster.workers=2")])
-    with pytest.raises(
-        ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"
-    ):
+    with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
         open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
 
 
