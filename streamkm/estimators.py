@@ -6,15 +6,13 @@ The work is in fitting and passes. No logic in `__init__`. May import fitting an
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from streamkm.assigner import Assigner
@@ -41,8 +39,6 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
 from streamkm.timing import estimate_seconds
 from streamkm.walk import OnInvalid, Walk
-
-FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -260,13 +256,8 @@ class StreamKMeans(Incremental, Assigner):
         if "stream_" in vars(self):
             del self.stream_
         plan = self.plan_for(source, weighted=len(weights) > 0)
-        with ExitStack() as stack:
-            saved = self.checkpoint
-            if saved is not None and not isinstance(saved, Checkpoint):
-                saved = stack.enter_context(open_checkpoint(self, source, saved, weights=weights))
-            self._run(source, plan, weights, Keeper(saved))
-            if saved is not None and saved is not self.checkpoint:
-                saved.discard()
+        with keeping(self, source, weights) as keeper:
+            self._run(source, plan, weights, keeper)
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
@@ -280,32 +271,8 @@ class StreamKMeans(Incremental, Assigner):
         walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
-        self.model_ = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
-        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
-        self.distortion_ = fitted.distortion
-        self.assign_space_ = self.model_.space
-        self.n_iter_ = fitted.lloyd.n_iter
-        self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
-        self.stages_ = progress.stages
-        self.n_passes_ = plan.passes
-        self.n_samples_ = len(fitted.labels)
-        self.n_features_in_ = self.model_.n_features
-        self.n_components_ = self.model_.sketch.n_components
-        self.sketch_ = self.model_.sketch
-        self.plan_ = plan
-        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(self.cluster_centers_) < self.n_clusters:
-            warnings.warn(
-                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
-                "the data have no more distinct rows",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
+        self._take(fitted, model, plan, progress.stages)
 
     def plan(self, X: Any) -> Plan:
         """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
@@ -358,8 +325,20 @@ class StreamKMeans(Incremental, Assigner):
 
 
 @contextmanager
+def keeping(estimator: Any, source: RowSource, weights: NDArray[np.float64]) -> Iterator[Keeper]:
+    """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
+    saved = estimator.checkpoint
+    if saved is None or isinstance(saved, Checkpoint):
+        yield Keeper(saved)
+        return
+    with open_checkpoint(estimator, source, saved, weights=weights) as opened:
+        yield Keeper(opened)
+        opened.discard()
+
+
+@contextmanager
 def open_checkpoint(
-    estimator: StreamKMeans,
+    estimator: Any,
     source: RowSource,
     directory: str | os.PathLike[str],
     *,
@@ -368,6 +347,12 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint]:
     """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
 
+    Parameters
+    ----------
+    estimator : StreamKMeans or StreamKernelKMeans
+
+    Notes
+    -----
     What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
     executor, nor how progress is shown.
     """

@@ -7,23 +7,24 @@ below.
 from __future__ import annotations
 
 import os
-import warnings
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
 from streamkm.errors import InvalidParameterError
-from streamkm.kernel_kmeans.fitting import KernelRule, KernelSettings, run_kernel_fit
+from streamkm.estimators import keeping
+from streamkm.keeping import Keeper
+from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import LANDMARKS, Choice
 from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes, plan_kernel_fit
-from streamkm.parameters import FEW_CLUSTERS, check_integer, check_weights
+from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights
 from streamkm.progress import Progress
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -33,7 +34,6 @@ from streamkm.walk import OnInvalid, Walk
 MANY_STARTS = 10
 FEW_STARTS = 5  # for few clusters: each has the search, and ten find 0.1 percent more on MNIST
 VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
-STARTS = ("k-means++", "random", "ls++")
 
 
 class StreamKernelKMeans(Assigner):
@@ -86,6 +86,7 @@ class StreamKernelKMeans(Assigner):
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     on_invalid : {"raise", "skip"}, default="raise"
+    checkpoint : path, optional
     progress : bool or "auto", default="auto"
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
@@ -156,6 +157,7 @@ class StreamKernelKMeans(Assigner):
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
+        checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -180,6 +182,7 @@ class StreamKernelKMeans(Assigner):
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
+        self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state
 
@@ -212,38 +215,20 @@ class StreamKernelKMeans(Assigner):
         self._check_parameters()
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
-        sizes = self._sizes(source)
-        plan = self._plan(source, weighted=len(weights) > 0)
+        plan = self.plan_for(source, weighted=len(weights) > 0)
+        with keeping(self, source, weights) as keeper:
+            self._run(source, plan, weights, keeper)
+        return self
+
+    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+        """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid)
-        fitted = run_kernel_fit(walk, plan, self._kernel_settings(sizes), weights, self.executor, progress)
-        self.model_ = fitted.model
+        settings = self._settings(self._sizes(source), keeper)
+        fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
+        self._take(fitted.fit, fitted.fit.model, plan, progress.stages)
         self.kernel_ = fitted.kernel
-        self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
-        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
         self.trace_residual_ = fitted.trace_residual
-        self.n_iter_ = fitted.lloyd.n_iter
-        self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
-        self.stages_ = progress.stages
-        self.n_passes_ = plan.passes
-        self.n_samples_ = len(fitted.labels)
-        self.n_features_in_ = fitted.model.n_features
-        self.n_components_ = fitted.model.sketch.n_components
-        self.sketch_ = fitted.model.sketch
-        self.plan_ = plan
-        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(self.cluster_centers_) < self.n_clusters:
-            warnings.warn(
-                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
-                "the features have no more distinct rows",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return self
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
@@ -273,41 +258,43 @@ class StreamKernelKMeans(Assigner):
             As `fit` would before its first read.
         """
         self._check_parameters()
-        return self._plan(self._open(X, reset=None))
+        return self.plan_for(self._open(X, reset=None))
 
-    def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
+    def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
+        """As `plan`, for a source that is open, and rows with weights."""
         return plan_kernel_fit(
             source,
             n_clusters=self.n_clusters,
             method=self.method,
             sizes=self._sizes(source),
-            stream=self._streams(),
+            stream=self._all_rows(),
             chunk_bytes=self.chunk_bytes,
             memory_limit=self.memory_limit,
             weighted=weighted,
         )
 
-    def _streams(self) -> bool:
+    def _all_rows(self) -> bool:
         return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)
 
     def _sizes(self, source: RowSource) -> Sizes:
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
 
-    def _kernel_settings(self, sizes: Sizes) -> KernelSettings:
+    def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
         n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         how = "uniform" if self.method == "two-step" else self.landmarks
         return KernelSettings(
-            KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
-            MapRule(self.method, Choice(how, sizes.n_landmarks, sizes.rank), self.landmark_rank),
-            self._streams(),
-            self.n_clusters,
-            init,
-            int(n_init),
-            self.max_iter,
-            self.tol,
-            np.random.SeedSequence([int(word) for word in entropy]),
+            n_clusters=self.n_clusters,
+            init=init,
+            n_init=int(n_init),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            refine=0,
+            seeds=np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy])),
+            kernel=KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
+            map=MapRule(self.method, Choice(how, sizes.n_landmarks, sizes.rank), self.landmark_rank),
+            all_rows=self._all_rows(),
         )
 
     def _check_parameters(self) -> None:
@@ -337,16 +324,7 @@ class StreamKernelKMeans(Assigner):
                     f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, known))}"
                 )
         Kernel(self.kernel, 1.0 if self.gamma is None else self.gamma, int(self.degree), float(self.coef0))
-        if isinstance(self.init, str):
-            if self.init not in STARTS:
-                needed = f"one of {', '.join(map(repr, STARTS))}, or an array of rows"
-                raise InvalidParameterError(f"init={self.init!r}; needed: {needed}")
-        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:
-            raise InvalidParameterError(
-                f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
-            )
-        elif not np.isfinite(np.asarray(self.init, np.float64)).all():
-            raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+        check_init(self.init, self.n_clusters)
 
 
 def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:

@@ -21,6 +21,7 @@ from streamkm.making import FOUND, OBLIVIOUS
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
+STARTS = ("k-means++", "random", "ls++")
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *FOUND),
     "metric": ("euclidean", "cosine"),
@@ -54,16 +55,18 @@ def check_parameters(estimator: Any) -> None:
             raise InvalidParameterError(
                 f"{name}={getattr(estimator, name)!r}; needed: one of {', '.join(map(repr, choices))}"
             )
-    if isinstance(estimator.init, str):
-        if estimator.init not in ("k-means++", "random"):
-            raise InvalidParameterError(
-                f"init={estimator.init!r}; needed: 'k-means++', 'random' or an array of centers"
-            )
-    elif np.ndim(estimator.init) != 2 or len(np.asarray(estimator.init)) != estimator.n_clusters:
-        raise InvalidParameterError(
-            f"init has shape {np.shape(estimator.init)}; needed: (n_clusters={estimator.n_clusters}, features)"
-        )
-    elif not np.isfinite(np.asarray(estimator.init, np.float64)).all():
+    check_init(estimator.init, estimator.n_clusters)
+
+
+def check_init(init: str | ArrayLike, n_clusters: int) -> None:
+    """Refuse what is no way to start, or no k centers."""
+    if isinstance(init, str):
+        if init not in STARTS:
+            names = ", ".join(map(repr, STARTS))
+            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, or an array of centers")
+    elif np.ndim(init) != 2 or len(np.asarray(init)) != n_clusters:
+        raise InvalidParameterError(f"init has shape {np.shape(init)}; needed: (n_clusters={n_clusters}, features)")
+    elif not np.isfinite(np.asarray(init, np.float64)).all():
         raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
 
 
@@ -117,5 +120,8 @@ def joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as Python's; other values as they are."""
+    """A NumPy scalar as Python's, a function as its name; other values as they are."""
+    if callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}.{named.__qualname__}"
     return value.item() if isinstance(value, np.generic) else value
