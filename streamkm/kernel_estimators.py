@@ -16,13 +16,14 @@ from sklearn.utils import check_random_state
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
+from streamkm.compute import local_threads
 from streamkm.errors import InvalidParameterError
 from streamkm.estimators import keeping
 from streamkm.keeping import Keeper
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
-from streamkm.kernel_kmeans.landmarks import LANDMARKS, Choice
+from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
-from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes, plan_kernel_fit
+from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, LANDMARKS, METHODS, Sizes, kernel_sizes, plan_kernel_fit
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights
 from streamkm.progress import Progress
@@ -267,14 +268,20 @@ class StreamKernelKMeans(Assigner):
             n_clusters=self.n_clusters,
             method=self.method,
             sizes=self._sizes(source),
-            stream=self._all_rows(),
+            how=self._how(),
+            all_rows=self._all_rows(),
             chunk_bytes=self.chunk_bytes,
             memory_limit=self.memory_limit,
+            n_threads=local_threads(self.executor),
             weighted=weighted,
         )
 
     def _all_rows(self) -> bool:
         return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)
+
+    def _how(self) -> str:
+        """How landmarks are chosen, where the method leaves a choice."""
+        return self.landmarks if self.method == "nystroem" else "uniform"
 
     def _sizes(self, source: RowSource) -> Sizes:
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
@@ -283,7 +290,6 @@ class StreamKernelKMeans(Assigner):
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
         n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
-        how = "uniform" if self.method == "two-step" else self.landmarks
         return KernelSettings(
             n_clusters=self.n_clusters,
             init=init,
@@ -293,7 +299,7 @@ class StreamKernelKMeans(Assigner):
             refine=0,
             seeds=np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy])),
             kernel=KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
-            map=MapRule(self.method, Choice(how, sizes.n_landmarks, sizes.rank), self.landmark_rank),
+            map=MapRule(self.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), self.landmark_rank),
             all_rows=self._all_rows(),
         )
 
