@@ -189,7 +189,11 @@ def plan(
     with _Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
         planned = run.estimator.plan(run.source)
-        seconds = run.estimator.estimate_seconds(run.source) if measure else None
+        seconds = None
+        if measure:
+            if not hasattr(run.estimator, "estimate_seconds"):
+                raise click.UsageError("--measure knows k-means only; leave out --measure, or the section kernel")
+            seconds = run.estimator.estimate_seconds(run.source)
         if as_json:
             import json
 
@@ -232,12 +236,12 @@ def assign(
     """
     with _Talk(**talking) as talk:
         from streamkm.config import open_data
-        from streamkm.estimators import StreamKMeans
+        from streamkm.kernel_estimators import load_estimator
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
-        estimator = talk.prepare(StreamKMeans.load(model))
+        estimator = talk.prepare(load_estimator(model))
         labels = estimator.predict(open_data(paths, _parsed(settings)))
         write_labels(output, labels)
         talk.say([("rows", rows_text(len(labels), int((labels < 0).sum()))), ("labels", output)])

@@ -8,6 +8,7 @@ below: sources and estimators get plain arguments.
 from __future__ import annotations
 
 import glob
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import yaml
 
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
+from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource, open_source
 
@@ -26,7 +28,7 @@ class Run(NamedTuple):
     """What a configuration describes."""
 
     source: RowSource
-    estimator: StreamKMeans
+    estimator: StreamKMeans | StreamKernelKMeans
     output: Output
 
 
@@ -110,7 +112,17 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
     output = cast("Output", sections["output"])
     if ("output", "directory") in from_file:
         output = output.model_copy(update={"directory": str(base / output.directory)})
-    return Run(open_source(paths, **data), StreamKMeans(**sections["estimator"].model_dump()), output)
+    return Run(open_source(paths, **data), _estimator(sections), output)
+
+
+def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
+    """The estimator that is described: of kernel k-means where there is a section for it."""
+    parameters = sections["estimator"].model_dump()
+    if "kernel" not in sections:
+        return StreamKMeans(**parameters)
+    known = inspect.signature(StreamKernelKMeans).parameters
+    shared = {name: value for name, value in parameters.items() if name in known}
+    return StreamKernelKMeans(**(shared | sections["kernel"].model_dump()))
 
 
 def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> RowSource:

@@ -64,9 +64,10 @@ class StreamKMeans(Incremental, Assigner):
         a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`.
-    init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
-        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
-        sampled rows. An array: these centers, without any search.
+    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "ls++": the same, then local
+        search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019). "random": sampled rows. An array:
+        these centers, without any search.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1,
         because the search finds what one start of many clusters misses.

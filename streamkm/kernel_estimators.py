@@ -17,19 +17,21 @@ from sklearn.utils import check_random_state
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
 from streamkm.compute import local_threads
-from streamkm.errors import InvalidParameterError
-from streamkm.estimators import keeping
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.estimators import StreamKMeans, keeping
 from streamkm.keeping import Keeper
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, LANDMARKS, METHODS, Sizes, kernel_sizes, plan_kernel_fit
 from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.model import Model
 from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights
 from streamkm.progress import Progress
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
+from streamkm.sources.opening import store_of
 from streamkm.walk import OnInvalid, Walk
 
 MANY_STARTS = 10
@@ -77,8 +79,7 @@ class StreamKernelKMeans(Assigner):
     fit_on : {"sample", "all"}, default="sample"
         Rows that the truncated SVD and Lloyd see: the row sample, or all, for two passes more.
     init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
-        As for `StreamKMeans`; "ls++": greedy k-means++ and local search that swaps in sampled rows. An array: rows
-        among the original features.
+        As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
         10, else 1.
@@ -263,6 +264,10 @@ class StreamKernelKMeans(Assigner):
 
     def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
         """As `plan`, for a source that is open, and rows with weights."""
+        if store_of(source) is not None:
+            raise InvalidInputError(
+                f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
+            )
         return plan_kernel_fit(
             source,
             n_clusters=self.n_clusters,
@@ -331,6 +336,18 @@ class StreamKernelKMeans(Assigner):
                 )
         Kernel(self.kernel, 1.0 if self.gamma is None else self.gamma, int(self.degree), float(self.coef0))
         check_init(self.init, self.n_clusters)
+
+
+def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelKMeans:
+    """Read what either estimator saved; see `StreamKMeans.load`.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no saved model, or damaged.
+    """
+    _, parameters = Model.load(path)
+    return StreamKernelKMeans.load(path) if "kernel" in parameters else StreamKMeans.load(path)
 
 
 def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:

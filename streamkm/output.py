@@ -24,6 +24,7 @@ from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
 
 LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
     "labels.npy",
@@ -113,7 +114,11 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32]) -> Non
 
 
 def write_results(
-    directory: str | os.PathLike[str], estimator: StreamKMeans, summary: dict[str, Any], *, labels_format: str
+    directory: str | os.PathLike[str],
+    estimator: StreamKMeans | StreamKernelKMeans,
+    summary: dict[str, Any],
+    *,
+    labels_format: str,
 ) -> None:
     """Write all results of a fit; earlier results of the directory are replaced, or removed where this run has none.
 
@@ -121,7 +126,7 @@ def write_results(
     ----------
     directory : path
         Made where it is missing. Other files in it are left alone.
-    estimator : StreamKMeans
+    estimator : StreamKMeans or StreamKernelKMeans
         Fitted.
     summary : dict
         Of `summarize`.

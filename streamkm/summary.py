@@ -18,6 +18,7 @@ from streamkm import __version__
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
@@ -26,12 +27,12 @@ _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
-def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
+def summarize(estimator: StreamKMeans | StreamKernelKMeans, source: RowSource) -> dict[str, Any]:
     """Gather what summary.json says, as JSON values.
 
     Parameters
     ----------
-    estimator : StreamKMeans
+    estimator : StreamKMeans or StreamKernelKMeans
         Fitted on `source`.
     source : RowSource
 
@@ -43,7 +44,7 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
     """
     n_skipped = int(np.count_nonzero(estimator.labels_ < 0))
     n_assigned = estimator.n_samples_ - n_skipped
-    summary = {
+    summary: dict[str, Any] = {
         "data": {
             "name": source.name,
             "n_samples": estimator.n_samples_,
@@ -69,6 +70,8 @@ def summarize(estimator: StreamKMeans, source: RowSource) -> dict[str, Any]:
         "parameters": estimator.get_params(),
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
+    if hasattr(estimator, "trace_residual_"):
+        summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     plain: dict[str, Any] = _plain(summary)
     return plain
 
