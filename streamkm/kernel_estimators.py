@@ -11,8 +11,10 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
@@ -20,13 +22,22 @@ from streamkm.compute import local_threads
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.estimators import StreamKMeans, keeping
 from streamkm.keeping import Keeper
+from streamkm.kernel_kmeans.exact import exact_objective
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
-from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, LANDMARKS, METHODS, Sizes, kernel_sizes, plan_kernel_fit
+from streamkm.kernel_kmeans.planning import (
+    COLUMN_SKETCHES,
+    LANDMARKS,
+    METHODS,
+    MOST_EVALUATIONS,
+    Sizes,
+    kernel_sizes,
+    plan_kernel_fit,
+)
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.model import Model
-from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights
+from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights, is_in_memory
 from streamkm.progress import Progress
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -102,7 +113,8 @@ class StreamKernelKMeans(Assigner):
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
         The exact kernel objective of the clusters lies between `inertia_`, taken at their means, and that plus this
-        number: the trace of what the features leave of the kernel matrix. None where it is not known.
+        number: the trace of what the features leave of the kernel matrix. None where it is not known. `exact_inertia`
+        computes it for rows in memory.
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
@@ -235,6 +247,40 @@ class StreamKernelKMeans(Assigner):
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
         return super().transform(X)
+
+    def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Exact kernel objective of the clusters of rows in memory, by all pairs of them; O(n^2 d).
+
+        The sum of squared distances, in the kernel's own space, to the means of the clusters that `predict` gives. On
+        the rows of the fit it lies between the objective at the clusters' means in the features' space and that plus
+        `trace_residual_`.
+
+        Parameters
+        ----------
+        X : ndarray or sparse matrix (n, d)
+            At most 65,536 rows.
+        sample_weight : array-like (n,), optional
+
+        Raises
+        ------
+        InvalidInputError
+            For more rows, or rows that are not in memory.
+        """
+        self._check_fitted()
+        if not is_in_memory(X):
+            raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.on_invalid == "raise"}
+        rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
+        n_rows = rows.shape[0]
+        if n_rows**2 > MOST_EVALUATIONS:
+            raise InvalidInputError(
+                f"{n_rows:,} rows have {n_rows**2:,} pairs; at most {MOST_EVALUATIONS:,} are looked at: pass a sample"
+            )
+        weights = check_weights(sample_weight)
+        if len(weights) not in (0, n_rows):
+            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {n_rows:,} rows")
+        rows = sp.csr_array(rows) if sp.issparse(rows) else rows
+        return exact_objective(self.kernel_, rows, self.predict(X), weights if len(weights) else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.

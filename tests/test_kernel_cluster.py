@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkm import StreamKernelKMeans
+from streamkm import StreamKernelKMeans, keeping
 from streamkm.dask_cluster import DaskCluster
 from streamkm.kernel_kmeans import fitting
 from tests.dask_processes import cluster_of
+from tests.test_resuming import StoppedError, stopped_after
 
 N_WORKERS = 3
 PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 4, "chunk_bytes": 20_000}
@@ -53,6 +54,27 @@ def first_living(started):
     return next(number for number, worker in enumerate(started.workers) if worker.poll() is None)
 
 
+def assert_same_bits(got, wanted):
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    np.testing.assert_array_equal(got.sketch_.projection, wanted.sketch_.projection)
+    assert got.inertia_ == wanted.inertia_
+    assert got.history_ == wanted.history_
+    assert got.trace_residual_ == wanted.trace_residual_
+
+
+@pytest.mark.parametrize("record", ["gram", pytest.param("assign-0", marks=pytest.mark.slow)])
+def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, data, wanted, record):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    kmeans = kernel_kmeans(executor=cluster[1], checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            kmeans.fit(data)
+    assert_same_bits(kmeans.set_params(executor=2).fit(data), wanted)
+
+
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait
 KILLED = [
     pytest.param("sketch", 8, marks=pytest.mark.slow),  # the row sample
@@ -80,9 +102,4 @@ def test_a_worker_killed_in_every_stage(cluster, monkeypatch, data, wanted, stag
     got = kernel_kmeans(executor=client).fit(data)
     assert seen[stage] >= number
     assert sum(worker.poll() is None for worker in started.workers) == N_WORKERS - 1
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-    np.testing.assert_array_equal(got.sketch_.projection, wanted.sketch_.projection)
-    assert got.inertia_ == wanted.inertia_
-    assert got.history_ == wanted.history_
-    assert got.trace_residual_ == wanted.trace_residual_
+    assert_same_bits(got, wanted)

@@ -46,7 +46,10 @@ def check(got, data_bytes):
     "options",
     [
         {"n_landmarks": 200, "rank": 40},
-        pytest.param({"n_landmarks": 400, "rank": 40, "landmarks": "kmeans", "fit_on": "all"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"n_landmarks": 100, "rank": 20, "landmarks": "kmeans", "fit_on": "all", "max_iter": 5},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_dense_rows_are_clustered_within_the_limit(tmp_path, options):
