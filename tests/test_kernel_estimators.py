@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask.array as da
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -178,6 +182,35 @@ def test_sources_on_disk(small_digits, tmp_path):
     assert [stage.name for stage in stored.stages_] == [
         "sample", "landmarks", "gram", "features", "seed", "lloyd", "assign",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr"])
+def test_every_source(small_digits, tmp_path, kind):
+    X = small_digits.X[:500].astype(np.float32)
+    if kind == "h5":
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["X"] = X
+    elif kind == "zarr":
+        zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(100, 64))
+    elif kind == "svm":
+        dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
+    elif kind == "npz":
+        np.savez(tmp_path / "x.npz", X=X)
+    rows = da.from_array(X, chunks=(90, 64))
+    given = {
+        "dask": rows,
+        "dask csr": rows.map_blocks(sp.csr_array),
+        "chunks": [X[:200], X[200:]],
+        "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
+        "csr": sp.csr_array(X),
+    }.get(kind, tmp_path / f"x.{kind}")
+    firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
+    options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
+    fitted, held = (kernel_kmeans(**options).fit(rows) for rows in (given, X))
+    np.testing.assert_array_equal(fitted.labels_, held.labels_)
+    assert fitted.inertia_ == pytest.approx(held.inertia_, rel=1e-5)
+    np.testing.assert_array_equal(np.asarray(fitted.predict(given)), held.labels_)
+    np.testing.assert_array_equal(held.labels_, small_digits.y[:500])
 
 
 def test_plan_says_what_a_fit_does(small_digits):
