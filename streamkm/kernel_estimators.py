@@ -1,4 +1,4 @@
-"""Kernel k-means as a scikit-learn estimator: parameters, validation, fitted attributes.
+"""Kernel k-means as a scikit-learn estimator: parameters, fitted attributes, and which estimator a file is of.
 
 The work is in kernel_kmeans; walking, predicting and saving are those of every estimator. May import assigner and
 below.
@@ -7,7 +7,6 @@ below.
 from __future__ import annotations
 
 import os
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from sklearn.utils.validation import validate_data
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
 from streamkm.compute import local_threads
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.errors import InvalidInputError
 from streamkm.estimators import StreamKMeans, keeping
 from streamkm.keeping import Keeper
 from streamkm.kernel_kmeans.exact import exact_objective
@@ -28,26 +27,20 @@ from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.planning import (
     COLUMN_SKETCHES,
-    LANDMARKS,
-    METHODS,
     MOST_EVALUATIONS,
     Sizes,
     kernel_sizes,
     plan_kernel_fit,
 )
 from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.kernel_parameters import check_kernel_parameters, n_kernel_starts
 from streamkm.model import Model
-from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer, check_weights, is_in_memory
+from streamkm.parameters import check_weights, is_in_memory
 from streamkm.progress import Progress
-from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening import store_of
 from streamkm.walk import OnInvalid, Walk
-
-MANY_STARTS = 10
-FEW_STARTS = 5  # for few clusters: each has the search, and ten find 0.1 percent more on MNIST
-VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
 
 
 class StreamKernelKMeans(Assigner):
@@ -226,7 +219,7 @@ class StreamKernelKMeans(Assigner):
         landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"``
         n m numbers.
         """
-        self._check_parameters()
+        check_kernel_parameters(self)
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
         plan = self.plan_for(source, weighted=len(weights) > 0)
@@ -305,7 +298,7 @@ class StreamKernelKMeans(Assigner):
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `fit` would before its first read.
         """
-        self._check_parameters()
+        check_kernel_parameters(self)
         return self.plan_for(self._open(X, reset=None))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
@@ -339,12 +332,12 @@ class StreamKernelKMeans(Assigner):
 
     def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
+        n_init = n_kernel_starts(self.n_init, self.n_clusters, init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         return KernelSettings(
             n_clusters=self.n_clusters,
             init=init,
-            n_init=int(n_init),
+            n_init=n_init,
             max_iter=self.max_iter,
             tol=self.tol,
             refine=0,
@@ -353,35 +346,6 @@ class StreamKernelKMeans(Assigner):
             map=MapRule(self.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), self.landmark_rank),
             all_rows=self._all_rows(),
         )
-
-    def _check_parameters(self) -> None:
-        """Refuse parameters out of range, saying what is needed."""
-        check_integer("n_clusters", self.n_clusters, 1)
-        check_integer("max_iter", self.max_iter, 1)
-        check_integer("degree", self.degree, 1)
-        if self.landmark_rank is not None:
-            check_integer("landmark_rank", self.landmark_rank, 1)
-        for name in ("n_landmarks", "rank", "n_init", "chunk_bytes"):
-            if getattr(self, name) != "auto":
-                check_integer(name, getattr(self, name), 1, or_auto=True)
-        for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
-            value = getattr(self, name)
-            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
-            if not 0 <= number < np.inf or (above_zero and number == 0):
-                raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
-        choices = {
-            "method": tuple(METHODS),
-            "landmarks": LANDMARKS,
-            "fit_on": ("sample", "all"),
-            "on_invalid": ("raise", "skip"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise InvalidParameterError(
-                    f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, known))}"
-                )
-        Kernel(self.kernel, 1.0 if self.gamma is None else self.gamma, int(self.degree), float(self.coef0))
-        check_init(self.init, self.n_clusters)
 
 
 def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelKMeans:
@@ -394,10 +358,3 @@ def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelK
     """
     _, parameters = Model.load(path)
     return StreamKernelKMeans.load(path) if "kernel" in parameters else StreamKMeans.load(path)
-
-
-def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:
-    """Starts that "auto" means: few where each is followed by a search."""
-    if n_clusters <= VERY_FEW_CLUSTERS or (isinstance(init, str) and init == "random"):
-        return MANY_STARTS
-    return FEW_STARTS if n_clusters <= FEW_CLUSTERS else 1
