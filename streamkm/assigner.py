@@ -6,22 +6,25 @@ Every method that takes rows walks them once. May import parameters and below.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.budget import chunk_size, decoded_row_bytes
+from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.fitting import Fit
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Model
 from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
-from streamkm.progress import Progress
+from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening import store_of
@@ -34,9 +37,11 @@ if TYPE_CHECKING:
 class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator that has a `model_` once it is fitted."""
 
+    n_clusters: int
     model_: Model
     labels_: Any
     cluster_centers_: NDArray[np.float64]
+    assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
 
     def predict(self, X: Any) -> NDArray[np.int32]:
@@ -190,6 +195,35 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     def _n_features_out(self) -> int:
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
+
+    def _take(self, fitted: Fit, model: Model, plan: Plan, stages: list[Stage]) -> None:
+        """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+        self.model_ = model
+        self.labels_ = fitted.labels
+        self.cluster_centers_ = fitted.model.centers
+        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
+        self.counts_ = fitted.totals.counts
+        self.inertia_ = fitted.totals.d2
+        self.distortion_ = fitted.distortion
+        self.assign_space_ = model.space
+        self.n_iter_ = fitted.lloyd.n_iter
+        self.converged_ = fitted.lloyd.converged
+        self.history_ = list(fitted.history)
+        self.stages_ = stages
+        self.n_passes_ = plan.passes
+        self.n_samples_ = int(fitted.chunk_rows.sum())
+        self.n_features_in_ = model.n_features
+        self.n_components_ = model.sketch.n_components
+        self.sketch_ = model.sketch
+        self.plan_ = plan
+        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
+        if len(self.cluster_centers_) < self.n_clusters:
+            warnings.warn(
+                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
+                "the data have no more distinct rows",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)

@@ -6,7 +6,7 @@ May import budget, keeping and below; reads no source.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ from streamkm.sketches import (
     sketch_from_dict,
 )
 
-STREAMS = ("sketch", "sample", "seeding", "search", "coreset")
 SKETCH_PREFIX = "sketch."
 
 
@@ -64,10 +63,11 @@ class Settings:
     refine: int
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
+    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset")
 
     def stream(self, name: str) -> np.random.SeedSequence:
-        """The named random stream: "sketch", "sample", "seeding", "search" or "coreset"."""
-        index = STREAMS.index(name)
+        """The random stream of a name of `streams`."""
+        index = self.streams.index(name)
         return np.random.SeedSequence(self.seeds.entropy, spawn_key=(*self.seeds.spawn_key, index))
 
     def word(self, name: str) -> int:
@@ -176,7 +176,7 @@ def find_centers(
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         record = keeper.load("seed")
         if record is None:
-            start = _start(here, prefix(clustered, n_searched), sketch, n_features, settings)
+            start = starting_centers(here, prefix(clustered, n_searched), sketch, n_features, settings)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -226,7 +226,7 @@ def sampled_sketch(plan: Plan, sample: Sample, settings: Settings) -> Sketch:
     return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
 
 
-def _start(
+def starting_centers(
     here: Executor,
     sampled: Block,
     sketch: Sketch,

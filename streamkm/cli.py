@@ -197,7 +197,11 @@ def plan(
     with _Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
         planned = run.plan()
-        seconds = run.estimator.estimate_seconds(run.source) if measure else None
+        seconds = None
+        if measure:
+            if not hasattr(run.estimator, "estimate_seconds"):
+                raise click.UsageError("--measure knows k-means only; leave out --measure, or the section kernel")
+            seconds = run.estimator.estimate_seconds(run.source)
         if as_json:
             import json
 
@@ -241,13 +245,13 @@ def assign(
     weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell.
     """
     with _Talk(**talking) as talk:
-        from streamkm.estimators import StreamKMeans
+        from streamkm.kernel_estimators import load_estimator
         from streamkm.labelling import count_skipped
         from streamkm.output import check_labels_target, write_labels
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
-        estimator = talk.prepare(StreamKMeans.load(model))
+        estimator = talk.prepare(load_estimator(model))
         with _work(paths, settings, beside=model) as source:
             if output.endswith(".zarr"):
                 labels = estimator.predict_to(source, output, overwrite=overwrite)

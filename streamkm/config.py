@@ -8,6 +8,7 @@ below: sources and estimators get plain arguments.
 from __future__ import annotations
 
 import glob
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from streamkm.compute import ClusterSettings
 from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
 from streamkm.errors import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
+from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource
 
@@ -36,13 +38,13 @@ class Run(NamedTuple):
     ----------
     data : Opened
         The source, and how documents become rows, if it is one of documents.
-    estimator : StreamKMeans
+    estimator : StreamKMeans or StreamKernelKMeans
     output : Output
     cluster : ClusterSettings or None
     """
 
     data: Opened
-    estimator: StreamKMeans
+    estimator: StreamKMeans | StreamKernelKMeans
     output: Output
     cluster: ClusterSettings | None
 
@@ -148,7 +150,17 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         output = output.model_copy(update={"directory": str(base / output.directory)})
     usual = SECTIONS["text"]().model_dump()
     opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
-    return Run(opened, StreamKMeans(**estimator), output, settings)
+    return Run(opened, _estimator(sections), output, settings)
+
+
+def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
+    """The estimator that is described: of kernel k-means where there is a section for it."""
+    parameters = sections["estimator"].model_dump()
+    if "kernel" not in sections:
+        return StreamKMeans(**parameters)
+    known = inspect.signature(StreamKernelKMeans).parameters
+    shared = {name: value for name, value in parameters.items() if name in known}
+    return StreamKernelKMeans(**(shared | sections["kernel"].model_dump()))
 
 
 def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:

@@ -6,15 +6,13 @@ The work is in fitting and passes. No logic in `__init__`. May import fitting an
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from streamkm.assigner import Assigner
@@ -45,8 +43,6 @@ from streamkm.sources.opening import store_of
 from streamkm.timing import estimate_seconds
 from streamkm.walk import OnInvalid, Walk
 
-FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
-
 
 class StreamKMeans(Incremental, Assigner):
     """K-means for data that need not fit in memory.
@@ -76,9 +72,10 @@ class StreamKMeans(Incremental, Assigner):
         a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`.
-    init : {"k-means++", "random"} or array-like of shape (k, d), default="k-means++"
-        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "random":
-        sampled rows. An array: these centers, without any search.
+    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "ls++": the same, then local
+        search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019). "random": sampled rows. An array:
+        these centers, without any search.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1,
         because the search finds what one start of many clusters misses.
@@ -287,15 +284,9 @@ class StreamKMeans(Incremental, Assigner):
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
         plan = self.plan_for(source, weighted=len(weights) > 0)
-        with ExitStack() as stack:
-            saved = self.checkpoint
-            if saved is not None and not isinstance(saved, Checkpoint):
-                saved = stack.enter_context(open_checkpoint(self, source, saved, weights=weights))
-            keeper = Keeper(saved)
+        with keeping(self, source, weights) as keeper:
             keeper.labels_to = place
             self._run(source, plan, weights, keeper)
-            if saved is not None and saved is not self.checkpoint:
-                saved.discard()
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
@@ -309,33 +300,9 @@ class StreamKMeans(Incremental, Assigner):
         walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
-        self.model_ = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
-        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
-        self.distortion_ = fitted.distortion
-        self.assign_space_ = self.model_.space
-        self.n_iter_ = fitted.lloyd.n_iter
-        self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
-        self.stages_ = progress.stages
-        self.n_passes_ = plan.passes
-        self.n_samples_ = int(fitted.chunk_rows.sum())
+        model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
+        self._take(fitted, model, plan, progress.stages)
         self._note_blocks(source, fitted.chunk_rows)
-        self.n_features_in_ = self.model_.n_features
-        self.n_components_ = self.model_.sketch.n_components
-        self.sketch_ = self.model_.sketch
-        self.plan_ = plan
-        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(self.cluster_centers_) < self.n_clusters:
-            warnings.warn(
-                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
-                "the data have no more distinct rows",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
     def plan(self, X: Any) -> Plan:
         """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
@@ -390,8 +357,20 @@ class StreamKMeans(Incremental, Assigner):
 
 
 @contextmanager
+def keeping(estimator: Any, source: RowSource, weights: NDArray[np.float64]) -> Iterator[Keeper]:
+    """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
+    saved = estimator.checkpoint
+    if saved is None or isinstance(saved, Checkpoint):
+        yield Keeper(saved)
+        return
+    with open_checkpoint(estimator, source, saved, weights=weights) as opened:
+        yield Keeper(opened)
+        opened.discard()
+
+
+@contextmanager
 def open_checkpoint(
-    estimator: StreamKMeans,
+    estimator: Any,
     source: RowSource,
     directory: str | os.PathLike[str],
     *,
@@ -400,6 +379,12 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint]:
     """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
 
+    Parameters
+    ----------
+    estimator : StreamKMeans or StreamKernelKMeans
+
+    Notes
+    -----
     What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
     executor, nor how progress is shown.
     """

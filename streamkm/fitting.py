@@ -27,7 +27,7 @@ from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels
 from streamkm.making import first_round
 from streamkm.model import Model
 from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, fit_pass, sketch_pass
-from streamkm.progress import Progress
+from streamkm.progress import Progress, Stage
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.walk import Walk
 
@@ -111,7 +111,7 @@ def run_fit(
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
             del sketched  # the passes to come need the memory
-            model, assigned, history = _assign(workers, walk, found, settings.refine, weights, keeper, progress)
+            model, assigned, history = assign_found(workers, walk, found, settings.refine, weights, keeper, progress)
         labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
@@ -137,12 +137,10 @@ def _gather(
             chunk_rows = count_pass(workers, walk, stage)
     sketch = oblivious_sketch(plan, settings, walk.source.n_features) if plan.regime != "sample" else None
     with progress.stage("sketch", plan.n_chunks) as stage:
-        if sketch is None:  # what is sketched is in memory, and gone with the process: its rows are read again
-            gathered.restore(keeper.load("sketch"))
-            stage.after_advance = lambda: keeper.maybe("sketch", gathered.pack)
-        sketched = sketch_pass(workers, walk, sketch, gathered, weights, chunk_rows, stage)
-    if sketch is None:
-        keeper.save("sketch", gathered.pack)
+        if sketch is None:
+            sketched = sample_rows(workers, walk, gathered, weights, chunk_rows, stage, keeper)
+        else:  # what is sketched is in memory, and gone with the process: its rows are read again
+            sketched = sketch_pass(workers, walk, sketch, gathered, weights, chunk_rows, stage)
     check_clusters(settings.n_clusters, sketched.n_valid)
     return sketched
 
@@ -169,7 +167,24 @@ def _on_all_rows(
     return sketch
 
 
-def _assign(
+def sample_rows(
+    workers: Executor,
+    walk: Walk,
+    gathered: Gathered,
+    weights: NDArray[np.float64],
+    chunk_rows: NDArray[np.int64] | None,
+    stage: Stage,
+    keeper: Keeper,
+) -> Sketched:
+    """Read all rows once for the row sample alone, from where an earlier run got to."""
+    gathered.restore(keeper.load("sketch"))
+    stage.after_advance = lambda: keeper.maybe("sketch", gathered.pack)
+    sketched = sketch_pass(workers, walk, None, gathered, weights, chunk_rows, stage)
+    keeper.save("sketch", gathered.pack)
+    return sketched
+
+
+def assign_found(
     workers: Executor,
     walk: Walk,
     found: Found,

@@ -184,6 +184,45 @@ def unpack_folded(record: Record) -> Folded[Totals]:
     return Folded(int(meta["n_items"]), tuple(levels))
 
 
+class KeptSums:
+    """Sums over chunks of one pass, an array in each state, saved now and then.
+
+    Parameters
+    ----------
+    keeper : Keeper
+    name : str
+        Of the record.
+
+    Attributes
+    ----------
+    begun : Folded or None
+        What an earlier run has done of this pass.
+    """
+
+    def __init__(self, keeper: Keeper, name: str):
+        self._keeper, self._name = keeper, name
+        self.begun: Folded[NDArray[Any]] | None = None
+        record = keeper.load(name)
+        if record is not None:
+            arrays, meta = record
+            levels = [
+                (int(count), tuple(arrays[f"{level}.{i}"] for i in range(n_states)))
+                for level, (count, n_states) in enumerate(meta["levels"])
+            ]
+            self.begun = Folded(int(meta["n_items"]), tuple(levels))
+
+    def save(self, folded: Callable[[], Folded[NDArray[Any]]]) -> None:
+        """Save what is done, if it is time."""
+        self._keeper.maybe(self._name, lambda: self._pack(folded()))
+
+    def _pack(self, folded: Folded[NDArray[Any]]) -> Record:
+        arrays = {
+            f"{level}.{i}": state for level, (_, states) in enumerate(folded.levels) for i, state in enumerate(states)
+        }
+        levels = [[count, len(states)] for count, states in folded.levels]
+        return arrays, {"n_items": folded.n_items, "levels": levels}
+
+
 class KeptLabels:
     """Labels and sums of one pass of assignments, saved now and then.
 

@@ -1,4 +1,4 @@
-"""Kernel k-means as a scikit-learn estimator: parameters, validation, fitted attributes.
+"""Kernel k-means as a scikit-learn estimator: parameters, fitted attributes, and which estimator a file is of.
 
 The work is in kernel_kmeans; walking, predicting and saving are those of every estimator. May import assigner and
 below.
@@ -7,33 +7,40 @@ below.
 from __future__ import annotations
 
 import os
-import warnings
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
-from streamkm.errors import InvalidParameterError
-from streamkm.kernel_kmeans.fitting import KernelRule, KernelSettings, run_kernel_fit
-from streamkm.kernel_kmeans.landmarks import LANDMARKS, Choice
+from streamkm.compute import local_threads
+from streamkm.errors import InvalidInputError
+from streamkm.estimators import StreamKMeans, keeping
+from streamkm.keeping import Keeper
+from streamkm.kernel_kmeans.exact import exact_objective
+from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
+from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
-from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes, plan_kernel_fit
-from streamkm.parameters import FEW_CLUSTERS, check_integer, check_weights
+from streamkm.kernel_kmeans.planning import (
+    COLUMN_SKETCHES,
+    MOST_EVALUATIONS,
+    Sizes,
+    kernel_sizes,
+    plan_kernel_fit,
+)
+from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.kernel_parameters import check_kernel_parameters, n_kernel_starts
+from streamkm.model import Model
+from streamkm.parameters import check_weights, is_in_memory
 from streamkm.progress import Progress
-from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
+from streamkm.sources.opening import store_of
 from streamkm.walk import OnInvalid, Walk
-
-MANY_STARTS = 10
-FEW_STARTS = 5  # for few clusters: each has the search, and ten find 0.1 percent more on MNIST
-VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
-STARTS = ("k-means++", "random", "ls++")
 
 
 class StreamKernelKMeans(Assigner):
@@ -76,8 +83,7 @@ class StreamKernelKMeans(Assigner):
     fit_on : {"sample", "all"}, default="sample"
         Rows that the truncated SVD and Lloyd see: the row sample, or all, for two passes more.
     init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
-        As for `StreamKMeans`; "ls++": greedy k-means++ and local search that swaps in sampled rows. An array: rows
-        among the original features.
+        As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
         10, else 1.
@@ -86,6 +92,7 @@ class StreamKernelKMeans(Assigner):
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     on_invalid : {"raise", "skip"}, default="raise"
+    checkpoint : path, optional
     progress : bool or "auto", default="auto"
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
@@ -99,7 +106,8 @@ class StreamKernelKMeans(Assigner):
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
         The exact kernel objective of the clusters lies between `inertia_`, taken at their means, and that plus this
-        number: the trace of what the features leave of the kernel matrix. None where it is not known.
+        number: the trace of what the features leave of the kernel matrix. None where it is not known. `exact_inertia`
+        computes it for rows in memory.
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
@@ -156,6 +164,7 @@ class StreamKernelKMeans(Assigner):
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
+        checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -180,6 +189,7 @@ class StreamKernelKMeans(Assigner):
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
+        self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state
 
@@ -209,45 +219,62 @@ class StreamKernelKMeans(Assigner):
         landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"``
         n m numbers.
         """
-        self._check_parameters()
+        check_kernel_parameters(self)
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
-        sizes = self._sizes(source)
-        plan = self._plan(source, weighted=len(weights) > 0)
+        plan = self.plan_for(source, weighted=len(weights) > 0)
+        with keeping(self, source, weights) as keeper:
+            self._run(source, plan, weights, keeper)
+        return self
+
+    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+        """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid)
-        fitted = run_kernel_fit(walk, plan, self._kernel_settings(sizes), weights, self.executor, progress)
-        self.model_ = fitted.model
+        settings = self._settings(self._sizes(source), keeper)
+        fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
+        self._take(fitted.fit, fitted.fit.model, plan, progress.stages)
+        self._note_blocks(source, fitted.fit.chunk_rows)
         self.kernel_ = fitted.kernel
-        self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
-        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
         self.trace_residual_ = fitted.trace_residual
-        self.n_iter_ = fitted.lloyd.n_iter
-        self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
-        self.stages_ = progress.stages
-        self.n_passes_ = plan.passes
-        self.n_samples_ = len(fitted.labels)
-        self.n_features_in_ = fitted.model.n_features
-        self.n_components_ = fitted.model.sketch.n_components
-        self.sketch_ = fitted.model.sketch
-        self.plan_ = plan
-        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(self.cluster_centers_) < self.n_clusters:
-            warnings.warn(
-                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
-                "the features have no more distinct rows",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return self
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
         return super().transform(X)
+
+    def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Exact kernel objective of the clusters of rows in memory, by all pairs of them; O(n^2 d).
+
+        The sum of squared distances, in the kernel's own space, to the means of the clusters that `predict` gives. On
+        the rows of the fit it lies between the objective at the clusters' means in the features' space and that plus
+        `trace_residual_`.
+
+        Parameters
+        ----------
+        X : ndarray or sparse matrix (n, d)
+            At most 65,536 rows.
+        sample_weight : array-like (n,), optional
+
+        Raises
+        ------
+        InvalidInputError
+            For more rows, or rows that are not in memory.
+        """
+        self._check_fitted()
+        if not is_in_memory(X):
+            raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.on_invalid == "raise"}
+        rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
+        n_rows = rows.shape[0]
+        if n_rows**2 > MOST_EVALUATIONS:
+            raise InvalidInputError(
+                f"{n_rows:,} rows have {n_rows**2:,} pairs; at most {MOST_EVALUATIONS:,} are looked at: pass a sample"
+            )
+        weights = check_weights(sample_weight)
+        if len(weights) not in (0, n_rows):
+            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {n_rows:,} rows")
+        rows = sp.csr_array(rows) if sp.issparse(rows) else rows
+        return exact_objective(self.kernel_, rows, self.predict(X), weights if len(weights) else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
@@ -272,85 +299,63 @@ class StreamKernelKMeans(Assigner):
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `fit` would before its first read.
         """
-        self._check_parameters()
-        return self._plan(self._open(X, reset=None))
+        check_kernel_parameters(self)
+        return self.plan_for(self._open(X, reset=None))
 
-    def _plan(self, source: RowSource, *, weighted: bool = False) -> Plan:
+    def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
+        """As `plan`, for a source that is open, and rows with weights."""
+        if store_of(source) is not None:
+            raise InvalidInputError(
+                f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
+            )
         return plan_kernel_fit(
             source,
             n_clusters=self.n_clusters,
             method=self.method,
             sizes=self._sizes(source),
-            stream=self._streams(),
+            how=self._how(),
+            all_rows=self._all_rows(),
             chunk_bytes=self.chunk_bytes,
             memory_limit=self.memory_limit,
+            n_threads=local_threads(self.executor),
             weighted=weighted,
         )
 
-    def _streams(self) -> bool:
+    def _all_rows(self) -> bool:
         return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)
+
+    def _how(self) -> str:
+        """How landmarks are chosen, where the method leaves a choice."""
+        return self.landmarks if self.method == "nystroem" else "uniform"
 
     def _sizes(self, source: RowSource) -> Sizes:
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
 
-    def _kernel_settings(self, sizes: Sizes) -> KernelSettings:
+    def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        n_init = _auto_starts(self.n_clusters, init) if self.n_init == "auto" else self.n_init
+        n_init = n_kernel_starts(self.n_init, self.n_clusters, init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
-        how = "uniform" if self.method == "two-step" else self.landmarks
         return KernelSettings(
-            KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
-            MapRule(self.method, Choice(how, sizes.n_landmarks, sizes.rank), self.landmark_rank),
-            self._streams(),
-            self.n_clusters,
-            init,
-            int(n_init),
-            self.max_iter,
-            self.tol,
-            np.random.SeedSequence([int(word) for word in entropy]),
+            n_clusters=self.n_clusters,
+            init=init,
+            n_init=n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            refine=0,
+            seeds=np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy])),
+            kernel=KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
+            map=MapRule(self.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), self.landmark_rank),
+            all_rows=self._all_rows(),
         )
 
-    def _check_parameters(self) -> None:
-        """Refuse parameters out of range, saying what is needed."""
-        check_integer("n_clusters", self.n_clusters, 1)
-        check_integer("max_iter", self.max_iter, 1)
-        check_integer("degree", self.degree, 1)
-        if self.landmark_rank is not None:
-            check_integer("landmark_rank", self.landmark_rank, 1)
-        for name in ("n_landmarks", "rank", "n_init", "chunk_bytes"):
-            if getattr(self, name) != "auto":
-                check_integer(name, getattr(self, name), 1, or_auto=True)
-        for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
-            value = getattr(self, name)
-            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
-            if not 0 <= number < np.inf or (above_zero and number == 0):
-                raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
-        choices = {
-            "method": tuple(METHODS),
-            "landmarks": LANDMARKS,
-            "fit_on": ("sample", "all"),
-            "on_invalid": ("raise", "skip"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise InvalidParameterError(
-                    f"{name}={getattr(self, name)!r}; needed: one of {', '.join(map(repr, known))}"
-                )
-        Kernel(self.kernel, 1.0 if self.gamma is None else self.gamma, int(self.degree), float(self.coef0))
-        if isinstance(self.init, str):
-            if self.init not in STARTS:
-                needed = f"one of {', '.join(map(repr, STARTS))}, or an array of rows"
-                raise InvalidParameterError(f"init={self.init!r}; needed: {needed}")
-        elif np.ndim(self.init) != 2 or len(np.asarray(self.init)) != self.n_clusters:
-            raise InvalidParameterError(
-                f"init has shape {np.shape(self.init)}; needed: (n_clusters={self.n_clusters}, features)"
-            )
-        elif not np.isfinite(np.asarray(self.init, np.float64)).all():
-            raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
 
+def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelKMeans:
+    """Read what either estimator saved; see `StreamKMeans.load`.
 
-def _auto_starts(n_clusters: int, init: str | NDArray[np.float64]) -> int:
-    """Starts that "auto" means: few where each is followed by a search."""
-    if n_clusters <= VERY_FEW_CLUSTERS or (isinstance(init, str) and init == "random"):
-        return MANY_STARTS
-    return FEW_STARTS if n_clusters <= FEW_CLUSTERS else 1
+    Raises
+    ------
+    ModelFileError
+        If the file is no saved model, or damaged.
+    """
+    _, parameters = Model.load(path)
+    return StreamKernelKMeans.load(path) if "kernel" in parameters else StreamKMeans.load(path)

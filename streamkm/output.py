@@ -26,6 +26,7 @@ from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sources.base import RowSource
 
 LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
@@ -134,7 +135,7 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
 
 def write_results(
     directory: str | os.PathLike[str],
-    estimator: StreamKMeans,
+    estimator: StreamKMeans | StreamKernelKMeans,
     summary: dict[str, Any],
     *,
     labels_format: str,
@@ -146,7 +147,7 @@ def write_results(
     ----------
     directory : path
         Made where it is missing. Other files in it are left alone.
-    estimator : StreamKMeans
+    estimator : StreamKMeans or StreamKernelKMeans
         Fitted.
     summary : dict
         Of `summarize`.

@@ -22,6 +22,7 @@ from streamkm.sketches import Sketch
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
+STARTS = ("k-means++", "random", "ls++")
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *FOUND),
     "sketch_fit": ("sample", "all"),
@@ -55,16 +56,18 @@ def check_parameters(estimator: Any) -> None:
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
-    if isinstance(estimator.init, str):
-        if estimator.init not in ("k-means++", "random"):
-            raise InvalidParameterError(
-                f"init={estimator.init!r}; needed: 'k-means++', 'random' or an array of centers"
-            )
-    elif np.ndim(estimator.init) != 2 or len(np.asarray(estimator.init)) != estimator.n_clusters:
-        raise InvalidParameterError(
-            f"init has shape {np.shape(estimator.init)}; needed: (n_clusters={estimator.n_clusters}, features)"
-        )
-    elif not np.isfinite(np.asarray(estimator.init, np.float64)).all():
+    check_init(estimator.init, estimator.n_clusters)
+
+
+def check_init(init: str | ArrayLike, n_clusters: int) -> None:
+    """Refuse what is no way to start, or no k centers."""
+    if isinstance(init, str):
+        if init not in STARTS:
+            names = ", ".join(map(repr, STARTS))
+            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, or an array of centers")
+    elif np.ndim(init) != 2 or len(np.asarray(init)) != n_clusters:
+        raise InvalidParameterError(f"init has shape {np.shape(init)}; needed: (n_clusters={n_clusters}, features)")
+    elif not np.isfinite(np.asarray(init, np.float64)).all():
         raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
 
 
@@ -123,7 +126,10 @@ def is_sketch(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as Python's, a sketch as what tells it from others; other values as they are."""
+    """A NumPy scalar as Python's, a sketch as what tells it from others, a function as its name; others as they are."""
     if is_sketch(value):
         return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
+    if callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}.{named.__qualname__}"
     return value.item() if isinstance(value, np.generic) else value

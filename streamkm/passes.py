@@ -20,7 +20,7 @@ from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_mat
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
 from streamkm.errors import InvalidInputError
-from streamkm.keeping import Gathered, KeptLabels
+from streamkm.keeping import Gathered, KeptLabels, KeptSums
 from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.progress import Stage
@@ -152,8 +152,22 @@ def fit_pass(
     weights: NDArray[np.float64],
     chunk_rows: NDArray[np.int64],
     stage: Stage,
+    kept: KeptSums | None = None,
 ) -> Sketch | SketchFit:
-    """Read all rows once for one round of finding a sketch; give the sketch or the next round."""
+    """Read all rows once for one round of finding a sketch; give the sketch or the next round.
+
+    Parameters
+    ----------
+    fit : SketchFit
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk, from the pass before.
+    kept : KeptSums, optional
+        What was done before, and where to save what is: for a `fit` whose states are arrays.
+    """
+    listener: Listener[Any] = Listener(stage.advance)
+    if kept is not None:
+        stage.advance(0 if kept.begun is None else kept.begun.n_items)
+        listener = Listener(stage.advance, kept.begun, kept.save)
     shared = executor.share((walk.for_calls(executor), fit))
     items = walk.items(executor, weights, chunk_rows)
     state = executor.fold(
@@ -164,7 +178,7 @@ def fit_pass(
         len(chunk_rows),
         shared,
         large_state=True,
-        listener=Listener(stage.advance),
+        listener=listener,
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
     return fit.finish(state)

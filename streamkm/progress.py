@@ -74,6 +74,7 @@ class Progress:
                 bar.fill()
         finally:
             stage.seconds = time.perf_counter() - started
+            stage.on_advance = stage.after_advance = None  # stages are kept, and what these refer to is not
             if bar is not None:
                 bar.stop()
         self.stages.append(stage)

@@ -1,6 +1,6 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
-Responsible for checking plain values. Names and defaults of the estimator are those of its signature, those of the
+Responsible for checking plain values. Names and defaults of the estimators are those of their signatures, those of the
 cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. May import
 estimators, configured and below. Reads no file.
 """
@@ -21,7 +21,10 @@ from streamkm.compute import ClusterSettings
 from streamkm.configured import HASHING
 from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
+from streamkm.kernel_estimators import StreamKernelKMeans
+from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
 from streamkm.parameters import CHOICES
+from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
 
 _SHORT = reprlib.Repr()
@@ -47,6 +50,21 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "progress": bool | Literal["auto"],
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},
+}
+# Those of the kernel estimator's that the other has not, or means otherwise.
+KERNEL_TYPES: dict[str, Any] = {
+    "kernel": Literal[KERNELS],
+    "gamma": float | None,
+    "gamma_factor": float,
+    "degree": int,
+    "coef0": float,
+    "method": Literal[tuple(METHODS)],
+    "n_landmarks": int | Literal["auto"],
+    "landmarks": Literal[LANDMARKS],
+    "rank": int | Literal["auto"],
+    "eps": float,
+    "landmark_rank": int | None,
+    "fit_on": Literal["sample", "all"],
 }
 
 
@@ -114,9 +132,11 @@ class Output(_Section):
     overwrite: bool = False
 
 
-def _estimator_section() -> type[_Section]:
-    parameters = inspect.signature(StreamKMeans).parameters
-    fields: dict[str, Any] = {name: (ESTIMATOR_TYPES[name], parameters[name].default) for name in parameters}
+def _section_of(estimator: type[Any], types: Mapping[str, Any]) -> type[_Section]:
+    parameters = inspect.signature(estimator).parameters
+    fields: dict[str, Any] = {
+        name: (types[name], parameter.default) for name, parameter in parameters.items() if name in types
+    }
     return create_model("_Estimator", __base__=_Section, **fields)
 
 
@@ -138,10 +158,12 @@ def _cluster_section() -> type[_Section]:
 SECTIONS: dict[str, type[_Section]] = {
     "data": _Data,
     "text": _text_section(),
-    "estimator": _estimator_section(),
+    "estimator": _section_of(StreamKMeans, ESTIMATOR_TYPES),
+    "kernel": _section_of(StreamKernelKMeans, KERNEL_TYPES),
     "output": Output,
     "cluster": _cluster_section(),
 }
+OPTIONAL = ("kernel",)  # there only where they are given
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -159,17 +181,20 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
     Returns
     -------
     dict of section name to section
-        Every key has a value.
+        Every key has a value. "kernel" is left out where it is null or not given.
 
     Raises
     ------
     ConfigError
-        An unknown section or key, a wrong type, a missing path; a problem a line.
+        An unknown section or key, a wrong type, a missing path, a key of the estimator that kernels have no use for; a
+        problem a line.
     """
     problems = [_problem((name,), _unknown(name, None), origins, where) for name in values if name not in SECTIONS]
     sections: dict[str, _Section] = {}
     for name, section in SECTIONS.items():
         given = values.get(name)
+        if given is None and name in OPTIONAL:
+            continue
         given = {} if given is None else given  # a section without keys is YAML's null
         if not isinstance(given, dict):
             problems.append(
@@ -182,6 +207,12 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
             found = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
             for key, kind in found.items():
                 problems.append(_problem((name, key), _explain(name, key, kind, given.get(key)), origins, where))
+    if "kernel" in sections and "estimator" in sections:
+        of_no_use = set(ESTIMATOR_TYPES) - set(inspect.signature(StreamKernelKMeans).parameters) | set(KERNEL_TYPES)
+        for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
+            if key in of_no_use:
+                problem = f"estimator.{key}={value!r} is of no use to kernel k-means; leave out it or kernel"
+                problems.append(_problem(("estimator", key), problem, origins, where))
     if problems:
         raise ConfigError("\n".join(problems))
     return sections

@@ -20,6 +20,7 @@ from streamkm.parameters import plain
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans
+    from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
@@ -28,12 +29,14 @@ _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
-def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int = 0) -> dict[str, Any]:
+def summarize(
+    estimator: StreamKMeans | StreamKernelKMeans, source: RowSource, *, passes_before: int = 0
+) -> dict[str, Any]:
     """Gather what summary.json says, as JSON values.
 
     Parameters
     ----------
-    estimator : StreamKMeans
+    estimator : StreamKMeans or StreamKernelKMeans
         Fitted on `source`.
     source : RowSource
     passes_before : int
@@ -47,7 +50,7 @@ def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int 
     """
     n_skipped = count_skipped(estimator.labels_)
     n_assigned = estimator.n_samples_ - n_skipped
-    summary = {
+    summary: dict[str, Any] = {
         "data": {
             "name": source.name,
             "n_samples": estimator.n_samples_,
@@ -73,6 +76,8 @@ def summarize(estimator: StreamKMeans, source: RowSource, *, passes_before: int 
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
+    if hasattr(estimator, "trace_residual_"):
+        summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     values: dict[str, Any] = _plain(summary)
     return values
 

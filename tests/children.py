@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import StreamKMeans, checkpoint, keeping, store, store_pass, storing
+from streamkm import StreamKernelKMeans, StreamKMeans, checkpoint, keeping, store, store_pass, storing
 from streamkm.compute import open_executor
 from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
@@ -88,11 +88,15 @@ def save_for_ever(directory, size):
 
 
 def fit(path, checkpoint, out, options, begun):
-    """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done."""
+    """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done.
+
+    Options are those of StreamKMeans, or of StreamKernelKMeans where one is "kernel".
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
     begun.send("begun")
-    fitted = StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(str(path))
+    estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
+    fitted = estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))
     np.savez(
         out,
         labels=fitted.labels_,

@@ -14,7 +14,8 @@ from streamkm.config import Override, load_run, open_data, open_work, parse_set
 from streamkm.configured import tuples
 from streamkm.errors import ConfigError, SourceNotFoundError
 from streamkm.estimators import StreamKMeans
-from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, SECTIONS
+from streamkm.kernel_estimators import StreamKernelKMeans
+from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing
 
@@ -62,6 +63,27 @@ def test_text_section_is_the_signature_of_hashing_and_of_opening():
     assert set(fields) - set(hashing) == opening | {"delimiter", "header", "decode_error"}
 
 
+def test_kernel_section_is_what_the_kernel_estimator_has_besides():
+    parameters = inspect.signature(StreamKernelKMeans).parameters
+    fields = SECTIONS["kernel"].model_fields
+    assert {name: field.default for name, field in fields.items()} == {
+        name: parameters[name].default for name in KERNEL_TYPES
+    }
+    assert set(parameters) == set(KERNEL_TYPES) | (set(parameters) & set(ESTIMATOR_TYPES))
+
+
+def test_a_kernel_section_makes_it_kernel_kmeans(folder):
+    path = write(folder, DATA + "estimator: {n_clusters: 3, tol: 0, eps: null}\nkernel: {kernel: chi2, eps: 0.2}\n")
+    run = load_run(path, [parse_set("kernel.n_landmarks=50")])
+    wanted = StreamKernelKMeans(3, tol=0.0, kernel="chi2", eps=0.2, n_landmarks=50)
+    assert isinstance(run.estimator, StreamKernelKMeans)
+    assert run.estimator.get_params() == wanted.get_params()
+    assert isinstance(load_run(write(folder, DATA + "kernel:\n")).estimator, StreamKMeans)
+    assert isinstance(load_run(write(folder, DATA + "kernel: {}\n")).estimator, StreamKernelKMeans)
+    with_all = write(folder, (TOP / "config.yaml").read_text().replace("examples/data/pendigits", "x"), "all.yaml")
+    assert load_run(with_all, [parse_set("kernel.kernel=rbf")]).estimator.n_clusters == 10
+
+
 def test_every_option_of_sources_can_be_configured(folder):
     with pytest.raises(ValueError, match="known are") as caught:
         open_source(folder / "x.svm", surely_unknown=1)
@@ -72,7 +94,13 @@ def test_every_option_of_sources_can_be_configured(folder):
 def test_shipped_configuration_has_every_key_and_runs_on_shipped_data():
     import yaml
 
-    shipped = yaml.safe_load((TOP / "config.yaml").read_text())
+    text = (TOP / "config.yaml").read_text()
+    shipped = yaml.safe_load(text)
+    assert shipped["kernel"] is None
+    commented = text[text.index("\nkernel:") : text.index("\noutput:")]
+    keys = yaml.safe_load("\n".join(re.findall(r"^  #   (\w+: .*)$", commented, re.MULTILINE)))
+    assert keys == {name: field.default for name, field in SECTIONS["kernel"].model_fields.items()}
+    shipped["kernel"] = keys
     assert {name: list(keys) for name, keys in shipped.items()} == {
         name: list(section.model_fields) for name, section in SECTIONS.items()
     }
@@ -148,9 +176,9 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
         (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
         (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
-        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, output, cluster"),
+        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, kernel, output, cluster"),
         (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
-        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, output, cluster"),
+        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, kernel, output, cluster"),
         (
             DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
             "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
@@ -179,6 +207,17 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
         (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
         (DATA + "output:\n  labels: csv\n", "c.yaml:4: output.labels must be npy or zarr, got 'csv' (text)"),
+        (
+            DATA + "kernel:\n  kernel: rfb\n",
+            (
+                "c.yaml:4: kernel.kernel must be rbf or laplacian or polynomial or cosine or sigmoid or chi2, "
+                "got 'rfb' (text)"
+            ),
+        ),
+        (
+            DATA + "kernel: {}\nestimator:\n  refine: 2\n",
+            "c.yaml:5: estimator.refine=2 is of no use to kernel k-means; leave out it or kernel",
+        ),
         (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
         ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),
         ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be text or a list of texts, got ['a', 5] (a list)"),
@@ -188,7 +227,10 @@ DATA = "data:\n  path: x.svm\n"
         ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
         ("", "c.yaml is empty; it needs at least data.path"),
         ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
-        ("- a\n", "c.yaml:1: needed: sections data, text, estimator, output, cluster with keys, got ['a'] (a list)"),
+        (
+            "- a\n",
+            "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a'] (a list)",
+        ),
     ],
 )
 def test_what_is_refused(folder, text, message):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import dask.array as da
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import StreamKernelKMeans
+from streamkm import StreamKernelKMeans, open_source
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.kernel_kmeans.planning import METHODS
 from tests.test_estimators import EXPECTED_FAILURES
@@ -40,6 +46,19 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
     assert fitted.n_passes_ == fitted.plan_.passes == passes
     assert set(source.read_rows.values()) == {passes}
     assert len(source.read_rows) == inputs.shape[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_passes_of_every_method(small_digits, method, fit_on, weighted):
+    source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
+    weights = np.ones(300) if weighted else None
+    fitted = kernel_kmeans(method=method, fit_on=fit_on).fit(source, sample_weight=weights)
+    streams = fit_on == "all" and method in ("nystroem", "fourier", "orthogonal-fourier")
+    assert set(source.read_rows.values()) == {fitted.n_passes_} == {(4 if streams else 2) + weighted}
+    assert fitted.plan_.passes == fitted.n_passes_
+    assert fitted.plan_.counts_first == weighted
 
 
 @pytest.mark.parametrize("options", [{}, {"fit_on": "all"}, {"method": "sub-gaussian"}, {"landmarks": "kmeans"}])
@@ -123,6 +142,38 @@ def test_sorted_rows_are_as_good(small_digits):
     assert adjusted_rand_score(small_digits.y[order], fitted.labels_) > 0.99
 
 
+@pytest.mark.parametrize("method", ["nystroem", "ros"])
+def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
+    X = small_digits.X[:300]
+    cut = kernel_kmeans(method=method, rank=40, landmark_rank=7).fit(X)
+    assert np.linalg.matrix_rank(cut.sketch_.apply(X).astype(float), tol=1e-3) == cut.n_components_ == 7
+    assert cut.trace_residual_ > kernel_kmeans(method=method, rank=40).fit(X).trace_residual_
+
+
+def test_sketch_stores_are_refused(small_digits, tmp_path):
+    from streamkm.compute import open_executor
+    from streamkm.progress import Stage
+    from streamkm.sketches import IdentitySketch
+    from streamkm.storing import write_store
+    from streamkm.walk import Walk
+
+    walk = Walk(open_source(small_digits.X), 20_000, "euclidean", "raise")
+    with open_executor(1) as executor:
+        write_store(tmp_path / "x.zarr", walk, IdentitySketch(64), executor, Stage("sketch"))
+    with pytest.raises(InvalidInputError, match="is a sketch store; kernels need original rows"):
+        kernel_kmeans().fit(tmp_path / "x.zarr")
+
+
+def test_the_example_of_the_readme(capsys):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    start = text.index("from sklearn.datasets import make_circles")
+    exec(text[start : text.index("```", start)])
+    plain, kernel, inertia, residual, exact = map(float, capsys.readouterr().out.split())
+    assert abs(plain) < 0.01
+    assert kernel == 1
+    assert inertia <= exact <= inertia + residual
+
+
 def test_sources_on_disk(small_digits, tmp_path):
     np.save(tmp_path / "x.npy", small_digits.X)
     stored = kernel_kmeans(chunk_bytes=20_000).fit(tmp_path / "x.npy")
@@ -131,6 +182,35 @@ def test_sources_on_disk(small_digits, tmp_path):
     assert [stage.name for stage in stored.stages_] == [
         "sample", "landmarks", "gram", "features", "seed", "lloyd", "assign",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr"])
+def test_every_source(small_digits, tmp_path, kind):
+    X = small_digits.X[:500].astype(np.float32)
+    if kind == "h5":
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["X"] = X
+    elif kind == "zarr":
+        zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(100, 64))
+    elif kind == "svm":
+        dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
+    elif kind == "npz":
+        np.savez(tmp_path / "x.npz", X=X)
+    rows = da.from_array(X, chunks=(90, 64))
+    given = {
+        "dask": rows,
+        "dask csr": rows.map_blocks(sp.csr_array),
+        "chunks": [X[:200], X[200:]],
+        "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
+        "csr": sp.csr_array(X),
+    }.get(kind, tmp_path / f"x.{kind}")
+    firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
+    options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
+    fitted, held = (kernel_kmeans(**options).fit(rows) for rows in (given, X))
+    np.testing.assert_array_equal(fitted.labels_, held.labels_)
+    assert fitted.inertia_ == pytest.approx(held.inertia_, rel=1e-5)
+    np.testing.assert_array_equal(np.asarray(fitted.predict(given)), held.labels_)
+    np.testing.assert_array_equal(held.labels_, small_digits.y[:500])
 
 
 def test_plan_says_what_a_fit_does(small_digits):

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
-from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, rbf_kernel
+from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
 from streamkm import StreamKernelKMeans
 from streamkm.cluster.sample import Sample
@@ -20,6 +20,7 @@ from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective, 
 from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, ridge_leverage_scores
 from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES, METHODS, Sizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
+from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root
 from tests import naive
 
@@ -248,6 +249,42 @@ class TestFit:
             assert fitted.inertia_ * (1 - 1e-4) <= exact <= fitted.inertia_ + fitted.trace_residual_
             features = fitted.sketch_.apply(X).astype(np.float64)
             assert fitted.trace_residual_ == pytest.approx(np.trace(K - features @ features.T), rel=1e-3)
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_exact_objective_and_bounds_of_every_kernel(self, blobs, kernel, weighted, sparse):
+        X = np.abs(blobs[0])
+        given = sp.csr_array(X) if sparse else X
+        weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float) if weighted else None
+        fitted = StreamKernelKMeans(5, kernel=kernel, n_landmarks=60, rank=10, random_state=0, progress=False).fit(
+            given, sample_weight=weights
+        )
+        parameters = {} if kernel == "cosine" else {"gamma": fitted.kernel_.gamma}
+        parameters |= {"coef0": 1.0} if kernel in ("polynomial", "sigmoid") else {}
+        K = pairwise_kernels(X, metric=kernel, **parameters)
+        exact = kernel_objective(K, fitted.labels_, weights)
+        assert fitted.exact_inertia(given, weights) == pytest.approx(exact, rel=1e-4)
+        if kernel == "sigmoid":
+            assert fitted.trace_residual_ is None
+            return
+        at_means = fitted.inertia_ - float(  # the fit stops before the centers are the means, by tol
+            fitted.counts_ @ ((fitted.cluster_means_ - fitted.cluster_centers_) ** 2).sum(axis=1)
+        )
+        assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
+
+    def test_exact_inertia_leaves_out_and_refuses(self, blobs):
+        X = np.tile(blobs[0], (2, 1))
+        X[7] = np.nan
+        fitted = StreamKernelKMeans(5, random_state=0, progress=False, on_invalid="skip").fit(X)
+        K = rbf_kernel(np.nan_to_num(X), gamma=fitted.kernel_.gamma)
+        assert fitted.exact_inertia(X) == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
+        with pytest.raises(InvalidInputError, match="70,000 rows have 4,900,000,000 pairs"):
+            fitted.exact_inertia(np.zeros((70_000, 4)))
+        with pytest.raises(InvalidInputError, match="str is no matrix in memory"):
+            fitted.exact_inertia("x.npy")
+        with pytest.raises(InvalidInputError, match="sample_weight has 3 values; X has 600 rows"):
+            fitted.exact_inertia(X, np.ones(3))
 
     @pytest.mark.parametrize(
         ("make", "options"),

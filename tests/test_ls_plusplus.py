@@ -8,7 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
 
+from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm.cluster import starting
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.ls_plusplus import TRIALS, ls_plusplus
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
@@ -87,6 +90,24 @@ def test_finds_clusters_that_seeding_misses():
         found = ls_plusplus(block, start, n_steps=120, rng=np.random.default_rng(seed))
         ratios.append(cost(block.X, found) / cost(block.X, start))
     assert np.median(ratios) < 0.98
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_estimator_has_it(estimator, sparse, monkeypatch):
+    X, y = make_blobs(2000, centers=30, n_features=5, cluster_std=0.3, random_state=2)
+    X = (X - X.min(axis=0)).astype(np.float32)
+    steps, search = [], starting.ls_plusplus
+
+    def watched(block, centers, *, n_steps, rng):
+        steps.append(n_steps)
+        return search(block, centers, n_steps=n_steps, rng=rng)
+
+    monkeypatch.setattr(starting, "ls_plusplus", watched)
+    fitted = estimator(30, init="ls++", n_init=1, random_state=0, progress=False)
+    labels = fitted.fit_predict(sp.csr_array(X) if sparse else X)
+    assert steps == [4 * 30]
+    assert adjusted_rand_score(y, labels) > 0.9
 
 
 def test_is_a_start():

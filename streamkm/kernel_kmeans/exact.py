@@ -1,6 +1,6 @@
 """Kernel k-means with the whole kernel matrix, for few rows: what the approximations are compared with.
 
-Arrays in, arrays out; K is n x n and held. May import sketches and errors.
+Arrays in, arrays out; K is n x n, and held but by `exact_objective`. May import landmarks, sketches and errors.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from streamkm.errors import InvalidInputError
+from streamkm.kernel_kmeans.landmarks import kept
+from streamkm.matrices import Matrix
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
 
 POWER_STEPS = 2
@@ -59,6 +62,34 @@ def kernel_objective(K: NDArray[Any], labels: NDArray[Any], weights: NDArray[np.
         if mass > 0:
             inside = K[np.ix_(rows, rows)].astype(np.float64)
             total += float(w[rows] @ np.diagonal(inside)) - float(w[rows] @ inside @ w[rows]) / mass
+    return total
+
+
+def exact_objective(
+    kernel: Kernel, X: Matrix, labels: NDArray[Any], weights: NDArray[np.float64] | None = None
+) -> float:
+    """As `kernel_objective`, from rows: 256 rows of the kernel matrix are held at a time, in float32. O(n^2 d).
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : ndarray or csr_array (n, d)
+    labels : int (n,)
+        From 0; -1: left out.
+    weights : float64 (n,), optional
+    """
+    w = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
+    order = np.argsort(labels, kind="stable")
+    order = order[(labels[order] >= 0) & (w[order] > 0)]
+    rows, w = kept(X[order]), w[order]
+    firsts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    group = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
+    shares = w / np.add.reduceat(w, firsts)[group]
+    total = float(w @ kernel.diagonal(rows))
+    for start, values in KernelColumns(kernel, rows).batches(rows):
+        mine = slice(start, start + len(values))
+        inside = np.add.reduceat(values[: len(w) - start] * w, firsts, axis=1)
+        total -= float(shares[mine] @ inside[np.arange(len(inside)), group[mine]])
     return total
 
 

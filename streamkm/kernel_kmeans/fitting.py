@@ -6,29 +6,28 @@ Takes validated values, returns a `KernelFit`. May import passes and below; know
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan
-from streamkm.centering import noted
-from streamkm.cluster.blocks import Block
-from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
+from streamkm.centering import Found, Look, Settings, check_clusters, noted, starting_centers
+from streamkm.cluster.blocks import NO_WEIGHTS, Block
+from streamkm.cluster.lloyd import Blocks, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
-from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
+from streamkm.cluster.starting import prefix, search_rows
 from streamkm.compute import Executor, local_executor, open_executor
-from streamkm.errors import InvalidInputError
-from streamkm.keeping import Gathered
+from streamkm.fitting import Fit, assign_found, sample_rows
+from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
-from streamkm.model import Model
-from streamkm.passes import assign_pass, count_pass, fit_pass, sketch_pass
+from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
+from streamkm.passes import count_pass, fit_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
-from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)
@@ -38,41 +37,21 @@ BANDWIDTH_ROWS = 20_000  # of the sample, that set gamma
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRule:
-    """Kernel parameters as given; `gamma` None: by the rule, times `factor`."""
-
-    name: str | KernelFunction
-    gamma: float | None
-    factor: float
-    degree: int
-    coef0: float
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSettings:
+class KernelSettings(Settings):
     """How to cluster, validated.
 
     Attributes
     ----------
     kernel : KernelRule
     map : MapRule
-    stream : bool
+    all_rows : bool
         Whether projection and clustering see all rows, not the row sample alone.
-    n_clusters, n_init, max_iter : int
-    tol : float
-    init : str, or float64 (k, d)
-    seeds : SeedSequence
     """
 
-    kernel: KernelRule
-    map: MapRule
-    stream: bool
-    n_clusters: int
-    init: str | NDArray[np.float64]
-    n_init: int
-    max_iter: int
-    tol: float
-    seeds: np.random.SeedSequence
+    kernel: KernelRule = field(kw_only=True)
+    map: MapRule = field(kw_only=True)
+    all_rows: bool = field(kw_only=True)
+    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +60,58 @@ class KernelFit:
 
     Attributes
     ----------
-    model : Model
-        In the space of the features.
+    fit : Fit
+        Everything in the space of the features, where centers, sums and the objective are exact.
     kernel : Kernel
-    labels : int32 (n,)
-    totals : Totals
-        Exact sums, counts and objective in the space of the features.
     trace_residual : float or None
         Upper bound of ``tr(K - B B')``, B the features of all rows; None where it is not known.
-    lloyd : LloydResult
-    history : tuple of dict
-    view : ndarray (at most 5000, m), and view_labels : int32
-        Features of sampled rows, and their clusters.
     """
 
-    model: Model
+    fit: Fit
     kernel: Kernel
-    labels: NDArray[np.int32]
-    totals: Totals
     trace_residual: float | None
-    lloyd: LloydResult
-    history: tuple[dict[str, Any], ...]
-    view: NDArray[Any]
-    view_labels: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFound:
+    """What clustering found, before any row is assigned.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    trace : float or None
+        Sum of k(x, x) over all rows, where the row sample holds all and it is not their number.
+    centers : Found
+    """
+
+    kernel: Kernel
+    trace: float | None
+    centers: Found
+
+    def pack(self) -> Record:
+        """As a record of a checkpoint."""
+        arrays, meta = replace(self.centers, sketch=writable(self.centers.sketch)).pack()
+        return arrays, meta | {"gamma": float(self.kernel.gamma), "trace": self.trace}
+
+    @classmethod
+    def unpack(cls, record: Record | None, rule: KernelRule) -> KernelFound | None:
+        """The inverse of `pack`, for the parameters of the same run."""
+        found = Found.unpack(record)
+        if record is None or found is None:
+            return None
+        meta = record[1]
+        found = replace(found, sketch=given_back(found.sketch, rule))
+        return cls(rule.with_gamma(meta["gamma"]), meta["trace"], found)
 
 
 def run_kernel_fit(
-    walk: Walk, plan: Plan, settings: KernelSettings, weights: NDArray[np.float64], executor: Any, progress: Progress
+    walk: Walk,
+    plan: Plan,
+    settings: KernelSettings,
+    weights: NDArray[np.float64],
+    executor: Any,
+    keeper: Keeper,
+    progress: Progress,
 ) -> KernelFit:
     """Fit.
 
@@ -115,60 +119,115 @@ def run_kernel_fit(
     ----------
     weights : float64 (n,) or (0,)
     executor : "auto", int, or a Dask client
+    keeper : Keeper
     """
-    names = ("sample", "landmarks", "seeding", "search")
-    streams = dict(zip(names, settings.seeds.spawn(len(names)), strict=True))
-    seed = int(streams["sample"].generate_state(1, np.uint64)[0])
-    rule = SampleRule.of(plan.sample_rows, seed, walk.source.estimated_rows, weights)
     with open_executor(executor) as workers, local_executor(workers) as here:
-        chunk_rows = None
-        if plan.counts_first:
-            with progress.stage("count", plan.n_chunks) as stage:
-                chunk_rows = count_pass(workers, walk, stage)
-        with progress.stage("sample", plan.n_chunks) as stage:
-            sketched = sketch_pass(workers, walk, None, Gathered(rule), weights, chunk_rows, stage)
-        sample, chunk_rows = sketched.sample, sketched.chunk_rows
-        if settings.n_clusters > sketched.n_valid:
-            raise InvalidInputError(
-                f"n_samples={sketched.n_valid} should be >= n_clusters={settings.n_clusters}; use fewer clusters"
-            )
-        with progress.stage("landmarks"):
+        found = KernelFound.unpack(keeper.load("found"), settings.kernel)
+        if found is None:
+            found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
+            keeper.save("found", found.pack)
+        centers = found.centers
+        model, assigned, history = assign_found(workers, walk, centers, 0, weights, keeper, progress)
+    view = centers.look.sketched.X
+    view_labels = assigned.labels[centers.look.sample.rows]
+    rows = centers.chunk_rows
+    fit = Fit(model, assigned.labels, rows, assigned.totals, None, centers.result, history, view, view_labels)
+    return KernelFit(fit, found.kernel, trace_residual(found, assigned.totals))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """What every stage of a fit is given; `workers` read rows, `here` works on the sample."""
+
+    walk: Walk
+    plan: Plan
+    settings: KernelSettings
+    weights: NDArray[np.float64]
+    workers: Executor
+    here: Executor
+    keeper: Keeper
+    progress: Progress
+
+
+def _find(fit: _Fitting) -> KernelFound:
+    """Find centers among the features: sample, landmarks, map, start, Lloyd."""
+    walk, settings, keeper, progress = fit.walk, fit.settings, fit.keeper, fit.progress
+    rule = SampleRule.of(fit.plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, fit.weights)
+    chunk_rows = None
+    if fit.plan.counts_first:
+        with progress.stage("count", fit.plan.n_chunks) as stage:
+            chunk_rows = count_pass(fit.workers, walk, stage)
+    with progress.stage("sample", fit.plan.n_chunks) as stage:
+        sketched = sample_rows(fit.workers, walk, Gathered(rule), fit.weights, chunk_rows, stage, keeper)
+    sample, chunk_rows = sketched.sample, sketched.chunk_rows
+    check_clusters(settings.n_clusters, sketched.n_valid)
+    mapping = _map(fit, sample, chunk_rows)
+    features: Sketch = mapping.found  # type: ignore[assignment]
+    with progress.stage("features", len(chunk_rows) if settings.all_rows else None) as stage:
+        sampled = _sampled(fit.here, sample, features, settings)
+        blocks: Blocks = LocalBlocks.of(fit.here, sampled)
+        if settings.all_rows:
+            gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
+            passed = sketch_pass(fit.workers, walk, features, gathered, fit.weights, chunk_rows, stage)
+            blocks = passed.blocks or blocks
+    with progress.stage("seed"):
+        record = keeper.load("seed")
+        if record is None:
+            searched = prefix(sampled, search_rows(settings.n_clusters))
+            start = starting_centers(fit.here, searched, features, sketched.n_features, settings)
+            keeper.save("seed", lambda: ({"centers": start}, {}))
+        else:
+            start = record[0]["centers"]
+    with progress.stage("lloyd", settings.max_iter, "steps") as stage:
+        kept = KeptSteps(keeper, "lloyd", stage)
+        result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=kept.step, begun=kept.begun)
+    few = prefix(sampled, VIEW_ROWS)
+    seen = Sample(sample.X[:0], sample.rows[: few.n_rows], NO_WEIGHTS, complete=False)
+    look = Look(seen, Block(few.X.copy(), few.d2norms.copy(), few.weights.copy()))
+    history = tuple(noted("lloyd", result))
+    found = Found(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
+    return KernelFound(mapping.kernel, _trace(mapping.kernel, sample), found)
+
+
+def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
+    """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
+    settings, keeper, progress = fit.settings, fit.keeper, fit.progress
+    mapping = Mapping.unpack(keeper.load("map"), settings.kernel)
+    if mapping is not None:
+        return mapping
+    with progress.stage("landmarks"):
+        mapping = Mapping.unpack(keeper.load("landmarks"), settings.kernel)
+        if mapping is None:
             given = settings.kernel
             rows = sample.X[:BANDWIDTH_ROWS]
             kernel = resolved(given.name, given.gamma, given.factor, given.degree, given.coef0, rows)
-            found = first_round(here, sample, kernel, settings.map, np.random.default_rng(streams["landmarks"]))
-            logger.info("kernel %s, gamma %.6g", given.name, kernel.gamma)
-        with progress.stage("gram", len(chunk_rows) if settings.stream else None) as stage:
-            if isinstance(found, GramFit) and settings.stream:
-                found = fit_pass(workers, walk, found, weights, chunk_rows, stage)  # type: ignore[assignment]
-            features: Sketch = fit_on_sample(here, sample, found) if isinstance(found, GramFit) else found
-        with progress.stage("features", len(chunk_rows) if settings.stream else None) as stage:
-            sampled = _sampled(here, sample, features, settings)
-            blocks: Blocks = LocalBlocks.of(here, sampled)
-            if settings.stream:
-                blocks = (
-                    sketch_pass(workers, walk, features, Gathered(rule), weights, chunk_rows, stage).blocks or blocks
-                )
-        with progress.stage("seed"):
-            searched = prefix(sampled, search_rows(settings.n_clusters))
-            start = _start(here, searched, features, sketched.n_features, settings, streams)
-        with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-            result = lloyd(
-                blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=lambda _: stage.advance()
+            rng = settings.generator("landmarks")
+            mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, rng))
+            keeper.save("landmarks", mapping.pack)
+        logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
+    found = mapping.found
+    with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
+        if isinstance(found, GramFit) and settings.all_rows:
+            kept = KeptSums(keeper, "gram")
+            found = fit_pass(  # type: ignore[assignment]
+                fit.workers, fit.walk, found, fit.weights, chunk_rows, stage, kept
             )
-            history = noted("lloyd", result)
-        model = Model(result.centers, sketched.n_features, walk.metric, "sketch", features)
-        with progress.stage("assign", len(chunk_rows)) as stage:
-            assigned = assign_pass(workers, walk, model, weights, chunk_rows, stage)
-    view = np.asarray(sampled.X[:VIEW_ROWS])
-    view_labels = assigned.labels[sample.rows[: len(view)]]
-    residual = trace_residual(kernel, features, model, assigned.totals, sample)
-    return KernelFit(
-        model, kernel, assigned.labels, assigned.totals, residual, result, tuple(history), view, view_labels
-    )
+        elif isinstance(found, GramFit):
+            found = fit_on_sample(fit.here, sample, found)
+    mapping = Mapping(mapping.kernel, found)
+    keeper.save("map", mapping.pack)
+    return mapping
 
 
-def trace_residual(kernel: Kernel, features: Sketch, model: Model, totals: Totals, sample: Sample) -> float | None:
+def _trace(kernel: Kernel, sample: Sample) -> float | None:
+    """Sum of k(x, x) over all rows, where the sample holds them all."""
+    if kernel.unit_diagonal or callable(kernel.name) or not sample.complete:
+        return None
+    diagonal = kernel.diagonal(sample.X)
+    return float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
+
+
+def trace_residual(found: KernelFound, totals: Totals) -> float | None:
     """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
 
     With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds
@@ -176,17 +235,14 @@ def trace_residual(kernel: Kernel, features: Sketch, model: Model, totals: Total
     random features, whose E is not, for kernels that are not positive definite or unknown, and where k(x, x) is not 1
     and the sample does not hold all rows.
     """
-    if isinstance(features, FourierMap) or callable(kernel.name) or kernel.name == "sigmoid":
+    kernel, centers = found.kernel, found.centers.result.centers
+    if isinstance(found.centers.sketch, FourierMap) or callable(kernel.name) or kernel.name == "sigmoid":
         return None
-    if kernel.unit_diagonal:
-        trace = float(totals.counts.sum())
-    elif sample.complete:
-        diagonal = kernel.diagonal(sample.X)
-        trace = float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
-    else:
+    trace = float(totals.counts.sum()) if kernel.unit_diagonal else found.trace
+    if trace is None:
         return None
-    crossed = float(np.einsum("ij,ij->", model.centers, totals.sums))
-    squared = float(totals.counts @ np.einsum("ij,ij->i", model.centers, model.centers))
+    crossed = float(np.einsum("ij,ij->", centers, totals.sums))
+    squared = float(totals.counts @ np.einsum("ij,ij->i", centers, centers))
     explained = totals.d2 + 2 * crossed - squared  # sum of the features' squared norms
     return max(0.0, trace - explained)
 
@@ -196,26 +252,3 @@ def _sampled(here: Executor, sample: Sample, features: Sketch, settings: KernelS
     if settings.map.method == "two-step":
         return sample.block(here, features, max(settings.n_clusters, settings.map.choice.n_landmarks))
     return sample.block(here, features)
-
-
-def _start(
-    here: Executor,
-    sampled: Block,
-    features: Sketch,
-    n_features: int,
-    settings: KernelSettings,
-    streams: dict[str, np.random.SeedSequence],
-) -> NDArray[np.float64]:
-    """Centers to start from (k, m): the features of those given, or found on the sampled rows."""
-    if isinstance(settings.init, np.ndarray):
-        if settings.init.shape[1] != n_features:
-            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
-        return np.asarray(features.apply(settings.init), np.float64)
-    return start_centers(
-        here,
-        sampled,
-        settings.n_clusters,
-        init=settings.init,
-        n_init=settings.n_init,
-        streams=Streams(np.random.default_rng(streams["seeding"]), np.random.default_rng(streams["search"])),
-    )

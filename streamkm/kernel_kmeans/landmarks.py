@@ -18,11 +18,10 @@ from streamkm.cluster.sample import Sample, as_block_matrix, sketched_d2norms
 from streamkm.cluster.seeding import random_rows
 from streamkm.compute import Executor
 from streamkm.errors import InvalidParameterError
+from streamkm.kernel_kmeans.planning import POOL_ROWS
 from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 
-LANDMARKS = ("uniform", "leverage", "kmeans")
-POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too
 DENSE_SHARE = 16  # sparse landmarks are kept densely if a DENSE_SHARE-th of them is stored,
 NARROW = 512  # or if there are few features,
@@ -35,7 +34,7 @@ class Choice:
 
     Attributes
     ----------
-    how : one of `LANDMARKS`
+    how : one of `planning.LANDMARKS`
     n_landmarks : int
     rank : int
         Directions that the features will have, for the ridge of leverage scores.

@@ -13,13 +13,15 @@ import numpy as np
 from streamkm.budget import (
     SAMPLE_BYTES,
     SAMPLE_ROWS_PER_CLUSTER,
+    SHARE,
     Plan,
     chunk_size,
     decoded_row_bytes,
 )
 from streamkm.errors import InvalidInputError, MemoryLimitError
+from streamkm.kernel_kmeans.projection import KernelNeeds
 from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
-from streamkm.projection import LIBRARY_BYTES, LOADING_BYTES
+from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES
 from streamkm.sources.base import ChunkedSource, RowSource
 
 METHODS = {
@@ -33,6 +35,8 @@ METHODS = {
     "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
 }
 COLUMN_SKETCHES = ("gaussian", "sub-gaussian", "ros", "countsketch")
+LANDMARKS = ("uniform", "leverage", "kmeans")
+POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
 LARGEST_AUTO_RANK = 256
 COLUMNS_PER_DIRECTION = 8
@@ -79,18 +83,23 @@ def plan_kernel_fit(
     *,
     n_clusters: int,
     method: str,
+    how: str,
     sizes: Sizes,
-    stream: bool,
+    all_rows: bool,
     chunk_bytes: int | str,
     memory_limit: Any,
+    n_threads: int,
     weighted: bool,
 ) -> Plan:
     """Decide how a kernel fit will go, from what is known without reading.
 
     Parameters
     ----------
-    stream : bool
+    how : one of `LANDMARKS`
+    all_rows : bool
         Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2.
+    n_threads : int
+        Threads of this process that will read.
 
     Raises
     ------
@@ -99,13 +108,21 @@ def plan_kernel_fit(
     MemoryLimitError
         If the projected memory exceeds `memory_limit`; see `limits.memory_limit_bytes`.
     """
+    limit = memory_limit_bytes(memory_limit)
+    base = max(LIBRARY_BYTES, resident_bytes() + LOADING_BYTES)
+    room = limit - base
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     decoded = None if n_rows is None else n_rows * row_bytes
-    size = chunk_size(decoded) if chunk_bytes == "auto" else int(chunk_bytes)
-    sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_rows = max(n_clusters, sizes.n_landmarks, min(sample_rows, SAMPLE_BYTES // max(1, row_bytes)))
+    size = (
+        int(chunk_bytes)
+        if chunk_bytes != "auto"
+        else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
+    )
     columns, rank = sizes.n_landmarks, sizes.rank
-    held = columns
+    wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
+    most = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES))) // max(1, row_bytes)
+    sample_rows = max(n_clusters, columns, min(wanted, most))
+    held = 0 if method.endswith("fourier") else columns
     if method in COLUMN_SKETCHES:
         if n_rows is not None and n_rows**2 > MOST_EVALUATIONS:
             raise InvalidInputError(
@@ -114,35 +131,42 @@ def plan_kernel_fit(
             )
         held = n_rows or int(MOST_EVALUATIONS**0.5)
         sample_rows = max(sample_rows, held)
-    width = source.n_features or 0
-    landmark_bytes = held * (8 * row_bytes // max(1, source.dtype.itemsize) if source.is_sparse else 8 * width)
-    memory = {"chunks": 4 * size, "landmarks": landmark_bytes + 4 * held * (rank + columns)}
-    memory["products of columns"] = 8 * 4 * columns**2
-    if n_rows is not None:
-        memory["blocks"] = (n_rows if stream else min(n_rows, sample_rows)) * (8 + 4 * rank)
-        memory["row sample"] = 2 * min(n_rows, sample_rows) * row_bytes
-        memory["labels"] = 4 * n_rows
-    base = max(LIBRARY_BYTES, resident_bytes() + LOADING_BYTES)
-    limit = memory_limit_bytes(memory_limit)
+    chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
+    needs = KernelNeeds(
+        n_rows=n_rows or sample_rows,
+        sample_rows=sample_rows,
+        n_clusters=n_clusters,
+        n_features=0 if source.is_sparse else source.n_features or 0,
+        n_threads=n_threads,
+        n_columns=columns,
+        n_held=held,
+        rank=rank,
+        row_bytes=row_bytes,
+        landmark_bytes=_landmark_bytes(source, row_bytes),
+        pool_rows=min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0,
+        largest_chunk=max((chunk.n_bytes for chunk in chunks), default=size),
+        read_factor=source.read_factor,
+        all_rows=all_rows,
+    )
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     plan = Plan(
         source=source.name,
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=(4 if stream else 2) + counts_first,
+        passes=(4 if all_rows else 2) + counts_first,
         counts_first=counts_first,
         chunk_bytes=size,
-        n_chunks=len(source.chunks(size)) if isinstance(source, ChunkedSource) else None,
+        n_chunks=len(chunks) if isinstance(source, ChunkedSource) else None,
         sketch=method,
         n_components=rank,
         why_sketch=f"{METHODS[method]}; {columns:,} columns",
-        regime="blocks" if stream else "sample",
-        why_regime="on the features of all rows" if stream else "on the features of the row sample",
+        regime="blocks" if all_rows else "sample",
+        why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
         coreset="uniform",
         sample_rows=sample_rows,
         assign_space="sketch",
-        memory={"fit": base + sum(memory.values())},
+        memory=needs.stages(base),
         limit_bytes=limit,
         base_bytes=base,
         needs=None,
@@ -153,9 +177,25 @@ def plan_kernel_fit(
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
     if plan.peak_bytes > limit:
-        parts = ", ".join(f"{name} {human_bytes(part)}" for name, part in memory.items())
-        raise MemoryLimitError(
-            f"the fit of {source.name} needs about {human_bytes(plan.peak_bytes)} ({parts}), above the limit of "
-            f'{human_bytes(limit)}; raise memory_limit, or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
-        )
+        raise MemoryLimitError(_refusal(plan))
     return plan
+
+
+def _landmark_bytes(source: RowSource, row_bytes: int) -> int:
+    """Bytes of a row as a landmark: as floats, twice as it is laid out for products; or entries and inverted lists."""
+    if source.is_sparse:
+        return 3 * row_bytes
+    working = 4 if np.can_cast(source.dtype, np.float32) else 8
+    return (working + 8) * (source.n_features or row_bytes // source.dtype.itemsize)
+
+
+def _refusal(plan: Plan) -> str:
+    """Say what does not fit, and what to do."""
+    stage = max(plan.memory, key=lambda name: plan.memory[name])
+    said = (
+        f"the fit of {plan.source} needs about {human_bytes(plan.peak_bytes)} (stage {stage!r}), above the limit of "
+        f"{human_bytes(plan.limit_bytes)}"
+    )
+    if plan.base_bytes >= plan.limit_bytes:
+        return f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries: raise memory_limit"
+    return f'{said}; raise memory_limit, or use fewer n_landmarks, a smaller rank or chunk_bytes, or fit_on="sample"'

@@ -1,0 +1,82 @@
+"""Resident memory of a kernel fit, projected stage by stage from sizes.
+
+Pure arithmetic. May import projection and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamkm.cluster.starting import search_rows
+from streamkm.projection import CANDIDATES, IN_FLIGHT, READ_BYTES, SEARCH_COPIES
+from streamkm.sketches.kernel_columns import BATCH_ROWS
+
+SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
+COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNeeds:
+    """Sizes that the projection is made of.
+
+    Attributes
+    ----------
+    n_rows, sample_rows, n_clusters, n_features, n_threads : int
+    n_columns : int
+        Landmarks, random features, or combinations of kernel columns: c.
+    n_held : int
+        Rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features.
+    rank : int
+    row_bytes : int
+        Of a row as read.
+    landmark_bytes : int
+        Of a row as a landmark, with what is laid out for kernels.
+    pool_rows : int
+        Rows that landmarks are the means of, as floats; 0 where they are sampled.
+    largest_chunk : int
+        Decoded bytes of the largest chunk.
+    read_factor : float
+        Of the source.
+    all_rows : bool
+        Whether projection and clustering see all rows.
+    """
+
+    n_rows: int
+    sample_rows: int
+    n_clusters: int
+    n_features: int
+    n_threads: int
+    n_columns: int
+    n_held: int
+    rank: int
+    row_bytes: int
+    landmark_bytes: int
+    pool_rows: int
+    largest_chunk: int
+    read_factor: float
+    all_rows: bool
+
+    def stages(self, base: int) -> dict[str, int]:
+        """Resident bytes of each stage at its peak."""
+        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES)
+        kept = min(self.n_rows, self.sample_rows)
+        sample, row = kept * self.row_bytes, 8 + 4 * self.rank
+        mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)
+        batch = self.n_threads * BATCH_ROWS * (12 * self.n_columns + 4 * self.n_held + 8 * self.n_features)
+        square = 8 * self.n_columns**2
+        combined = COMBINED * 4 * self.n_held * self.n_columns if self.n_held > self.n_columns else 0
+        pool = self.pool_rows * 4 * self.n_features + (32 * self.n_columns * self.n_features if self.pool_rows else 0)
+        states = self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT
+        blocks = self.n_rows * row if self.all_rows else 0
+        searched = min(kept, search_rows(self.n_clusters)) * 12 * self.rank
+        searched += SEARCH_COPIES * 8 * self.n_clusters * self.rank
+        streamed = reading if self.all_rows else 0
+        stages = {
+            "sample": reading + int(CANDIDATES * sample),
+            "landmarks": sample + mapped + batch + combined + SQUARES * square + pool,
+            "gram": sample + mapped + batch + states * square + streamed,
+            "features": sample + mapped + batch + 2 * kept * row + blocks + streamed,
+            "cluster": sample + mapped + kept * row + blocks + searched,
+            "assign": mapped + batch + reading + 5 * self.n_rows + states * 8 * self.n_clusters * self.rank,
+        }
+        return {name: base + size for name, size in stages.items()}

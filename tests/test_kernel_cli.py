@@ -1,0 +1,71 @@
+"""Kernel fits on the command line: results, files, models for `assign`, an interrupted run that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import make_circles
+from sklearn.metrics import adjusted_rand_score
+
+from streamkm import StreamKernelKMeans, keeping
+from streamkm.cli import main
+from tests.test_resuming import StoppedError, stopped_after
+
+KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")
+
+
+@pytest.fixture(autouse=True)
+def rings(tmp_path, monkeypatch):
+    """Two rings in x.npy of the current folder, and which row is of which."""
+    monkeypatch.chdir(tmp_path)
+    X, y = make_circles(400, noise=0.03, factor=0.3, random_state=0)
+    np.save("x.npy", X.astype(np.float32))
+    return y
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_fit_writes_everything_and_assign_reads_it(rings):
+    run("fit", "x.npy", "-k", 2, "-o", "out", *KERNEL)
+    labels = np.load("out/labels.npy")
+    assert adjusted_rand_score(rings, labels) > 0.97
+    result = json.loads(Path("out/summary.json").read_text())["result"]
+    fitted = StreamKernelKMeans(2, gamma=4.0, n_landmarks=100, random_state=0, progress=False).fit("x.npy")
+    assert result["objective"] == fitted.inertia_
+    assert result["trace_residual"] == fitted.trace_residual_
+    assert result["gamma"] == 4
+    assert "the sketch space" in Path("out/report.html").read_text()
+    run("assign", "out/model.npz", "x.npy", "-o", "again.npy")
+    np.testing.assert_array_equal(np.load("again.npy"), labels)
+
+
+def test_plan_says_what_it_will_be():
+    planned = json.loads(run("plan", "x.npy", "-k", 2, "--json", *KERNEL, "--set", "kernel.fit_on=all"))
+    assert (planned["sketch"], planned["passes"]) == ("nystroem", 4)
+    assert "--measure knows k-means only" in run("plan", "x.npy", "-k", 2, "--measure", *KERNEL, code=2)
+
+
+def test_an_interrupted_run_goes_on(monkeypatch):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "map")
+        done = CliRunner().invoke(main, ["fit", "x.npy", "-k", "2", "-o", "out", *KERNEL])
+    assert isinstance(done.exception, StoppedError)
+    assert "go on with --resume" in run("fit", "x.npy", "-k", 2, "-o", "out", *KERNEL, code=2)
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--resume", *KERNEL)
+    whole = StreamKernelKMeans(2, gamma=4.0, n_landmarks=100, random_state=0, progress=False).fit("x.npy")
+    np.testing.assert_array_equal(np.load("out/labels.npy"), whole.labels_)
+
+
+def test_a_store_is_refused():
+    run("sketch", "x.npy", "-o", "x.zarr")
+    assert "is a sketch store; kernels need original rows" in run("cluster", "x.zarr", "-k", 2, *KERNEL, code=2)

@@ -1,0 +1,97 @@
+"""Resident memory of kernel fits in fresh processes, against the limit and the projection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+from streamkm import StreamKernelKMeans
+from streamkm.errors import MemoryLimitError
+from tests.benchmarks.make_topics import Topics
+from tests.benchmarks.make_topics import write as write_topics
+from tests.test_memory import run
+from tests.test_passes import CountingSource
+
+reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+FIT = """
+import json, sys
+path, k, limit, options = sys.argv[1:5]
+from streamkm import StreamKernelKMeans
+options = json.loads(options)
+fitted = StreamKernelKMeans(int(k), memory_limit=limit, progress=False, random_state=0, **options).fit(path)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+plan = fitted.plan_
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": plan.peak_bytes,
+                  "limit": plan.limit_bytes, "base": plan.base_bytes, "n": fitted.n_samples_}))
+"""
+
+
+def fit(path, n_clusters, limit, **options):
+    return run([FIT, str(path), str(n_clusters), limit, json.dumps(options)])
+
+
+def check(got, data_bytes):
+    assert got["limit"] - got["base"] < data_bytes  # the rows would not fit
+    assert got["peak"] <= got["limit"]
+    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+
+
+@reads_proc
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_landmarks": 200, "rank": 40},
+        pytest.param(
+            {"n_landmarks": 100, "rank": 20, "landmarks": "kmeans", "fit_on": "all", "max_iter": 5},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_dense_rows_are_clustered_within_the_limit(tmp_path, options):
+    rng = np.random.default_rng(0)
+    centers = rng.integers(0, 180, (20, 784))
+    shape = (240_000, 784)
+    array = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
+    for start in range(0, shape[0], 40_000):
+        rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
+        array[start : start + 40_000] = rows.astype(np.uint8)
+    check(fit(tmp_path / "x.zarr", 20, "450 MiB", **options), np.prod(shape))
+
+
+@reads_proc
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_landmarks": 200, "rank": 40, "kernel": "cosine"},
+        pytest.param({"n_landmarks": 200, "rank": 20, "fit_on": "all"}, marks=pytest.mark.slow),
+    ],
+)
+def test_text_is_clustered_within_the_limit(tmp_path, options):
+    write_topics(str(tmp_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
+    check(fit(tmp_path / "x.svm", 20, "370 MiB", **options), 12 * 57 * 100_000)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [
+        ({"n_landmarks": 1900, "rank": 10}, "gram"),
+        ({"n_landmarks": 1000, "rank": 10, "method": "gaussian"}, "landmarks"),
+        ({"n_landmarks": 300, "rank": 300, "fit_on": "all"}, "features"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sparse):
+    X = np.ones((40_000, 4), np.float32)
+    source = CountingSource(sp.csr_array(X) if sparse else X, estimated=40_000)
+    kmeans = StreamKernelKMeans(3, progress=False, executor=2, **options)
+    base = kmeans.plan(source).base_bytes
+    with pytest.raises(MemoryLimitError, match=rf"stage '{stage}'.*raise memory_limit, or use fewer n_landmarks"):
+        kmeans.set_params(memory_limit=base + (80 << 20)).fit(source)
+    with pytest.raises(MemoryLimitError, match="are this process and its libraries: raise memory_limit"):
+        kmeans.set_params(memory_limit="100 MiB").fit(source)
+    assert not source.read_rows

@@ -1,0 +1,240 @@
+"""Kernel fits that are killed at any moment and go on: with the bits of a run that nothing happened to."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from collections import Counter
+from functools import cache
+from multiprocessing import Pipe
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import StreamKernelKMeans, StreamKMeans, keeping
+from streamkm.errors import CheckpointError
+from streamkm.sources.dense import DenseSource
+from tests.benchmarks.make_topics import Topics
+from tests.benchmarks.make_topics import write as write_topics
+from tests.children import fit, processes
+from tests.test_resuming import StoppedError, stopped_after
+
+OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "tol": 0, "max_iter": 30}
+CASES = {
+    "all rows": ("x.npy", {"fit_on": "all", "n_landmarks": 200, "rank": 30, "chunk_bytes": 80_000}),
+    "sample": ("x.npy", {"n_landmarks": 200, "rank": 20, "landmarks": "leverage", "chunk_bytes": 80_000}),
+    "text": ("x.svm", {"fit_on": "all", "kernel": "cosine", "n_landmarks": 200, "rank": 20, "chunk_bytes": 50_000}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    write_topics(str(folder / "x.svm"), Topics(2000, 10), 3_000, kind="svmlight")
+    centers = rng.normal(0, 2, (10, 16))
+    np.save(folder / "x.npy", (centers[rng.integers(0, 10, 12_000)] + rng.normal(0, 1, (12_000, 16))).astype("f4"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wanted(folder):
+    """Fits that nothing happened to, by name; each is made once."""
+
+    @cache
+    def fitted(name):
+        file, options = CASES[name]
+        return StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(str(folder / file))
+
+    return fitted
+
+
+def start(folder, name, checkpoint, out):
+    file, options = CASES[name]
+    here, there = Pipe(duplex=False)
+    arguments = (folder / file, checkpoint, out, OPTIONS | options, there)
+    child = processes().Process(target=fit, args=arguments)
+    child.start()
+    assert here.recv() == "begun"  # imports are done
+    return child
+
+
+def killed_until_done(folder, name, tmp_path, seconds):
+    """Kill a fit after each of some times in turn, then let it end; how often it was killed before it was done."""
+    for n_killed, wait in enumerate((*seconds, None)):
+        child = start(folder, name, tmp_path / "state", tmp_path / "out.npz")
+        child.join(wait)
+        child.kill()
+        child.join()
+        if child.exitcode == 0:
+            return n_killed
+        assert child.exitcode == -signal.SIGKILL
+    raise AssertionError("the last run was to end by itself")
+
+
+def assert_same(got, wanted):
+    np.testing.assert_array_equal(got["labels"], wanted.labels_)
+    np.testing.assert_array_equal(got["centers"], wanted.cluster_centers_)
+    np.testing.assert_array_equal(got["means"], wanted.cluster_means_)
+    assert got["inertia"] == wanted.inertia_
+    assert list(got["history"]) == [step["inertia"] for step in wanted.history_]
+
+
+def of(fitted):
+    return {
+        "labels": fitted.labels_,
+        "centers": fitted.cluster_centers_,
+        "means": fitted.cluster_means_,
+        "inertia": fitted.inertia_,
+        "history": [step["inertia"] for step in fitted.history_],
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
+    seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
+    assert killed_until_done(folder, name, tmp_path, seconds) >= 1
+    with np.load(tmp_path / "out.npz") as found:
+        assert_same(found, wanted(name))
+    assert not (tmp_path / "state").exists()  # of no more use
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_fits_killed_many_times_end_with_the_same_bits(folder, wanted, name, tmp_path, reduced):
+    rng, n_killed, round_ = np.random.default_rng(7), 0, 0
+    while n_killed < (5 if reduced else 20):
+        place = tmp_path / str(round_)
+        place.mkdir()
+        n_killed += killed_until_done(folder, name, place, [0.05, *rng.uniform(0.02, 1, 3)])
+        with np.load(place / "out.npz") as found:
+            assert_same(found, wanted(name))
+        round_ += 1
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Save whatever can be saved, at once."""
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "first", "last"),
+    [  # how often the run that continues reads the first chunk and the last
+        ("all rows", "begin", 4, 4),
+        ("all rows", "sketch", 3, 4),
+        ("all rows", "landmarks", 3, 3),
+        ("all rows", "gram", 2, 3),
+        ("all rows", "map", 2, 2),
+        ("all rows", "seed", 2, 2),
+        ("all rows", "lloyd", 2, 2),
+        ("all rows", "found", 1, 1),
+        ("all rows", "assign-0", 0, 1),
+        ("sample", "landmarks", 1, 1),
+        ("sample", "map", 1, 1),
+        ("sample", "found", 1, 1),
+    ],
+)
+@pytest.mark.usefixtures("eager")
+def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, first, last):  # noqa: PLR0917
+    file, options = CASES[name]
+    path = str(folder / file)
+    kmeans = StreamKernelKMeans(progress=False, executor=1, checkpoint=tmp_path / "state", **(OPTIONS | options))
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, 2 if record == "sketch" else 1)  # the first is empty
+        with pytest.raises(StoppedError):
+            kmeans.fit(path)
+    read, original = Counter(), DenseSource.read
+    monkeypatch.setattr(DenseSource, "read", lambda self, chunk: (read.update([chunk.index]), original(self, chunk))[1])
+    kmeans.fit(path)
+    assert (read[0], read[max(read)]) == (first, last)
+    assert_same(of(kmeans), wanted(name))
+    assert kmeans.trace_residual_ == wanted(name).trace_residual_
+    assert kmeans.kernel_ == wanted(name).kernel_
+    np.testing.assert_array_equal(kmeans.sketch_sample_, wanted(name).sketch_sample_)
+    np.testing.assert_array_equal(kmeans.sample_labels_, wanted(name).sample_labels_)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "two-step"},
+        {"method": "orthogonal-fourier"},
+        {"method": "orthogonal-fourier", "fit_on": "all"},
+        {"method": "ros"},
+        {"kernel": "polynomial"},
+        {"landmarks": "kmeans", "fit_on": "all"},
+    ],
+)
+@pytest.mark.parametrize("record", ["landmarks", "map", "found"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_map_is_kept(folder, tmp_path, monkeypatch, eager, options, record, sparse):
+    X = np.load(folder / "x.npy")[:600]
+    X = sp.csr_array(np.where(X > 0, X, 0)) if sparse else X
+    wide = {"n_landmarks": 60, "rank": 12, "chunk_bytes": 10_000}
+    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **(OPTIONS | wide | options))
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    kmeans.fit(X)
+    whole = StreamKernelKMeans(progress=False, **(OPTIONS | wide | options)).fit(X)
+    assert_same(of(kmeans), whole)
+    assert kmeans.trace_residual_ == whole.trace_residual_
+    np.testing.assert_array_equal(kmeans.predict(X), whole.labels_)
+
+
+def product(X, landmarks):
+    return np.asarray(X @ landmarks.T, float) / 16
+
+
+@pytest.mark.parametrize("record", ["landmarks", "gram", "map", "found"])
+def test_a_function_is_given_again(folder, tmp_path, monkeypatch, eager, record):
+    X = np.load(folder / "x.npy")[:2000].astype(np.float64)
+    options = {"kernel": product, "fit_on": "all", "n_landmarks": 40, "rank": 8, "chunk_bytes": 10_000}
+    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **(OPTIONS | options))
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    kmeans.fit(X)
+    assert kmeans.sketch_.kernel is product
+    assert_same(of(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
+
+
+def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager):
+    X = np.load(folder / "x.npy")[:2000]
+    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, random_state=0, checkpoint=tmp_path)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "map")
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    for changed in ({"gamma_factor": 2.0}, {"kernel": "laplacian"}, {"kernel": product}, {"rank": 7}):
+        before = {name: getattr(kmeans, name) for name in changed}
+        with pytest.raises(CheckpointError, match=next(iter(changed))):
+            kmeans.set_params(**changed).fit(X)
+        kmeans.set_params(**before)
+    with pytest.raises(CheckpointError, match="of another run"):
+        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X)
+    kmeans.set_params(executor=1, progress=True).fit(X)  # all the same to it
+
+
+def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch, eager):
+    X = np.load(folder / "x.npy")[:2000]
+    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "landmarks")
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    with np.load(tmp_path / "state" / "landmarks.npz") as record:
+        landmarks = record["array_map.landmarks"]
+    np.testing.assert_array_equal(kmeans.fit(X).sketch_.landmarks, landmarks)
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
+def test_fitted_estimators_survive_pickle(estimator, capsys):
+    X = np.random.default_rng(0).normal(size=(400, 300))  # wide: the first pass only samples
+    fitted = estimator(3, random_state=0, progress=True).fit(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.labels_)
