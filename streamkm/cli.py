@@ -138,8 +138,10 @@ def fit(
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, run.source, directory, resume, restart))
-            labels_to = prepare_labels(run.output.directory, run.output.labels) if run.cluster is not None else None
-            estimator.set_params(checkpoint=saved).fit(run.source, labels_to=labels_to)
+            kept = {}
+            if run.cluster is not None:
+                kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
+            estimator.set_params(checkpoint=saved).fit(run.source, **kept)
             summary = summarize(estimator, run.source)
             write_results(run.output.directory, estimator, summary, labels_format=run.output.labels)
             if run.output.report:
