@@ -128,6 +128,7 @@ def fit(
     """
     with _Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
+        from streamkm.estimators import StreamKMeans
         from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.summary import result_lines, summarize
 
@@ -141,8 +142,10 @@ def fit(
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
-            labels_to = prepare_labels(run.output.directory, run.output.labels) if run.cluster is not None else None
-            estimator.set_params(checkpoint=saved).fit(source, labels_to=labels_to)
+            kept = {}
+            if run.cluster is not None and isinstance(estimator, StreamKMeans):
+                kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
+            estimator.set_params(checkpoint=saved).fit(source, **kept)
             summary = summarize(estimator, source, passes_before=int(run.data.counts))
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
