@@ -102,13 +102,14 @@ class FourierMap:
         n_frequencies = self.frequencies.shape[1]
         values = np.zeros((BATCH_ROWS, 2 * n_frequencies), np.float32)
         placed = np.zeros((BATCH_ROWS, width), np.float32)
+        shifted = (self.shift @ self.frequencies.astype(np.float64)).astype(np.float32)  # of sparse rows, afterwards
         for start in range(0, X.shape[0], BATCH_ROWS):
             rows = X[start : start + BATCH_ROWS]
             if isinstance(rows, np.ndarray):
                 np.subtract(as_working(rows), self.shift, out=placed[: len(rows)], casting="same_kind")
                 angles = placed @ self.frequencies
             else:
-                angles = rows.astype(np.float32) @ self.frequencies[: rows.shape[1]]
+                angles = rows.astype(np.float32) @ self.frequencies[: rows.shape[1]] - shifted
             np.cos(angles, out=values[: len(angles), :n_frequencies])
             np.sin(angles, out=values[: len(angles), n_frequencies:])
             values *= np.float32(1 / np.sqrt(n_frequencies))
