@@ -12,7 +12,7 @@ from packaging.version import Version
 TOP = Path(__file__).parents[1]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]
 TOOLS = {"ruff", "mypy", "import-linter", "types-PyYAML", "streamkm"}
-EXTRAS = ("plot", "anndata", "zstd", "hdf5plugin", "text", "remote", "s3", "dev")
+EXTRAS = ("plot", "anndata", "zstd", "hdf5plugin", "text", "dev")
 
 
 def requirements() -> list[Requirement]:
