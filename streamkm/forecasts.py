@@ -224,7 +224,7 @@ class Forecast:
             ("worker memory", f"{human_bytes(self.worker_bytes)} each; {memory}"),
             ("client memory", human_bytes(self.client_bytes)),
             ("scheduler memory", human_bytes(self.scheduler_bytes)),
-            ("taken for granted", of_task.format(*(1e3 * cost for cost in costs))),
+            ("assumed", of_task.format(*(1e3 * cost for cost in costs))),
             ("", f"network {cluster.bandwidth / 1e9:.3g} GB/s a machine; storage {storage}"),
         ]
 

@@ -96,6 +96,14 @@ def count_joins(n_runs: int) -> int:
     return n_joins
 
 
+def _levels(n_runs: int) -> int:
+    """Joins that lie one above the other, at least 1: ``ceil(log8 R)``."""
+    levels = 1
+    while ARITY**levels < n_runs:
+        levels += 1
+    return levels
+
+
 @dataclass(frozen=True, slots=True)
 class _Load:
     """What a walk over all rows is given and gives, beside the rows.
@@ -163,9 +171,8 @@ class _Model:
         sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in FOUND else 0
         shared = self.state_bytes + self.needs.table(self.width) + sketch_bytes
         load = _Load(self._run_chunks, shared, 4 * self.n_rows, self.state_bytes, self.plan.stored_bytes or 0)
-        for number in range(self.plan.passes - 1):
-            found.append(self._pass(f"refine-{number}" if number else "assign", self.rates.assign, load))
-        return found
+        names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1))]
+        return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 
     def _sketch(self) -> Step:
         """The first pass; what it tells are candidates for the sample, and parts of coresets."""
@@ -216,7 +223,7 @@ class _Model:
         bound = max(bounds, key=lambda which: bounds[which])
         hops = 2 + math.ceil(math.log2(cluster.workers))
         send = hops * shared / cluster.bandwidth + 2 * cluster.latency_s
-        levels = max(1, math.ceil(math.log(n_runs, ARITY))) if state else 0
+        levels = _levels(n_runs) if state else 0
         climb = levels * (add + ARITY * fetch) + max(1, levels) * cluster.latency_s
         moved = (n_runs - 1) * state if cluster.workers > 1 else 0
         by_client = told + shared + state if cluster.bandwidth < math.inf else 0
