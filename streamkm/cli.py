@@ -97,20 +97,17 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _set_option(_talk_options(command))
 
 
-class _Count(click.ParamType[int]):
-    """A whole number of rows, also as 1e10."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
-        try:
-            count = float(value)
-        except ValueError:
-            count = 0.0
-        if not 1 <= count < 2**63 or count != int(count):
-            self.fail(f"{value!r} is no whole number from 1, like 250000 or 1e10", param, ctx)
-        return int(value) if str(value).isdigit() else int(count)
+def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A whole number, also as 1e10."""
+    if value is None:
+        return None
+    try:
+        count = int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        count = 0
+    if not 1 <= count < 2**63 or count != int(count):
+        raise click.BadParameter(f"{value!r} is no whole number from 1, like 250000 or 1e10")
+    return int(count)
 
 
 # options of plan, and what `forecasts.Cluster` calls them
@@ -209,7 +206,7 @@ def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, resta
 @main.command()
 @_run_options
 @click.option("--measure", is_flag=True, help="Read a few chunks and say how long it may take.")
-@click.option("--rows", type=_Count(), help="Plan for so many rows of the kind of DATA's, as in 1e10.")
+@click.option("--rows", callback=_count, metavar="N", help="Plan for so many rows of the kind of DATA's, as in 1e10.")
 @click.option("--workers", type=click.IntRange(1), help="Plan for a Dask cluster; implies --measure.")
 @_cluster_plan_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import joblib
 import numpy as np
 
 from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
@@ -19,7 +20,7 @@ from streamkm.centering import Found, Settings, check_clusters, find_centers, ob
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.sample import SampleRule
-from streamkm.compute import local_executor, local_threads, open_executor
+from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.executors import LocalThreads
 from streamkm.forecasts import Cluster, Cost, Rates
@@ -42,7 +43,7 @@ def estimate_seconds(walk: Walk, plan: Plan, settings: Settings, n_threads: int)
     InvalidInputError
         If the source has no chunks that can be read by themselves.
     """
-    return forecast(plan, measure(walk, plan, settings), Cluster.here(n_threads, local_threads())).seconds
+    return forecast(plan, measure(walk, plan, settings), Cluster.here(n_threads, joblib.cpu_count())).seconds
 
 
 def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
@@ -79,7 +80,7 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     client = {stage.name: stage.seconds for stage in clock.stages if stage.name != "seed"}
     client = {"seed": took - sum(client.values()), **client}  # with the finding of the sketch
     alone, gather_s = _walked(few, plan, settings, found, 1)
-    crowded, _ = _walked(few, plan, settings, found, local_threads())
+    crowded, _ = _walked(few, plan, settings, found, joblib.cpu_count())
     sketch, assign, step = (
         replace(cost, crowd=max(1.0, other.cpu / cost.cpu) if cost.cpu > 0 else 1.0)
         for cost, other in zip(alone, crowded, strict=True)
@@ -127,14 +128,14 @@ def _spread(source: ChunkedSource, plan: Plan) -> tuple[Chunk, ...]:
     """Chunks from all over the source: enough for the row sample and for all processors."""
     chunks = source.chunks(plan.chunk_bytes)
     rows_a_chunk = max(1.0, (source.estimated_rows or len(chunks)) / len(chunks))
-    wanted = max(CHUNKS, 2 * local_threads(), int(np.ceil(plan.sample_rows / rows_a_chunk)))
+    wanted = max(CHUNKS, 2 * joblib.cpu_count(), int(np.ceil(plan.sample_rows / rows_a_chunk)))
     return tuple(chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, wanted).astype(int)))
 
 
 def _sampled(walk: Walk, plan: Plan, settings: Settings) -> Sketched:
     """A row sample as large as the fit's, if there are so many rows."""
     gathered = Gathered(SampleRule.of(plan.sample_rows, settings.word("sample"), None, NO_WEIGHTS))
-    with open_executor(local_threads()) as workers:
+    with open_executor(joblib.cpu_count()) as workers:
         return sketch_pass(workers, walk, None, gathered, NO_WEIGHTS, None, Stage("sketch"))
 
 
@@ -142,7 +143,7 @@ def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -
     """Centers, as a client finds them on the row sample."""
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
-    with open_executor(local_threads()) as workers, local_executor(workers) as here:
+    with open_executor(joblib.cpu_count()) as here:
         return find_centers(here, sampled, plan, settings, Keeper(), clock)
 
 
