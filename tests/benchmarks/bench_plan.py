@@ -23,6 +23,7 @@ from tests.benchmarks.measure import Row, Settings, run_child
 WORKERS = (1, 2, 4)
 WITHIN = 0.3
 FEW_CALLS, MANY_CALLS, ROUND_TRIPS = 100, 1100, 50
+LARGE_BYTES = 1 << 26
 NARROW_FEATURES, NARROW_CLUSTERS = 16, 20
 LARGE_ROWS = (10**9, 10**10, 10**11)
 LARGE_WORKERS = 200
@@ -33,7 +34,7 @@ def run(settings: Settings) -> list[Row]:
     """Row v: predicted and measured seconds of each data set and number of workers; then the README's table."""
     costs = run_child("call", function="bench_plan:costs_of_dask")
     costs.pop("process")
-    told = ", ".join(f"{name} {1e3 * value:.3g} ms" for name, value in costs.items())
+    told = ", ".join(f"{name} {value:.3g}" for name, value in costs.items())
     rows = [Row("v", "what Dask costs here", note=told, figures=costs)]
     for path, k, sample in _cases(settings):
         planned = run_child("call", function="bench_plan:predicted", path=path, k=k, sample=sample, costs=costs)
@@ -102,8 +103,12 @@ def _nothing(item: int) -> int:
     return item
 
 
+def _zeros(n_bytes: int) -> np.ndarray:
+    return np.zeros(n_bytes, np.uint8)
+
+
 def costs_of_dask() -> dict[str, float]:
-    """Processor seconds a call of client, scheduler and worker, and seconds of a call there and back.
+    """Processor seconds a call of client, scheduler and worker, seconds of a call there and back, bytes a second.
 
     By the difference between few and many calls, so that what is constant falls out.
     """
@@ -126,8 +131,15 @@ def costs_of_dask() -> dict[str, float]:
         for i in range(ROUND_TRIPS):
             client.submit(_nothing, i, pure=False).result()
         latency = (time.perf_counter() - started) / ROUND_TRIPS
+        client.submit(_zeros, LARGE_BYTES, pure=False).result()
+        made = client.submit(_zeros, LARGE_BYTES, pure=False)
+        client.submit(len, made).result()  # it is there
+        started = time.perf_counter()
+        made.result()
+        bandwidth = LARGE_BYTES / max(1e-9, time.perf_counter() - started - latency)
     scheduler, here, worker = np.maximum(0.0, (took[2] - took[1]) / (MANY_CALLS - FEW_CALLS)).tolist()
-    return {"scheduler_s": scheduler, "client_s": here, "worker_s": worker, "latency_s": latency}
+    found = {"scheduler_s": scheduler, "client_s": here, "worker_s": worker, "latency_s": latency}
+    return {**found, "bandwidth": bandwidth}
 
 
 def predicted(path: str, k: int, sample: str | None, costs: dict[str, float]) -> dict[str, Any]:
