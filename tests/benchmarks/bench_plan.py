@@ -185,15 +185,17 @@ def fit_by(path: str, k: int, n_workers: int) -> dict[str, Any]:
 
 
 def large(path: str, k: int) -> dict[str, Any]:
-    """Forecasts for numbers of rows that are not here, with the defaults of `Cluster`."""
+    """Forecasts for numbers of rows that are not here, by one measurement, with the defaults of `Cluster`."""
     from streamkm import StreamKMeans
     from streamkm.forecasts import Cluster, human_seconds
     from streamkm.limits import human_bytes
+    from streamkm.planning import forecast
 
+    kmeans = StreamKMeans(k, memory_limit=CLIENT_MEMORY, random_state=0, progress=False)
+    first = kmeans.forecast(path, Cluster(LARGE_WORKERS), LARGE_ROWS[0])
     rows = []
     for n_rows in LARGE_ROWS:
-        kmeans = StreamKMeans(k, memory_limit=CLIENT_MEMORY, random_state=0, progress=False)
-        found = kmeans.forecast(path, Cluster(LARGE_WORKERS), n_rows)
+        found = forecast(kmeans.plan(path, n_rows), first.rates, first.cluster)
         rows.append(
             {"path": path, "rows": n_rows, "time": human_seconds(found.seconds), "passes": found.plan.passes,
              "read": human_bytes(found.total("read_bytes")), "worker": human_bytes(found.worker_bytes),
