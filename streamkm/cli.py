@@ -99,6 +99,40 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _set_option(_talk_options(command))
 
 
+def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A whole number, also as 1e10."""
+    if value is None:
+        return None
+    try:
+        count = int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        count = 0
+    if not 1 <= count < 2**63 or count != int(count):
+        raise click.BadParameter(f"{value!r} is no whole number from 1, like 250000 or 1e10")
+    return int(count)
+
+
+# options of plan, and what `forecasts.Cluster` calls them
+_ASSUMED = {
+    "threads": "threads", "cores": "cores", "task_time": "scheduler_s", "latency": "latency_s",
+    "bandwidth": "bandwidth", "storage": "storage",
+}  # fmt: skip
+
+
+def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a cluster is taken to be; the defaults are those of `forecasts.Cluster`."""
+    for option in (
+        click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
+        click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),
+        click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.005]"),
+        click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.001]"),
+        click.option("--cores", type=click.IntRange(1), help="Processors of one machine that all of it runs on."),
+        click.option("--threads", type=click.IntRange(1), help="Threads of each worker.  [default: 1]"),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command()
 @_run_options
 @click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
@@ -183,36 +217,54 @@ def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, resta
 @main.command()
 @_run_options
 @click.option("--measure", is_flag=True, help="Read a few chunks and say how long it may take.")
+@click.option("--rows", callback=_count, metavar="N", help="Plan for so many rows of the kind of DATA's, as in 1e10.")
+@click.option("--workers", type=click.IntRange(1), help="Plan for a Dask cluster; implies --measure.")
+@_cluster_plan_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     inputs: Sequence[str],
     settings: Sequence[str],
     quiet: bool,
     verbose: bool,
-    measure: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Say what fit would do: passes, bytes, memory.
 
-    Takes the arguments of fit and reads no rows, but with --measure.
+    Takes the arguments of fit and reads no rows, but with --measure or --workers: these walk a few chunks as fit would,
+    and the time follows by the cost model of streamkm.planning. DATA may be a sample of what --rows says.
     """
+    assumed = {name: options.pop(name) for name in _ASSUMED}
+    measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
+    given = [f"--{name.replace('_', '-')}" for name, value in assumed.items() if value is not None]
+    if given and workers is None:
+        raise click.UsageError(f"{given[0]} is of use with --workers only")
     with _Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
-        planned = run.plan()
-        seconds = None
-        if measure:
-            if not hasattr(run.estimator, "estimate_seconds"):
-                raise click.UsageError("--measure knows k-means only; leave out --measure, or the section kernel")
-            seconds = run.estimator.estimate_seconds(run.source)
+        if (measure or rows is not None or workers is not None) and not hasattr(run.estimator, "forecast"):
+            raise click.UsageError(
+                "--measure, --rows and --workers know k-means only; leave them out, or the section kernel"
+            )
+        seconds, forecast = None, None
+        if workers is not None:
+            from streamkm.forecasts import Cluster
+
+            known = {_ASSUMED[name]: value for name, value in assumed.items() if value is not None}
+            forecast = run.estimator.forecast(run.source, Cluster(workers, **known), rows)
+            planned = forecast.plan
+        else:
+            planned = run.plan(rows)
+            seconds = run.estimator.estimate_seconds(run.source, rows) if measure else None
         if as_json:
             import json
 
-            click.echo(json.dumps({**planned.to_dict(), "seconds": seconds}, indent=2))
+            more = {"seconds": seconds} if forecast is None else forecast.to_dict()
+            click.echo(json.dumps({**planned.to_dict(), **more}, indent=2))
         else:
             taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            _print_pairs([*planned.lines(), *counted, *taken, ("results", run.output.directory)])
+            told = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
+            _print_pairs([*told, *counted, *taken, ("results", run.output.directory)])
 
 
 @main.command()

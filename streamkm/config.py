@@ -53,9 +53,9 @@ class Run(NamedTuple):
         """As opened: rows of documents are not weighted yet where their frequencies must be counted."""
         return self.data.source
 
-    def plan(self) -> Plan:
-        """What a fit would do; the pass that counts document frequencies is one of its passes."""
-        plan = self.estimator.plan(self.source)
+    def plan(self, n_rows: int | None = None) -> Plan:
+        """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
+        plan = self.estimator.plan(self.source, *(() if n_rows is None else (n_rows,)))
         return replace(plan, passes=plan.passes + self.data.counts)
 
 

@@ -23,6 +23,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads
 from streamkm.errors import ClusterError, InvalidInputError
 from streamkm.fitting import run_fit
+from streamkm.forecasts import Cluster, Forecast
 from streamkm.incremental import Incremental
 from streamkm.keeping import Keeper, is_worth_resuming
 from streamkm.labelling import check_labels_place
@@ -35,12 +36,14 @@ from streamkm.parameters import (
     n_starts,
     plain,
 )
+from streamkm.planning import forecast
 from streamkm.progress import Progress
 from streamkm.sketches import Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
-from streamkm.timing import estimate_seconds
+from streamkm.sources.scaled import ScaledSource
+from streamkm.timing import estimate_seconds, measure
 from streamkm.walk import OnInvalid, Walk
 
 
@@ -304,8 +307,10 @@ class StreamKMeans(Incremental, Assigner):
         self._take(fitted, model, plan, progress.stages)
         self._note_blocks(source, fitted.chunk_rows)
 
-    def plan(self, X: Any) -> Plan:
-        """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
+    def plan(self, X: Any, n_rows: int | None = None) -> Plan:
+        """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
+
+        Reads no rows.
 
         Raises
         ------
@@ -313,23 +318,58 @@ class StreamKMeans(Incremental, Assigner):
             As `fit` would before its first read.
         """
         check_parameters(self)
-        return self.plan_for(self._open(X, reset=None))
+        source = self._open(X, reset=None)
+        return self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
 
-    def estimate_seconds(self, X: Any) -> float:
-        """Say how long `fit` may take, about, after reading a few chunks of X.
+    def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
+        """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
 
         Raises
         ------
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `plan`, and for rows that can only be read in order.
         """
-        source = self._open(X, reset=None)
-        plan = self.plan_for(source)
-        walk = Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
-        return estimate_seconds(walk, plan, self.n_clusters, local_threads(self.executor))
+        source, n_threads = self._open(X, reset=None), local_threads(self.executor)
+        plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        return estimate_seconds(self._walk_of(source, plan), plan, self._settings(Keeper()), n_threads)
 
-    def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
-        """As `plan`, for a source that is open, and rows with weights."""
+    def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
+        """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
+
+        Parameters
+        ----------
+        X : path or glob, open dataset or ChunkedSource
+            Which workers can read; a sample of the data is enough.
+        cluster : Cluster
+            Of `streamkm.forecasts`; the cost model is written down in `streamkm.planning`.
+        n_rows : int, optional
+            In place of those that X has.
+
+        Returns
+        -------
+        Forecast
+            Time, tasks, bytes and memory, stage by stage.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `estimate_seconds`; for rows that only this process has; if the client, whose `memory_limit` counts,
+            could not hold the labels.
+        """
+        check_parameters(self)
+        source = self._open(X, reset=None)
+        if source.in_process:
+            raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
+        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        plan = self.plan_for(planned, n_threads=1)  # as a client plans
+        rates = measure(self._walk_of(source, plan), plan, self._settings(Keeper()))
+        return forecast(plan, rates, cluster)
+
+    def _walk_of(self, source: RowSource, plan: Plan) -> Walk:
+        return Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
+
+    def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
+        """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
         return plan_fit(
             source,
             n_clusters=self.n_clusters,
@@ -343,7 +383,7 @@ class StreamKMeans(Incremental, Assigner):
             coreset=self.coreset,
             chunk_bytes=self.chunk_bytes,
             memory_limit=self.memory_limit,
-            n_threads=local_threads(self.executor),
+            n_threads=n_threads or local_threads(self.executor),
             weighted=weighted,
         )
 

@@ -1,60 +1,218 @@
-"""How long a fit may take, from a short measurement: a few chunks are read and assigned to rows of them.
+"""What rows cost on this machine: a few chunks are walked, and a sample of them is clustered, as a fit would do it.
 
-May import passes and below; nothing that is measured is kept.
+The passes and the search are the fit's own; nothing that is measured is kept. May import planning, centering and below.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
+import joblib
 import numpy as np
 
-from streamkm.budget import Plan
-from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
-from streamkm.cluster.lloyd import densified
+from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
+from streamkm.centering import Found, Settings, check_clusters, find_centers, oblivious_sketch
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.lloyd import Totals, join_totals
+from streamkm.cluster.sample import SampleRule
+from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError
-from streamkm.sources.base import ChunkedSource
+from streamkm.executors import LocalThreads
+from streamkm.forecasts import Cluster, Cost, Rates
+from streamkm.keeping import Gathered, Keeper
+from streamkm.passes import Sketched, assign_pass, sketch_pass
+from streamkm.planning import forecast
+from streamkm.progress import Progress, Stage
+from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.walk import Walk
 
-CHUNKS = 3  # that are read, after one that loads what has to be loaded
-SAMPLE_STEPS = 15  # assignments of the row sample that seeding, search and polishing cost, about
+CHUNKS = 4  # that are walked at least, and two for each processor
+NOTHING = Cost(0.0, 0.0)
 
 
-def estimate_seconds(walk: Walk, plan: Plan, n_clusters: int, n_threads: int) -> float:
-    """Seconds that a fit may take, about: within a factor of two on a machine that does nothing else.
-
-    ``passes * read + (passes - 1) * assign`` for every chunk, by so many threads, and some assignments of the sample.
+def estimate_seconds(walk: Walk, plan: Plan, settings: Settings, n_threads: int) -> float:
+    """Seconds that a fit may take, about, by so many threads of this machine when it does nothing else.
 
     Raises
     ------
     InvalidInputError
         If the source has no chunks that can be read by themselves.
     """
+    return forecast(plan, measure(walk, plan, settings), Cluster.here(n_threads, joblib.cpu_count())).seconds
+
+
+def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
+    """Walk a few chunks of a source as a fit would, and cluster a sample of them.
+
+    Parameters
+    ----------
+    walk : Walk
+        Of the source that is there.
+    plan : Plan
+        Of the fit that is planned, which may be of more rows of the same kind.
+    settings : Settings
+
+    Raises
+    ------
+    InvalidInputError
+        If the source has no chunks that can be read by themselves, or fewer rows than clusters.
+    """
     source = walk.source
     if not isinstance(source, ChunkedSource):
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
+    walk = replace(walk, target_bytes=plan.chunk_bytes)
+    # one small chunk before: kernels are compiled or loaded, files are opened
+    first = replace(walk, source=_Few(source, source.chunks(min(SMALLEST_CHUNK_BYTES, plan.chunk_bytes))[:1]))
+    sampled = _sampled(first, plan, settings)
+    if sampled.n_valid >= settings.n_clusters:
+        _walked(first, plan, settings, _found(sampled, plan, settings, _Clock(False)), 1)
+    few = replace(walk, source=_Few(source, _spread(source, plan)))
+    sampled = _sampled(few, plan, settings)
+    check_clusters(settings.n_clusters, sampled.n_valid)
+    clock, started = _Clock(False), time.perf_counter()
+    found = _found(sampled, plan, settings, clock)
+    took = time.perf_counter() - started
+    client = {stage.name: stage.seconds for stage in clock.stages if stage.name != "seed"}
+    client = {"seed": took - sum(client.values()), **client}  # with the finding of the sketch
+    alone, gather_s = _walked(few, plan, settings, found, 1)
+    crowded, _ = _walked(few, plan, settings, found, joblib.cpu_count())
+    sketch, assign, step = (
+        replace(cost, crowd=max(1.0, other.cpu / cost.cpu) if cost.cpu > 0 else 1.0)
+        for cost, other in zip(alone, crowded, strict=True)
+    )
+    steps = sum(entry["stage"] == "lloyd" for entry in found.history)
+    join_s, n_sampled = _join_seconds(found), len(sampled.sample.rows)
+    chunk_rows = float(sampled.chunk_rows.mean())
+    return Rates(sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
+
+
+class _Clock(Progress):
+    """Times stages and tells nobody: they are none of a fit."""
+
+    @contextmanager
+    def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:  # noqa: ARG002
+        """Time one stage."""
+        stage, started = Stage(name), time.perf_counter()
+        yield stage
+        stage.seconds = time.perf_counter() - started
+        self.stages.append(stage)
+
+
+class _Few(ChunkedSource):
+    """Some chunks of a source."""
+
+    def __init__(self, source: ChunkedSource, chunks: tuple[Chunk, ...]) -> None:
+        self._source, self._chunks = source, chunks
+        self.name, self.n_rows, self.n_bytes = source.name, None, None
+        self.n_features, self.dtype, self.is_sparse = source.n_features, source.dtype, source.is_sparse
+        self.is_sketched, self.read_factor = source.is_sketched, source.read_factor
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:  # noqa: ARG002
+        """The same ones, whatever the target."""
+        return self._chunks
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk of the source."""
+        return self._source.read(chunk)
+
+    def describe(self, place: int) -> str:
+        return self._source.describe(place)
+
+
+def _spread(source: ChunkedSource, plan: Plan) -> tuple[Chunk, ...]:
+    """Chunks from all over the source: enough for the row sample and for all processors."""
     chunks = source.chunks(plan.chunk_bytes)
-    chosen = [chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, CHUNKS).astype(int))]
-    rows = walk.read(chosen[0])
-    d = source.n_features or rows.X.shape[1]
-    centers = np.zeros((n_clusters, d))
-    few = densified(rows.X, np.arange(min(n_clusters, rows.X.shape[0])), rows.X.shape[1])
-    centers[: len(few), : few.shape[1]] = few
-    dtype = np.float32 if source.is_sparse or np.can_cast(source.dtype, np.float32) else np.float64
-    table, sums, counts = CenterTable.build(centers, dtype), np.zeros_like(centers), np.zeros(n_clusters)
-    read = assign = 0.0
-    n_rows = n_bytes = 0
-    for chunk in chosen:
+    rows_a_chunk = max(1.0, (source.estimated_rows or len(chunks)) / len(chunks))
+    wanted = max(CHUNKS, 2 * joblib.cpu_count(), int(np.ceil(plan.sample_rows / rows_a_chunk)))
+    return tuple(chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, wanted).astype(int)))
+
+
+def _sampled(walk: Walk, plan: Plan, settings: Settings) -> Sketched:
+    """A row sample as large as the fit's, if there are so many rows."""
+    gathered = Gathered(SampleRule.of(plan.sample_rows, settings.word("sample"), None, NO_WEIGHTS))
+    with open_executor(joblib.cpu_count()) as workers:
+        return sketch_pass(workers, walk, None, gathered, NO_WEIGHTS, None, Stage("sketch"))
+
+
+def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
+    """Centers, as a client finds them on the row sample."""
+    complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
+    sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
+    with open_executor(joblib.cpu_count()) as here:
+        return find_centers(here, sampled, plan, settings, Keeper(), clock)
+
+
+def _walked(
+    walk: Walk, plan: Plan, settings: Settings, found: Found, n_threads: int
+) -> tuple[tuple[Cost, Cost, Cost], float]:
+    """Costs of a row in the first pass, in an assign pass and in a step; seconds of the first's caller for a chunk."""
+    source = walk.source
+    sketch = oblivious_sketch(plan, settings, source.n_features) if plan.regime != "sample" else None
+    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), plan.n_rows, NO_WEIGHTS)
+    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
+    model = found.model(walk.metric)
+    with open_executor(n_threads), ThreadPoolExecutor(n_threads) as pool:
+        workers = _Timed(pool, n_threads)
+        first = workers.cost(lambda: sketch_pass(workers, walk, sketch, gathered, NO_WEIGHTS, None, Stage("sketch")))
+        sketched = first.gave
+        n_rows = int(sketched.chunk_rows.sum())
+        last = workers.cost(lambda: assign_pass(workers, walk, model, NO_WEIGHTS, sketched.chunk_rows, Stage("assign")))
+        step = NOTHING
+        if sketched.blocks is not None:
+            blocks, centers = sketched.blocks, np.asarray(found.result.centers, np.float64)
+            if found.space == "original" and blocks.n_components != centers.shape[1]:
+                centers = np.asarray(found.sketch.apply(centers), np.float64)
+            step = workers.cost(lambda: blocks.totals(centers)).a_row(n_rows)
+    return (first.a_row(n_rows), last.a_row(n_rows), step), first.caller_s / len(sketched.chunk_rows)
+
+
+def _join_seconds(found: Found) -> float:
+    """Of adding the sums of one call to those of another."""
+    one, other = (Totals.zeros(*found.result.centers.shape) for _ in range(2))
+    started = time.perf_counter()
+    join_totals([one, other])
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Seconds of all calls, of processors beside the caller's, and of the caller; and what came of it."""
+
+    calls_s: float
+    workers_s: float
+    caller_s: float
+    gave: Any
+
+    def a_row(self, n_rows: int) -> Cost:
+        return Cost(self.calls_s / n_rows, self.workers_s / n_rows)
+
+
+class _Timed(LocalThreads):
+    """Threads that know how long they worked."""
+
+    def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
+        super().__init__(pool, n_workers)
+        self._seconds: list[float] = []
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+        return super()._submit(stage, self._timed, function, *args)
+
+    def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
         started = time.perf_counter()
-        rows = walk.read(chunk)
-        done = time.perf_counter()
-        X = rows.X[:, :d] if rows.X.shape[1] > d else rows.X
-        labels, _, _ = table.nearest(X)
-        add_rows(X, np.empty(0), labels, sums, counts)
-        row_d2(X, labels, centers)
-        read, assign = read + done - started, assign + time.perf_counter() - done
-        n_rows, n_bytes = n_rows + X.shape[0], n_bytes + chunk.n_bytes
-    share = sum(chunk.n_bytes for chunk in chunks) / max(1, n_bytes)
-    sample = min(plan.sample_rows, plan.n_rows or plan.sample_rows) / max(1, n_rows)
-    assignments = max(0, plan.passes - 1) * share + SAMPLE_STEPS * sample
-    return (plan.passes * share * read + assignments * assign) / n_threads
+        try:
+            return function(*args)
+        finally:
+            self._seconds.append(time.perf_counter() - started)
+
+    def cost(self, work: Callable[[], Any]) -> _Spent:
+        """Do something with these threads; what it took."""
+        self._seconds.clear()
+        all_before, caller_before = time.process_time(), time.thread_time()
+        gave = work()
+        caller = time.thread_time() - caller_before
+        return _Spent(sum(self._seconds), time.process_time() - all_before - caller, caller, gave)

@@ -23,6 +23,7 @@ from tests.benchmarks import (
     bench_memory,
     bench_overhead,
     bench_parse,
+    bench_plan,
     bench_sketch,
     bench_sketches,
     bench_start,
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "kernel": ("qr", bench_kernel.run),
     "limits": ("", limits.run),
     "cluster": ("u", bench_cluster.run),
+    "plan": ("v", bench_plan.run),
 }
 
 

@@ -1,0 +1,247 @@
+"""What a forecast is made of: the machines it is for, what rows cost, and what it says of each stage.
+
+Values only; the model is `planning`'s, the measurement `timing`'s. May import budget and below.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamkm.budget import Plan
+from streamkm.errors import InvalidParameterError
+from streamkm.limits import human_bytes
+
+# processor seconds a task, by the growth of what processes took with the number of chunks of 50 rows (bench_plan)
+SCHEDULER_S, CLIENT_S, WORKER_S = 1e-3, 0.7e-3, 1.5e-3
+LATENCY_S = 5e-3  # of a call that does nothing: client, scheduler, worker and back
+BANDWIDTH = 1.25e9  # bytes a second: 10 Gbit/s
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The machines that a fit is planned for.
+
+    Attributes
+    ----------
+    workers, threads : int
+        Worker processes, and threads of each.
+    cores : int or None
+        Processors of the one machine that workers, scheduler and client share; None: each thread of the workers has a
+        processor of its own, and scheduler and client have theirs.
+    scheduler_s, client_s, worker_s : float
+        Seconds of a processor that each of them takes for a task.
+    latency_s : float
+        Of a message there and back.
+    bandwidth : float
+        Bytes a second in and out of each machine.
+    storage : float
+        Bytes a second that the storage gives all workers together.
+    """
+
+    workers: int
+    threads: int = 1
+    cores: int | None = None
+    scheduler_s: float = SCHEDULER_S
+    client_s: float = CLIENT_S
+    worker_s: float = WORKER_S
+    latency_s: float = LATENCY_S
+    bandwidth: float = BANDWIDTH
+    storage: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("workers", "threads", "cores"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidParameterError(f"{name}={value!r}; needed: a whole number from 1")
+        for name in ("scheduler_s", "client_s", "worker_s", "latency_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidParameterError(f"{name}={getattr(self, name)!r}; needed: seconds from 0")
+        for name in ("bandwidth", "storage"):
+            if not getattr(self, name) > 0:
+                raise InvalidParameterError(f"{name}={getattr(self, name)!r}; needed: bytes a second, above 0")
+
+    @classmethod
+    def here(cls, threads: int, cores: int) -> Cluster:
+        """Threads of one process: tasks cost nothing, nothing travels."""
+        return cls(1, threads, cores, 0.0, 0.0, 0.0, 0.0, math.inf)
+
+    @property
+    def slots(self) -> int:
+        """Threads that work on rows."""
+        return self.workers * self.threads
+
+    @property
+    def at_once(self) -> int:
+        """Threads of them that have a processor."""
+        return self.slots if self.cores is None else min(self.slots, self.cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a row costs.
+
+    Attributes
+    ----------
+    wall : float
+        Seconds of a thread that works alone.
+    cpu : float
+        Seconds of processors: more, where a reader decodes with threads of its own.
+    crowd : float
+        How many times more processor time it takes while all processors are busy, at least 1.
+    """
+
+    wall: float
+    cpu: float
+    crowd: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What was measured.
+
+    Attributes
+    ----------
+    sketch, assign, step : Cost
+        Of a row in the first pass, in an assign pass, and in a Lloyd step on sketched rows (0 where none are kept).
+    gather_s : float
+        That the caller of the first pass takes for what a chunk tells.
+    join_s : float
+        For adding one (k, d) array of sums to another.
+    client : dict of str to float
+        Seconds of "seed", "lloyd" and "polish" on sampled rows, by all threads of this machine.
+    sampled : int
+        How many rows those were.
+    iterations : int
+        Lloyd steps that the sample took.
+    chunk_rows : float
+        Rows of a chunk: for a source that does not say how many it has.
+    """
+
+    sketch: Cost
+    assign: Cost
+    step: Cost
+    gather_s: float
+    join_s: float
+    client: dict[str, float]
+    sampled: int
+    iterations: int
+    chunk_rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage, as predicted.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+    bound : str
+        What takes longest: "workers", "scheduler", "client", "network", "storage" or "machine".
+    tasks : int
+    read_bytes : int
+        From the storage.
+    network_bytes : int
+        Between all processes,
+    client_bytes : int
+        of which to and from the client.
+    """
+
+    name: str
+    seconds: float
+    bound: str
+    tasks: int = 0
+    read_bytes: int = 0
+    network_bytes: int = 0
+    client_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a fit on a cluster would take.
+
+    Attributes
+    ----------
+    plan : Plan
+    cluster : Cluster
+    rates : Rates
+    stages : tuple of Step
+    worker_memory : dict of str to int
+        Resident bytes of a worker in each stage.
+    client_bytes, scheduler_bytes : int
+        Resident bytes of the two at the peak.
+    written_bytes : int
+        Labels and centers.
+    """
+
+    plan: Plan
+    cluster: Cluster
+    rates: Rates
+    stages: tuple[Step, ...]
+    worker_memory: dict[str, int]
+    client_bytes: int
+    scheduler_bytes: int
+    written_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Resident bytes of a worker at the peak."""
+        return max(self.worker_memory.values())
+
+    def total(self, name: str) -> int:
+        """Sum of "tasks", "read_bytes", "network_bytes" or "client_bytes" over the stages."""
+        return sum(getattr(stage, name) for stage in self.stages)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        cluster = self.cluster
+        where = "a processor for each" if cluster.cores is None else f"one machine of {cluster.cores} processors"
+        parts = []
+        for stage in self.stages:
+            bound = f" ({stage.bound})" if stage.tasks else ""
+            parts.append(f"{stage.name} {human_seconds(stage.seconds)}{bound}")
+        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.worker_memory.items())
+        costs = (cluster.scheduler_s, cluster.client_s, cluster.worker_s, cluster.latency_s)
+        of_task = "a task: scheduler {:.3g} ms, client {:.3g} ms, worker {:.3g} ms; latency {:.3g} ms"
+        storage = "as fast as measured here"
+        if not math.isinf(cluster.storage):
+            storage = f"{cluster.storage / 1e9:.3g} GB/s"
+        moved = human_bytes(self.total("network_bytes"))
+        return [
+            ("cluster", f"{cluster.workers:,} workers x {cluster.threads} threads, {where}"),
+            ("time", f"about {human_seconds(self.seconds)}: {', '.join(parts)}"),
+            ("tasks", f"{self.total('tasks'):,}"),
+            ("network", f"{moved}, {human_bytes(self.total('client_bytes'))} of it to and from the client"),
+            ("bytes written", f"{human_bytes(self.written_bytes)}: labels and centers"),
+            ("worker memory", f"{human_bytes(self.worker_bytes)} each; {memory}"),
+            ("client memory", human_bytes(self.client_bytes)),
+            ("scheduler memory", human_bytes(self.scheduler_bytes)),
+            ("assumed", of_task.format(*(1e3 * cost for cost in costs))),
+            ("", f"network {cluster.bandwidth / 1e9:.3g} GB/s a machine; storage {storage}"),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        values = {name: value for name, value in asdict(self).items() if name != "plan"}
+        values["cluster"] = {
+            name: None if isinstance(value, float) and math.isinf(value) else value
+            for name, value in values["cluster"].items()
+        }
+        totals = {name: self.total(name) for name in ("tasks", "read_bytes", "network_bytes")}
+        return {**values, **totals, "seconds": self.seconds, "worker_bytes": self.worker_bytes}
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds for people: ``12 s``, ``3.5 h``."""
+    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

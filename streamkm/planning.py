@@ -1,0 +1,255 @@
+"""How long a fit takes on machines that are not there: a cost model, fed by what rows cost on this one.
+
+Pure arithmetic of a `Plan`, of `Rates` that `timing` measures, and of a `Cluster`. May import forecasts and below;
+reads nothing, starts nothing.
+
+The model. W workers of T threads; P = W T threads work at once, or as many as there are processors where all processes
+share one machine of C of them. n rows in c chunks; `run_length(c)` consecutive chunks are one call: R calls. L is the
+latency of a message there and back, B the bandwidth of each machine. A task costs the scheduler s, the client a and its
+worker w seconds of a processor. Sums (k, d) have f = 8 k d bytes. A row costs `wall` seconds of a thread and `cpu`
+seconds of processors, both times `crowd` where more than one thread works.
+
+tasks
+    3 R a pass: the call, what it keeps and what it tells; R a Lloyd step; J(R) joins of eight sums, counted on the tree
+    itself; one for what is shared.
+send
+    b bytes to all workers, by way of the scheduler and then from worker to worker: ``(2 + ceil(log2 W)) b / B + 2 L``;
+    ``(W + 1) b`` bytes travel.
+workers
+    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (R - 1) (t + u)) / P`` with t the time of adding f bytes to
+    others and ``u = f / B`` that of fetching them, where W > 1.
+scheduler
+    ``tasks s``.
+client
+    ``tasks a + c g`` with g the time that what a chunk tells takes here: sampled rows, parts of coresets.
+network
+    What calls tell, over B: 4 n bytes of labels in an assign pass, sampled rows and parts of coresets in the first.
+storage
+    Stored bytes over the bandwidth of the storage, where that is given.
+machine
+    Where all share one: ``(n cpu + tasks (s + a + w) + R t + c g) / C``.
+stage
+    ``send + max(workers, scheduler, client, network, storage, machine) + ceil(log8 R) (t + 8 u + L)``, the last for
+    sums on their way up the tree, or L where there are none.
+at the client
+    Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
+    sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
+
+Chunks, sketch, regime, passes and the client's memory are `budget.plan_fit`'s, runs and their tree `executors`'. The
+client is a machine like this one, and so is each worker's processor; storage is as fast as it was measured, unless its
+bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps as on the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from streamkm.budget import Plan
+from streamkm.cluster.sample import FEWEST_CANDIDATES, SPARE
+from streamkm.errors import InvalidInputError
+from streamkm.executors import ARITY, FEW_RUNS, RUNS, JoinTree, run_length
+from streamkm.forecasts import Cluster, Cost, Forecast, Rates, Step
+from streamkm.making import FOUND
+from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+
+CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
+SCHEDULER_BYTES = 200 << 20
+
+
+def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
+    """Apply the model.
+
+    Raises
+    ------
+    InvalidInputError
+        If the plan is not of chunks.
+    """
+    if plan.needs is None or not plan.n_chunks:
+        raise InvalidInputError(f"{plan.source} has no chunks that can be read by themselves; its time cannot be told")
+    n_rows = plan.n_rows or int(rates.chunk_rows * plan.n_chunks)
+    model = _Model(plan, plan.needs, n_rows, plan.n_chunks, rates, cluster)
+    return Forecast(
+        plan,
+        cluster,
+        rates,
+        tuple(model.stages()),
+        model.worker_memory(),
+        plan.peak_bytes + CLIENT_CHUNK_BYTES * plan.n_chunks,
+        SCHEDULER_BYTES + SCHEDULER_CHUNK_BYTES * plan.n_chunks,
+        4 * n_rows + model.state_bytes,
+    )
+
+
+def count_joins(n_runs: int) -> int:
+    """Joins that the sums of so many runs take, by the tree that the fit joins them in."""
+    n_joins = 0
+
+    def join(_: list[None]) -> None:
+        nonlocal n_joins
+        n_joins += 1
+
+    tree = JoinTree(join, eager=False)
+    for _ in range(n_runs):
+        tree.add(None)
+    tree.total()
+    return n_joins
+
+
+def _levels(n_runs: int) -> int:
+    """Joins that lie one above the other, at least 1: ``ceil(log8 R)``."""
+    levels = 1
+    while ARITY**levels < n_runs:
+        levels += 1
+    return levels
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a walk over all rows is given and gives, beside the rows.
+
+    Attributes
+    ----------
+    run_chunks : int
+        Chunks of a call.
+    shared, told, state : int
+        Bytes that every worker gets; that calls tell the client; of the sums of a call.
+    read : int or None
+        Bytes read from the storage; None where blocks are walked.
+    gathered_s : float
+        Seconds of the client for what calls tell.
+    """
+
+    run_chunks: int
+    shared: int
+    told: int
+    state: int
+    read: int | None
+    gathered_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The formulas of the module's docstring."""
+
+    plan: Plan
+    needs: Needs
+    n_rows: int
+    n_chunks: int
+    rates: Rates
+    cluster: Cluster
+
+    @property
+    def width(self) -> int:
+        """Features of the space that rows are assigned in."""
+        original = self.plan.space_for(self.needs.n_features) == "original"
+        return self.needs.n_features if original else self.needs.n_components
+
+    @property
+    def state_bytes(self) -> int:
+        return 8 * self.needs.n_clusters * self.width
+
+    @property
+    def keeps_blocks(self) -> bool:
+        return self.plan.regime in ("blocks", "spilled")
+
+    @property
+    def _run_chunks(self) -> int:
+        """Chunks of a call that carries sums of the assign pass."""
+        return run_length(self.n_chunks, FEW_RUNS if self.state_bytes > self.plan.chunk_bytes else RUNS)
+
+    def stages(self) -> list[Step]:
+        """All stages, in order."""
+        clustered = min(self.n_rows, self.plan.sample_rows)
+        seconds = {name: took * clustered / self.rates.sampled for name, took in self.rates.client.items()}
+        if self.plan.regime == "coreset":
+            seconds["lloyd"] *= min(1.0, self.needs.coreset_rows / clustered)
+        found = [self._sketch(), Step("seed", seconds["seed"], "client")]
+        found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
+        if "polish" in seconds:
+            found.append(Step("polish", seconds["polish"], "client"))
+        sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in FOUND else 0
+        shared = self.state_bytes + self.needs.table(self.width) + sketch_bytes
+        load = _Load(self._run_chunks, shared, 4 * self.n_rows, self.state_bytes, self.plan.stored_bytes or 0)
+        names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1))]
+        return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
+
+    def _sketch(self) -> Step:
+        """The first pass; what it tells are candidates for the sample, and parts of coresets."""
+        rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
+        told = int(rows) * (self.needs.row_bytes + 16)
+        if self.plan.regime == "coreset":
+            part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
+            told += int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
+        gathered = self.n_chunks * self.rates.gather_s
+        load = _Load(run_length(self.n_chunks, RUNS), 0, told, 0, self.plan.stored_bytes or 0, gathered)
+        return self._pass("sketch", self.rates.sketch, load)
+
+    def _lloyd(self) -> Step:
+        """All steps on all rows sketched."""
+        state = 8 * self.needs.n_clusters * self.needs.n_components
+        shared = state + self.needs.table(self.needs.n_components)
+        one = self._pass("lloyd", self.rates.step, _Load(run_length(self.n_chunks, RUNS), shared, 0, state, None))
+        steps = self.rates.iterations
+        return Step(
+            "lloyd", steps * one.seconds, one.bound, steps * one.tasks, 0, steps * one.network_bytes,
+            steps * one.client_bytes,
+        )  # fmt: skip
+
+    def _pass(self, name: str, cost: Cost, load: _Load) -> Step:
+        """One walk over all rows."""
+        cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
+        shared, told, state, gathered = load.shared, load.told, load.state, load.gathered_s
+        n_runs = -(-self.n_chunks // load.run_chunks)
+        n_joins = count_joins(n_runs) if state else 0
+        tasks = (1 if load.read is None else 3) * n_runs + n_joins + 1
+        crowd = cost.crowd if cluster.slots > 1 else 1.0
+        cpu = n_rows * cost.cpu * crowd
+        add = self.rates.join_s * state / max(1, self.state_bytes)
+        fetch = state / cluster.bandwidth if cluster.workers > 1 else 0.0
+        waves = -(-n_runs // at_once)
+        work = max(waves * n_rows / n_runs * cost.wall * crowd, cpu / at_once)
+        read = load.read or 0
+        bounds = {
+            "workers": work + (tasks * cluster.worker_s + (n_runs - 1) * (add + fetch)) / at_once,
+            "scheduler": tasks * cluster.scheduler_s,
+            "client": tasks * cluster.client_s + gathered,
+            "network": told / cluster.bandwidth,
+            "storage": read / cluster.storage,
+        }
+        if cluster.cores is not None:
+            a_task = cluster.scheduler_s + cluster.client_s + cluster.worker_s
+            bounds["machine"] = (cpu + tasks * a_task + n_runs * add + gathered) / cluster.cores
+        bound = max(bounds, key=lambda which: bounds[which])
+        hops = 2 + math.ceil(math.log2(cluster.workers))
+        send = hops * shared / cluster.bandwidth + 2 * cluster.latency_s
+        levels = _levels(n_runs) if state else 0
+        climb = levels * (add + ARITY * fetch) + max(1, levels) * cluster.latency_s
+        moved = (n_runs - 1) * state if cluster.workers > 1 else 0
+        by_client = told + shared + state if cluster.bandwidth < math.inf else 0
+        network = by_client + moved + shared * cluster.workers if cluster.bandwidth < math.inf else 0
+        return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
+
+    def worker_memory(self) -> dict[str, int]:
+        """Resident bytes of a worker, stage by stage: none grows with the rows but blocks that are kept.
+
+        Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
+        half a call more, as calls are started ahead; sums likewise, and eight that are joined and their total.
+        """
+        needs, threads = self.needs, self.cluster.threads
+        waiting = threads + max(1, threads // 2)
+        reading = threads * (int(needs.read_factor * needs.largest_chunk) + READ_BYTES)
+        chunk_rows = self.n_rows / self.n_chunks
+        kept = int(self.n_rows * (8 + needs.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
+        candidates = max(SPARE * self.plan.sample_rows / self.n_chunks, FEWEST_CANDIDATES)
+        told = min(chunk_rows, candidates) * (needs.row_bytes + 16)
+        if self.plan.regime == "coreset":
+            told += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
+        labels = 4 * chunk_rows * self._run_chunks
+        states = (waiting + ARITY + 1) * self.state_bytes
+        run = run_length(self.n_chunks, RUNS)
+        return {
+            "sketch": LIBRARY_BYTES + reading + kept + int(waiting * run * told),
+            "assign": LIBRARY_BYTES + reading + kept + int(waiting * labels) + states + self.state_bytes
+            + needs.table(self.width),
+        }  # fmt: skip

@@ -1,0 +1,90 @@
+"""A source that is not there: more (or fewer) rows of the kind that another source has, to be planned for.
+
+Says what any source says of itself, and refuses to be read. May import base and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from numbers import Integral
+from typing import Any, NoReturn, cast
+
+from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.sources.base import Chunk, ChunkedSource, RowSource
+
+
+class ScaledSource(ChunkedSource):
+    """What `source` would be with `n_rows` rows: as wide, as compressed, cut into chunks of the same size.
+
+    Parameters
+    ----------
+    source : RowSource
+    n_rows : int
+
+    Raises
+    ------
+    InvalidParameterError
+        If `n_rows` is no whole number from 1.
+    InvalidInputError
+        If the source has no chunks, or nothing says how many rows it has.
+    """
+
+    def __init__(self, source: RowSource, n_rows: Any) -> None:
+        if isinstance(n_rows, bool) or not isinstance(n_rows, Integral) or n_rows < 1:
+            raise InvalidParameterError(f"n_rows={n_rows!r}; needed: a whole number from 1")
+        sampled = source.estimated_rows
+        if not isinstance(source, ChunkedSource) or not sampled:
+            raise InvalidInputError(
+                f"{source.name} does not say how many rows it has, so it cannot be scaled to {n_rows:,}; "
+                "give a file whose chunks can be read by themselves"
+            )
+        self._source, self._share = source, int(n_rows) / sampled
+        self._estimated_rows = int(n_rows)
+        self.name = f"{n_rows:,} rows like those of {source.name}"
+        self.n_rows = None if source.n_rows is None else int(n_rows)
+        self.n_features, self.dtype, self.is_sparse = source.n_features, source.dtype, source.is_sparse
+        self.n_bytes = None if source.n_bytes is None else round(source.n_bytes * self._share)
+        self.is_sketched, self.read_factor = source.is_sketched, source.read_factor
+        self.in_process = source.in_process
+
+    @property
+    def estimated_rows(self) -> int:
+        return self._estimated_rows
+
+    @property
+    def estimated_features(self) -> int | None:
+        return self._source.estimated_features
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Say how many chunks there would be, and how large: all are alike, but for the last. O(1) memory.
+
+        A chunk has the bytes of the source's largest, or `target_bytes` where the source is but one smaller chunk.
+        """
+        found = self._source.chunks(target_bytes)
+        total = max(1, round(sum(chunk.n_bytes for chunk in found) * self._share))
+        largest = max(chunk.n_bytes for chunk in found)
+        if len(found) == 1:
+            largest = max(largest, target_bytes)
+        # counted and looked through, as a tuple would be
+        return cast("tuple[Chunk, ...]", _Alike(min(total, largest), total))
+
+    def read(self, chunk: Chunk) -> NoReturn:
+        """Refuse: there are no rows here."""
+        raise TypeError(f"{self.name}: there are no such rows; chunk {chunk.index} cannot be read")
+
+
+class _Alike:
+    """Equal chunks and a last one, none of which is kept: a plan for 1e11 rows looks at millions."""
+
+    def __init__(self, chunk_bytes: int, total_bytes: int) -> None:
+        self._n_before = -(-total_bytes // chunk_bytes) - 1
+        self._before = Chunk(0, 0, 0, 0, chunk_bytes)
+        self._last = Chunk(self._n_before, 0, 0, 0, total_bytes - self._n_before * chunk_bytes)
+
+    def __len__(self) -> int:
+        return self._n_before + 1
+
+    def __iter__(self) -> Iterator[Chunk]:
+        yield from repeat(self._before, self._n_before)
+        yield self._last

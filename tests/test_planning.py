@@ -1,0 +1,369 @@
+"""The cost model against values computed by hand, what may not grow or fall, the measurement, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from streamkm import StreamKMeans
+from streamkm.budget import Plan
+from streamkm.cli import main
+from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.executors import fold_run, run_length, runs_of
+from streamkm.forecasts import Cluster, Cost, Rates, human_seconds
+from streamkm.planning import CLIENT_CHUNK_BYTES, count_joins, forecast
+from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.sources import open_source
+from streamkm.sources.scaled import ScaledSource
+from tests.benchmarks.bench_cluster import Finished, Made
+from tests.dask_processes import cluster_of
+
+MIB = 1 << 20
+N, K, D, M = 1_000_000, 10, 800, 64
+RATES = Rates(
+    sketch=Cost(2e-6, 3e-6), assign=Cost(4e-6, 4e-6, 1.5), step=Cost(1e-6, 1e-6), gather_s=0.001, join_s=0.002,
+    client={"seed": 1.0, "lloyd": 2.0, "polish": 0.5}, sampled=25_000, iterations=7, chunk_rows=20_000.0,
+)  # fmt: skip
+FREE = {"scheduler_s": 0.0, "client_s": 0.0, "worker_s": 0.0, "latency_s": 0.0, "bandwidth": math.inf}
+
+
+def plan_of(n_rows=N, n_chunks=320, regime="sample", **changed):
+    needs = Needs(
+        n_rows=n_rows, sample_rows=50_000, n_clusters=K, n_features=D, n_components=M, n_threads=1, row_bytes=D,
+        block_row_bytes=4 * M, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0, fitted=False,
+        n_chunks=n_chunks, coreset_rows=10_000,
+    )  # fmt: skip
+    plan = Plan(
+        source="made", n_rows=n_rows, n_features=D, stored_bytes=300 * n_rows, passes=2, counts_first=False,
+        chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="", regime=regime,
+        why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
+        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, needs=needs,
+    )  # fmt: skip
+    return replace(plan, **changed)
+
+
+def stage(found, name):
+    (step,) = (step for step in found.stages if step.name == name)
+    return step
+
+
+def seconds(cluster, plan=None, rates=RATES):
+    return forecast(plan or plan_of(), rates, cluster).seconds
+
+
+def test_one_free_worker_takes_what_its_rows_cost():
+    found = forecast(plan_of(), replace(RATES, gather_s=0.0, join_s=0.0), Cluster(1, **FREE))
+    assert stage(found, "sketch").seconds == pytest.approx(3e-6 * N)  # processors are busier than the thread
+    assert stage(found, "assign").seconds == pytest.approx(4e-6 * N)  # alone: no crowd
+    assert [stage(found, name).seconds for name in ("seed", "lloyd", "polish")] == [2.0, 4.0, 1.0]  # twice the sample
+    assert found.seconds == pytest.approx(3 + 4 + 7)
+
+
+def test_stages_by_hand():
+    cluster = Cluster(
+        4, 2, scheduler_s=0.001, client_s=0.002, worker_s=0.003, latency_s=0.005, bandwidth=1e9, storage=1e8
+    )
+    found = forecast(plan_of(), RATES, cluster)
+    # 320 chunks in runs of 14: 23 runs, each three tasks, and what is shared; eight threads take three turns
+    assert run_length(320, 24) == 14
+    sketch, tasks = stage(found, "sketch"), 3 * 23 + 1
+    assert sketch.tasks == tasks
+    workers = max(3 * N / 23 * 2e-6, N * 3e-6 / 8) + tasks * 0.003 / 8
+    client = tasks * 0.002 + 320 * 0.001
+    storage = 300 * N / 1e8
+    assert sketch.bound == "storage"
+    assert storage > client > workers
+    assert sketch.seconds == pytest.approx(2 * 0.005 + storage + 0.005)
+    assert sketch.read_bytes == 300 * N
+    assert sketch.client_bytes == sketch.network_bytes == 75_000 * (D + 16)
+    # sums of 64,000 bytes: 23 runs, two joins of eight, one of the seven that are left, one of what these give
+    f, u = 8 * K * D, 8 * K * D / 1e9
+    assert count_joins(23) == 4
+    quick = forecast(plan_of(), RATES, replace(cluster, storage=math.inf))
+    assign, tasks = stage(quick, "assign"), 3 * 23 + 4 + 1
+    shared = f + 4 * D * 16  # the table is padded to 16 lanes
+    work = max(3 * N / 23 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 22 * (0.002 + u)) / 8
+    send = (2 + 2) * shared / 1e9 + 2 * 0.005
+    assert (assign.tasks, assign.bound) == (tasks, "workers")
+    assert assign.seconds == pytest.approx(send + work + 2 * (0.002 + 8 * u + 0.005))
+    assert assign.client_bytes == 4 * N + shared + f
+    assert assign.network_bytes == assign.client_bytes + 4 * shared + 22 * f
+    assert stage(quick, "sketch").bound == "client"
+
+
+def test_steps_on_all_rows_by_hand():
+    cluster = Cluster(2, scheduler_s=0.5, bandwidth=1e9, latency_s=0.01)
+    found = forecast(plan_of(regime="blocks"), RATES, cluster)
+    lloyd, tasks = stage(found, "lloyd"), 23 + 4 + 1
+    f = 8 * K * M
+    shared, add = f + 4 * M * 16, 0.002 * M / D
+    step = 3 * shared / 1e9 + 0.02 + tasks * 0.5 + 2 * (add + 8 * f / 1e9 + 0.01)
+    assert (lloyd.tasks, lloyd.bound, lloyd.read_bytes) == (7 * tasks, "scheduler", 0)
+    assert lloyd.seconds == pytest.approx(7 * step)
+
+
+def test_one_machine_shares_its_processors():
+    rates = replace(RATES, gather_s=0.0, join_s=0.0)
+    two, four = (stage(forecast(plan_of(), rates, Cluster(w, cores=2, **FREE)), "assign") for w in (2, 4))
+    assert two.seconds == pytest.approx(12 * N / 23 * 4e-6 * 1.5)  # 23 runs, two at once
+    assert four.seconds == two.seconds
+    costly = Cluster(2, cores=2, **{**FREE, "scheduler_s": 0.1, "client_s": 0.2, "worker_s": 0.3})
+    shared = stage(forecast(plan_of(), rates, costly), "assign")
+    tasks = 3 * 23 + 4 + 1
+    assert shared.bound == "machine"
+    assert shared.seconds == pytest.approx((N * 4e-6 * 1.5 + tasks * 0.6) / 2)
+    assert stage(forecast(plan_of(), rates, replace(costly, cores=None)), "assign").bound == "client"
+
+
+@pytest.mark.parametrize("n_runs", [1, 2, 7, 8, 9, 63, 64, 65, 513])
+def test_joins_are_those_of_a_fold(n_runs):
+    def folded(n):  # level by level, eight at a time; what is left joins at the end
+        joins, left = 0, 0
+        while n:
+            joins, n, rest = joins + n // 8, n // 8, n % 8
+            joins, left = joins + (rest + left > 1), 1 if rest + left else 0
+        return joins
+
+    assert count_joins(n_runs) == folded(n_runs)
+
+
+def test_runs_are_those_of_a_fold():
+    found = forecast(plan_of(n_chunks=1000), RATES, Cluster(3))
+    runs = list(runs_of(range(1000), run_length(1000, 24)))
+    assert fold_run(runs[0], lambda state, item: ((state or 0) + 1, None))[0] == 16
+    assert stage(found, "sketch").tasks == 3 * len(runs) + 1
+
+
+def test_more_workers_are_never_slower_until_something_else_is():
+    plan = plan_of(n_rows=100 * N, n_chunks=32_000)
+    rates = replace(RATES, gather_s=0.0)
+    took = [seconds(Cluster(w, **{**FREE, "scheduler_s": 1e-4}), plan, rates) for w in (1, 2, 4, 8, 16, 32, 64, 4000)]
+    assert all(more <= fewer for fewer, more in pairwise(took))
+    for fewer, more in pairwise(took[1:6]):  # well below the limit, work is halved
+        assert more - 7 == pytest.approx((fewer - 7) / 2, rel=0.05)
+    # then the client's work, the scheduler's, one turn of runs and the sums are left
+    last = forecast(plan, rates, Cluster(4000, **{**FREE, "scheduler_s": 1e-4}))
+    assert {stage(last, name).bound for name in ("sketch", "assign")} == {"scheduler"}
+    assert last.seconds > 7 + (6 * 2000) * 1e-4
+
+
+def test_time_and_bytes_are_linear_in_the_rows():
+    cluster = Cluster(50)
+    few, many = (forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, cluster) for s in (1000, 10_000))
+    for name in ("sketch", "assign"):
+        assert stage(many, name).seconds == pytest.approx(10 * stage(few, name).seconds, rel=0.01)
+    assert many.total("read_bytes") == 10 * few.total("read_bytes")
+    assert many.total("tasks") == pytest.approx(10 * few.total("tasks"), rel=0.01)
+    assert [stage(many, name).seconds for name in ("seed", "polish")] == [2.0, 1.0]
+
+
+def test_memory_of_a_worker_does_not_depend_on_the_rows():
+    sizes = [forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, Cluster(8)).worker_memory for s in (10, 100_000)]
+    assert sizes[0] == sizes[1]
+    assert sizes[0]["sketch"] >= LIBRARY_BYTES + 4 * 16 * MIB + READ_BYTES
+    threads = (
+        forecast(plan_of(), RATES, Cluster(4, 2)).worker_bytes - forecast(plan_of(), RATES, Cluster(8)).worker_bytes
+    )
+    assert threads >= 4 * 16 * MIB + READ_BYTES  # another chunk that is read
+    coreset = forecast(plan_of(1000 * N, 320_000, "coreset"), RATES, Cluster(8)).worker_memory
+    assert coreset == forecast(plan_of(10_000 * N, 3_200_000, "coreset"), RATES, Cluster(8)).worker_memory
+    # blocks that are kept are shared out
+    held = [forecast(plan_of(regime="blocks"), RATES, Cluster(w)).worker_bytes for w in (1, 4)]
+    assert held[0] - held[1] == pytest.approx(0.75 * N * (8 + 4 * M), abs=2)
+
+
+def test_client_and_scheduler_grow_by_chunks():
+    few, many = (forecast(plan_of(n_chunks=n), RATES, Cluster(8)) for n in (1000, 2000))
+    assert many.client_bytes - few.client_bytes == 1000 * CLIENT_CHUNK_BYTES
+    assert many.client_bytes > 600 * MIB
+    assert many.scheduler_bytes > few.scheduler_bytes
+
+
+def test_coresets_pass_by_the_client():
+    plan = plan_of(1000 * N, 320_000, "coreset")
+    sketch = stage(forecast(plan, RATES, Cluster(100)), "sketch")
+    parts = 320_000 * 3125 * (16 + 4 * M)
+    assert sketch.client_bytes == pytest.approx(parts + 64 * 320_000 * (D + 16))
+    assert sketch.bound == "client"
+    assert sketch.seconds >= 320
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"workers": 0}, "workers=0; needed: a whole number from 1"),
+        ({"threads": 1.5}, "threads=1.5"),
+        ({"cores": -1}, "cores=-1"),
+        ({"latency_s": -1.0}, "latency_s=-1.0; needed: seconds from 0"),
+        ({"scheduler_s": math.inf}, "scheduler_s=inf"),
+        ({"bandwidth": 0.0}, "bandwidth=0.0; needed: bytes a second"),
+        ({"storage": math.nan}, "storage=nan"),
+    ],
+)
+def test_clusters_that_cannot_be(changed, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        Cluster(**{"workers": 1, **changed})
+
+
+def test_seconds_for_people():
+    assert [human_seconds(s) for s in (0.1234, 119, 120, 7200, 200_000)] == [
+        "0.123 s",
+        "119 s",
+        "2 min",
+        "2 h",
+        "2.31 d",
+    ]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Dense rows: 4 MB of 64 features around eight points."""
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(16_000, 64)) + 9 * rng.normal(size=(8, 64))[rng.integers(8, size=16_000)]).astype(np.float32)
+    path = tmp_path_factory.mktemp("planning") / "x.npy"
+    np.save(path, X)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Sparse text: 3,000 rows of some 40 words."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("planning") / "x.svm"
+    lines = ("0 " + " ".join(f"{j}:1" for j in np.unique(rng.zipf(1.3, 40) % 9000 + 1)) for _ in range(3000))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_source_of_its_own_size_is_cut_as_it_is(file, wide):
+    for path in (file, wide):
+        source = open_source(str(path))
+        scaled = ScaledSource(source, source.estimated_rows)
+        for target in (10_000, 100_000, 1 << 20):
+            cut, found = source.chunks(target), list(scaled.chunks(target))
+            assert len(scaled.chunks(target)) == len(found)
+            assert sum(chunk.n_bytes for chunk in found) == sum(chunk.n_bytes for chunk in cut)
+            assert abs(len(found) - len(cut)) <= 1
+        assert scaled.n_bytes == source.n_bytes
+        assert scaled.estimated_features == source.estimated_features
+        with pytest.raises(TypeError, match="cannot be read"):
+            scaled.read(found[0])
+
+
+def test_the_plan_of_a_scaled_source_is_that_of_a_real_one(tmp_path, file):
+    kmeans = StreamKMeans(8, memory_limit="8 GiB")
+    X = np.load(file)
+    np.save(tmp_path / "more.npy", np.concatenate([X] * 5))
+    real, scaled = kmeans.plan(tmp_path / "more.npy"), kmeans.plan(file, 80_000)
+    same = replace(scaled, source=real.source, base_bytes=real.base_bytes, memory=real.memory, stored_bytes=0)
+    assert replace(same, limit_bytes=real.limit_bytes) == replace(real, stored_bytes=0)
+    assert scaled.stored_bytes == pytest.approx(real.stored_bytes, rel=1e-3)
+
+
+def test_what_cannot_be_scaled(file):
+    with pytest.raises(InvalidParameterError, match="n_rows=0; needed: a whole number"):
+        StreamKMeans(2).plan(file, 0)
+    with pytest.raises(InvalidInputError, match="does not say how many rows"):
+        StreamKMeans(2).plan((chunk for chunk in [np.eye(3)]), 10)
+    with pytest.raises(InvalidInputError, match="lies in this process"):
+        StreamKMeans(2).forecast(np.eye(30), Cluster(2))
+    with pytest.raises(MemoryLimitError, match="above the limit"):
+        StreamKMeans(8, memory_limit="1 GiB").plan(file, 10**11)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"coreset": "sensitivity"}, {"sketch": "pca", "n_components": 8}, {"refine": 1, "coreset": None}]
+)
+def test_what_is_measured_is_the_fit(file, options):
+    kmeans = StreamKMeans(8, random_state=0, memory_limit="8 GiB", **options)
+    found = kmeans.forecast(file, Cluster(2))
+    fitted = kmeans.fit(file)
+    assert [step.name for step in found.stages] == [stage.name for stage in fitted.stages_]
+    assert found.total("read_bytes") == fitted.n_passes_ * found.plan.stored_bytes
+    assert found.rates.sampled == 16_000
+    assert found.rates.sketch.wall > 0
+    assert found.rates.assign.cpu > 0
+    assert (found.rates.step.wall > 0) == (found.plan.regime == "blocks")
+    if found.plan.regime == "blocks":
+        assert found.rates.iterations == fitted.n_iter_  # the sample is all rows
+    assert all(step.seconds > 0 for step in found.stages)
+
+
+def test_sparse_rows_are_measured(wide):
+    kmeans = StreamKMeans(5, random_state=0, memory_limit="8 GiB")
+    found = kmeans.forecast(wide, Cluster(200), 10**9)
+    assert found.plan.sketch == "countsketch"
+    assert found.plan.n_rows == 10**9
+    assert found.plan.n_chunks == found.plan.needs.n_chunks
+    assert stage(found, "assign").client_bytes > 4 * 10**9
+    assert 0 < kmeans.estimate_seconds(wide) < 60
+    with pytest.raises(InvalidInputError, match="n_clusters=4000"):
+        StreamKMeans(4000).forecast(wide, Cluster(2))
+
+
+@pytest.mark.slow
+def test_tasks_are_those_of_a_real_cluster(tmp_path):
+    def done():
+        return Counter(client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["finished"].counts)))
+
+    kmeans = StreamKMeans(8, random_state=0, chunk_bytes=4 * D, progress=False)
+    with cluster_of(tmp_path, 2) as (_, client):
+        client.register_plugin(Finished())
+        for source, changed in ((Made(60), {}), (Made(400), {"refine": 1}), (Made(400), {"coreset": "sensitivity"})):
+            kmeans.set_params(coreset="auto", refine=0, executor="auto").set_params(**changed)
+            found, before = kmeans.forecast(source, Cluster(2)), done()
+            fitted = kmeans.set_params(executor=client).fit(source)
+            counts = done() - before
+            iterations = fitted.n_iter_ if found.plan.regime == "blocks" else 1
+            found = forecast(found.plan, replace(found.rates, iterations=iterations), Cluster(2))
+            assert found.total("tasks") == counts.total()
+            for step in found.stages:
+                called = sum(count for name, count in counts.items() if f"{name}-".startswith(f"{step.name}-"))
+                n_shared = iterations if step.name == "lloyd" else 1
+                assert called == max(0, step.tasks - n_shared)
+
+
+def command(*arguments, code=0):
+    result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_command(file):
+    output = command(file, "-k", 8, "--workers", 4, "--cores", 2, "--task-time", 0.002)
+    for text in ("4 workers x 1 threads, one machine of 2 processors", "scheduler 2 ms", "worker memory", "tasks"):
+        assert text in output
+    found = json.loads(
+        command(file, "-k", 8, "--workers", 200, "--rows", "1e9", "--threads", 2, "--storage", 5e9, "--json")
+    )
+    assert (found["n_rows"], found["cluster"]["threads"], found["cluster"]["storage"]) == (10**9, 2, 5e9)
+    assert found["seconds"] == pytest.approx(sum(step["seconds"] for step in found["stages"]))
+    assert found["read_bytes"] == 2 * found["stored_bytes"]
+    assert json.loads(command(file, "-k", 8, "--rows", "32000", "--json"))["n_rows"] == 32_000
+    assert "from a measurement" in command(file, "-k", 8, "--rows", "32000", "--measure")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", 0], "0 is not in the range x>=1"),
+        (["--workers", 2, "--threads", 0], "0 is not in the range x>=1"),
+        (["--workers", 2, "--rows", "abc"], "'abc' is no whole number from 1"),
+        (["--rows", "0"], "'0' is no whole number from 1"),
+        (["--rows", "1.5"], "'1.5' is no whole number from 1"),
+        (["--rows", "nan"], "'nan' is no whole number from 1"),
+        (["--rows", "1e30"], "'1e30' is no whole number"),
+        (["--workers", 2, "--bandwidth", 0], "bandwidth=0.0; needed"),
+        (["--threads", 2], "--threads is of use with --workers only"),
+        (["--task-time", 2], "--task-time is of use with --workers only"),
+    ],
+)
+def test_command_errors(file, arguments, message):
+    assert message in command(file, "-k", 8, *arguments, code=2)
