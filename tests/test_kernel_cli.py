@@ -50,7 +50,7 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
 def test_plan_says_what_it_will_be():
     planned = json.loads(run("plan", "x.npy", "-k", 2, "--json", *KERNEL, "--set", "kernel.fit_on=all"))
     assert (planned["sketch"], planned["passes"]) == ("nystroem", 4)
-    assert "--measure knows k-means only" in run("plan", "x.npy", "-k", 2, "--measure", *KERNEL, code=2)
+    assert "--workers know k-means only" in run("plan", "x.npy", "-k", 2, "--measure", *KERNEL, code=2)
 
 
 def test_an_interrupted_run_goes_on(monkeypatch):
