@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -37,6 +38,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+# Clusters of the tests do nothing most of the time: what they do then (a look at every thread each 10 ms, a tick each
+# 20 ms) takes from the tests beside them.
+dask.config.set(
+    {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "10s",
+    }
+)
 
 
 class Labelled(NamedTuple):

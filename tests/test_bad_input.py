@@ -270,7 +270,8 @@ def test_fit(folder, name):
     assert sorted(os.listdir()) == files
 
 
-QUICK = ("missing file", "decreasing indices", "HDF5 truncated", "NaN")
+QUICK = ("HDF5 truncated", "NaN")
+REDUCED = ("missing file", "decreasing indices")
 PROCESSES = (
     "missing file", "directory", "only comments", "decreasing indices", "200 MB line", "UTF-16", "truncated gzip",
     "HDF5 truncated", "dataset of strings", "Zarr with a corrupt chunk", "index out of range", "NaN",
@@ -278,9 +279,14 @@ PROCESSES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROCESSES]
-)
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """Every case runs in this process; of its own need be a few."""
+    if name in QUICK:
+        return []
+    return [pytest.mark.slow] if name in REDUCED else [pytest.mark.slow, pytest.mark.full]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in PROCESSES])
 def test_a_real_process(folder, name):
     case = CASES[name]
     case.make()

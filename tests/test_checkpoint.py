@@ -238,21 +238,24 @@ class TestLabels:
 
 class TestThrottle:
     def test_waits_for_the_interval(self):
-        throttle, calls = Throttle(interval_s=0.05, share=0.5), []
         started = time.monotonic()
-        while time.monotonic() < started + 0.5:
+        throttle, calls = Throttle(interval_s=0.05, share=0.5), []
+        while len(calls) < 4:
             throttle.maybe(lambda: calls.append(time.monotonic()))
-        assert 2 <= len(calls) <= 10
         assert min(np.diff([started, *calls])) >= 0.05
 
     def test_spends_no_more_than_its_share(self):
-        throttle, n = Throttle(interval_s=0.0, share=0.1), 0
         started = time.monotonic()
-        while time.monotonic() < started + 0.6:
-            n += throttle.maybe(lambda: time.sleep(0.02))
-        assert n >= 2
-        # the last may have come just before the end
-        assert throttle.spent_s - 0.03 <= 0.1 * (time.monotonic() - started) + 0.02
+        throttle, shares = Throttle(interval_s=0.0, share=0.1), []
+
+        def save():
+            shares.append(throttle.spent_s / (time.monotonic() - started))
+            time.sleep(0.01)
+
+        while len(shares) < 4:
+            throttle.maybe(save)
+        assert shares[0] == 0
+        assert 0 < max(shares) <= 0.1  # whenever the next one begins
 
 
 class TestFullDisk:
@@ -300,23 +303,27 @@ class TestFullDisk:
 def kill_while_saving(directory, n_kills, rng):
     """Kill a process that saves all the time; what is left must be one of its states, and never an older one."""
     context, last = children.processes(), 0
+
+    def saved_state():
+        path = directory / "state.npz"
+        return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
     for _ in range(n_kills):
+        before = saved_state()
         child = context.Process(target=children.save_for_ever, args=(directory, 2000))
         child.start()
-        deadline = time.monotonic() + 60
-        while not (directory / "state.npz").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0.05, 0.4))
+        while saved_state() == before:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.2))
         child.kill()
         child.join()
         with Checkpoint.open(directory, {"size": 2000}) as saved, saved.labels(2000) as labels:
             assert saved.resumed
             arrays, meta = saved.load("state")
-            assert meta["n"] >= last
+            assert meta["n"] > last
             last = meta["n"]
             assert (arrays["values"] == last).all()
             assert (labels.read() >= last).all()
-    assert last > n_kills
 
 
 def test_a_kill_leaves_the_state_before_or_after(tmp_path):

@@ -318,7 +318,7 @@ def test_blas_has_one_thread_inside_only():
 
 def keys_left(client, stage):
     """Keys of a stage that are still on the workers after a while."""
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         gc.collect()
         left = [key for keys in client.has_what().values() for key in keys if key[0].startswith(stage)]

@@ -51,11 +51,11 @@ def images(tmp_path_factory):
     """Dense rows, uint8, twice as large as what the limits of the tests leave for data."""
     path = tmp_path_factory.mktemp("images") / "x.zarr"
     rng = np.random.default_rng(0)
-    centers = rng.integers(0, 180, (20, 784))
+    centers = rng.integers(0, 180, (20, 784), np.uint8)
     array = zarr.create_array(store=str(path), shape=(400_000, 784), chunks=(4096, 784), dtype="uint8")
     for start in range(0, 400_000, 40_000):
-        rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
-        array[start : start + 40_000] = rows.astype(np.uint8)
+        rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1), np.uint8)
+        array[start : start + 40_000] = rows
     return path
 
 

@@ -62,7 +62,8 @@ def test_every_storage_chunk_is_read_once_a_pass(target_bytes, n_threads):
     chunks = source.chunks(target_bytes)
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(source.read, chunks))
-    assert len(chunks) == 1 or len(chunks) > 20 or target_bytes > 150
+    assert len(chunks) > 20 or target_bytes > 150
+    assert len(chunks) == 1 or target_bytes <= 1_000
     assert [array.most() for array in arrays] == [1, 1, 1]
 
 

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import hdf5_arrays, hdf5_direct, open_source
-from tests.contracts import Opened, SourceContract
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 
 STORAGES = {
@@ -57,11 +57,9 @@ class TestStorages(SourceContract):
 def test_dtypes(tmp_path, dtype, options):
     X = dense_matrix(dtype=dtype)
     source = open_source(write(tmp_path / "x.h5", X, **options))
-    for chunk in source.chunks(1):
-        rows = source.read(chunk)
-        np.testing.assert_array_equal(rows.X, X[chunk.start : chunk.stop])
-        assert rows.X.dtype == source.dtype
-        assert source.dtype.isnative
+    np.testing.assert_array_equal(assemble(source.stream(1), 7), X)
+    assert {rows.X.dtype for rows in source.stream(1)} == {source.dtype}
+    assert source.dtype.isnative
 
 
 class TestThroughTheLibrary(SourceContract):

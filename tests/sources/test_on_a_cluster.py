@@ -19,7 +19,7 @@ from streamkm.walk import Walk
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 MOST_WALK_BYTES = 100_000
-ROWS = 200_000
+ROWS = 20_000
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def walk_bytes(monkeypatch):
 
 
 def groups(n_rows=ROWS, d=64):
-    """float32, 51 MB by default."""
+    """float32, 5.1 MB by default."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(n_rows, d)) + 6 * (np.arange(n_rows) % 5)[:, None]).astype(np.float32)
 
@@ -76,8 +76,8 @@ MADE = {
     "dask, csr, heights unknown": lambda: unknown(in_blocks(sp.csr_array)),
     "dask, sparse": lambda: in_blocks(coo),
     "dask frame": frame,
-    "array": lambda: groups(20_000),
-    "dask": lambda: da.from_array(groups(), chunks=(20_000, 64)),
+    "array": groups,
+    "dask": lambda: da.from_array(groups(), chunks=(2_000, 64)),
     "list": csr_parts,
     "callable": lambda: lambda: iter(np.array_split(groups(9_000), 7)),
     "dask in a list": lambda: [da.from_array(groups(900), chunks=(300, 64)), groups(500)],

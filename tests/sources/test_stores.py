@@ -39,24 +39,27 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 200)
 
 
+@pytest.fixture(scope="module", params=["dense", "sparse", "in parts", "no values", "identity"])
+def made(request, tmp_path_factory):
+    """A store of each kind, made once for all that is read from it."""
+    path, kind = tmp_path_factory.mktemp("store") / "s.zarr", request.param
+    X = dense_matrix() if kind == "dense" else sparse_matrix()
+    if kind == "no values":
+        X = sp.csr_array(X.shape, dtype=np.float32)
+    sketch, more = CountSketch(300, 5), (X[:7], X[3:4]) if kind == "in parts" else ()
+    wanted = np.concatenate([rows @ countsketch_matrix(5, X.shape[1], 300) for rows in (X, *more)])
+    if kind == "identity":
+        sketch, wanted = IdentitySketch(X.shape[1]), X.toarray()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("streamkm.store.CHUNK_BYTES", 200)
+        make(path, X, sketch, *more)
+    return Opened(open_source(path), wanted.astype(np.float32))
+
+
 class TestStores(SourceContract):
-    @pytest.fixture(params=["dense", "sparse", "in parts", "no values", "identity"])
-    def opened(self, request, tmp_path):
-        path, kind = tmp_path / "s.zarr", request.param
-        X = dense_matrix() if kind == "dense" else sparse_matrix()
-        if kind == "no values":
-            X = sp.csr_array(X.shape, dtype=np.float32)
-        if kind == "identity":
-            make(path, X, IdentitySketch(X.shape[1]))
-            return Opened(open_source(path), X.toarray())
-        sketch = CountSketch(300, 5)
-        wanted = X @ countsketch_matrix(5, X.shape[1], 300)
-        if kind == "in parts":
-            make(path, X, sketch, X[:7], X[3:4])
-            wanted = np.concatenate([wanted, wanted[:7], wanted[3:4]])
-        else:
-            make(path, X, sketch)
-        return Opened(open_source(path), wanted.astype(np.float32))
+    @pytest.fixture
+    def opened(self, made):
+        return made
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
-from tests.contracts import Opened, SourceContract
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 
 LAYOUTS = {
@@ -39,12 +39,18 @@ def write(store, X, **options):
     return array
 
 
+@pytest.fixture(scope="module", params=LAYOUTS)
+def made(request, tmp_path_factory):
+    """An array of each layout, made once for all that is read from it."""
+    X, path = dense_matrix(), tmp_path_factory.mktemp("layout") / "x.zarr"
+    write(path, X, **LAYOUTS[request.param])
+    return Opened(open_source(path), X)
+
+
 class TestLayouts(SourceContract):
-    @pytest.fixture(params=LAYOUTS)
-    def opened(self, request, tmp_path):
-        X = dense_matrix()
-        write(tmp_path / "x.zarr", X, **LAYOUTS[request.param])
-        return Opened(open_source(tmp_path / "x.zarr"), X)
+    @pytest.fixture
+    def opened(self, made):
+        return made
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -53,11 +59,9 @@ def test_dtypes(tmp_path, dtype, version):
     X = dense_matrix(dtype=dtype)
     write(tmp_path / "x.zarr", X, chunks=(8, 7), zarr_format=version)
     source = open_source(tmp_path / "x.zarr")
-    for chunk in source.chunks(1):
-        rows = source.read(chunk)
-        np.testing.assert_array_equal(rows.X, X[chunk.start : chunk.stop])
-        assert rows.X.dtype == source.dtype
-        assert source.dtype.isnative
+    np.testing.assert_array_equal(assemble(source.stream(1), 7), X)
+    assert {rows.X.dtype for rows in source.stream(1)} == {source.dtype}
+    assert source.dtype.isnative
 
 
 class TestStores(SourceContract):
