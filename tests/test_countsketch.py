@@ -208,3 +208,17 @@ def test_refuses_seeds_out_of_range(seed):
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
         sketch_from_dict(described, {})
+
+
+@pytest.mark.parametrize("nnz_per_feature", [1, 2])
+def test_a_sketch_shares_nothing_with_its_rows_and_reads_no_entry_behind_them(nnz_per_feature):
+    X = sp.random_array((40, 300), density=0.1, format="csr", rng=np.random.default_rng(0))
+    sketch = CountSketch(500, seed=3, nnz_per_feature=nnz_per_feature)
+    expected = sketch.apply(X).toarray()
+    found = sketch.apply(X)
+    for name in ("data", "indices", "indptr"):
+        assert not np.shares_memory(getattr(found, name), getattr(X, name))
+    found.sum_duplicates()
+    longer = X.copy()
+    longer.data, longer.indices = np.append(X.data, [9.0] * 50), np.append(X.indices, [7] * 50).astype(X.indices.dtype)
+    np.testing.assert_array_equal(sketch.apply(longer).toarray(), expected)

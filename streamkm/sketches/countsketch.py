@@ -100,9 +100,10 @@ class CountSketch:
         indices, data = np.empty(n_stored, np.int32), np.empty(n_stored, np.float32)
         # scipy wants one index type for both arrays
         narrow = n_stored <= np.iinfo(np.int32).max
-        indptr = X.indptr.astype(np.int32 if narrow else np.int64, copy=False)
+        indptr = X.indptr.astype(np.int32 if narrow else np.int64)  # not shared: callers may merge entries in place
         if self.nnz_per_feature == 1:
-            kernels.sketch_csr(np.uint64(self.seed), np.uint64(self.n_components), X.indices, X.data, indices, data)
+            seed, size = np.uint64(self.seed), np.uint64(self.n_components)
+            kernels.sketch_csr(seed, size, X.indices[: X.nnz], X.data[: X.nnz], indices, data)  # arrays may be longer
         else:
             scale = np.float32(self.scale)
             kernels.sketch_csr_blocks(*self._blocks(), scale, X.indptr, X.indices, X.data, indices, data)
