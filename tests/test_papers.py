@@ -51,7 +51,7 @@ def data(tmp_path_factory):
 
 def run(script, data, out):
     environment = {**os.environ, "PYTHONPATH": str(PAPERS.parents[1])}
-    command = [sys.executable, str(PAPERS / script), str(data), str(out), "--quick"]
+    command = [sys.executable, str(PAPERS / script), str(data), "--out", str(out), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
@@ -69,7 +69,7 @@ def table(path):
 def test_sparse_embedded(data, tmp_path):
     printed = run("sparse_embedded.py", data, tmp_path)
     rows = table(tmp_path / "sparse_embedded.csv")
-    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE"}
+    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE", "SE, whole fit"}
     assert {row["method"] for row in rows if row["data"] == "COIL20"} == methods
     assert {row["method"] for row in rows if row["data"] == "topics"} == methods - {"SVD", "LLE", "LS"}
     easy = [row for row in rows if row["data"] in ("COIL20", "20 Newsgroups") and row["method"] == "k-means"]

@@ -1,15 +1,15 @@
 """Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering", 2015.
 
-    python randomized_dimensionality_reduction.py DATA OUT [--quick]
+    python examples/papers/randomized_dimensionality_reduction.py DATA --out OUT [--quick]
 
-Five Gaussian centers drawn from [0, 2000]^d, 1000 points around them, d = 20, 200 and 1000; DATA is not read. For m up
+Five Gaussian centers drawn from [0, 2000]^d, 200 points around each, d = 20, 200 and 2000; DATA is not read. For m up
 to d: random signs (the paper's random projection), SVD (exact, uncentered), features drawn by their leverage scores in
 the leading 5 singular vectors (its feature selection) and, as the plain baseline, features drawn evenly.
 
 Drawn are the objective of the sketch's clusters, among all features, over that of k-means there; the misclassified
 share; and the time of sketch and k-means.
 
-What differs from the paper. With a standard deviation of 1 the centers lie some 800 sqrt(d / 2) apart, so every method
+What differs from the paper. With a standard deviation of 1 the centers lie some 800 sqrt(d) apart, so every method
 is right as soon as m holds them apart, and the curves of the methods fall together: that line of panels shows that
 nothing is lost, not which method is best. The second line, with a standard deviation of 500, tells them apart. The
 paper's promise (m of order k / eps^2 keeps the optimum within 2 + eps) is far above what is measured: a bound, not an
@@ -27,14 +27,14 @@ from streamkm.sketches import FeatureSelection, LeverageSampling, SignProjection
 from streamkm.sketches.subspace import fit_rows
 
 K, N_ROWS, SIDE = 5, 1000, 2000
-WIDTHS, SPREADS, N_SEEDS = (20, 200, 1000), (1, 500), 3
+WIDTHS, SPREADS, N_SEEDS = (20, 200, 2000), (1, 500), 5
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def points(d, spread, seed):
     """Rows (n, d) around five centers, and which."""
     rng = np.random.default_rng(seed)
-    centers, classes = rng.random((K, d)) * SIDE, rng.integers(K, size=N_ROWS)
+    centers, classes = rng.random((K, d)) * SIDE, np.arange(N_ROWS) % K
     return (centers[classes] + spread * rng.standard_normal((N_ROWS, d))).astype(np.float32), classes
 
 
