@@ -154,8 +154,9 @@ def report(name, rows):
     """Say what costs least, and how far the defaults are from the best that costs no more."""
     means = averaged(rows)
     for limit in (1.01, 1.05):
-        cheapest = "; ".join(f"{t:.2f} s, {sketch}, m = {m}" for t, loss, sketch, m in sorted(means) if loss <= limit)
-        print(f"{name}: within {limit:.2f} of the best, the cheapest first: {cheapest or 'none'}")
+        kept = sorted(mean for mean in means if mean[1] <= limit)[:4]
+        cheapest = "; ".join(f"{sketch}, m = {m}: {seconds:.2f} s" for seconds, _, sketch, m in kept)
+        print(f"{name}: within {limit:.2f} of the best, the cheapest: {cheapest or 'none'}")
     seconds, loss, sketch, m = means[-1]
     best = min((mean for mean in means if mean[0] <= seconds), key=lambda mean: mean[1])
     print(
