@@ -133,7 +133,7 @@ def plot(path, title, rows):
         seconds, losses = curve(kept)
         if name == "none" or name.startswith("auto"):
             style = {"marker": "P", "color": "black"} if name == "none" else {"marker": "*", "color": "#e00000"}
-            label = f"{name}, m = {kept[0][3]}"
+            label = f"{name}, m = {kept[0][3]:,}"
             panel.plot(seconds, losses, markersize=15, linestyle="none", label=label, zorder=4, **style)
             continue
         colour = common.COLOURS[number]
