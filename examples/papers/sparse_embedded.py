@@ -20,16 +20,17 @@ clustering as good as without it) and check these; its curves were not read off 
 output say which claims hold here. Three do not, or not fully:
 
 - On 20 Newsgroups the accuracy of SE at m = 1000 is below that of k-means: 0.35 to 0.37 against 0.40 to 0.49 (four
-  seeds); RP's is 0.33 to 0.39, and with m = 3000 SE's is 0.39 to 0.41. What the theory keeps is kept: the objective of
+  seeds); RP's is 0.33 to 0.41, and with m = 3000 SE's is 0.39 to 0.41. What the theory keeps is kept: the objective of
   SE's clusters, among the original features, is 0.4 % above that of k-means. But distances of groups differ little
-  beside the lengths of the texts, a map to m components adds noise of relative size sqrt(2 / m) to them, and
-  the objective decides little: k-means' own seeds differ in accuracy by 0.09. A final pass to the means of SE's clusters
+  beside the lengths of the texts, a map to m components adds noise of relative size sqrt(2 / m) to them, and the
+  objective decides little: k-means' own seeds differ in accuracy by 0.09. A final pass to the means of SE's clusters
   gives 0.38 to 0.43 (objective 0.1 % above), the whole fit 0.41 to 0.46 (objective equal within 0.04 %): the spread of
-  k-means. It is there at m = 10 already (0.40), in half of the time of k-means. On topics, whose groups are further apart, SE alone is enough from m = 300; on COIL20, from
-  m = 30.
-- SE is 100 times faster than RP where RP is a product with a drawn matrix, from m = 300 (a factor of 1000 at m = 1000).
-  Beside this project's own RP, whose signs are made 64 to a word, it is 26 to 63 times faster there, and 2 to 4 times
-  at m up to 100. SE's time does not grow with m; it falls between 100 and 300, because rows stay sparse from there.
+  k-means. With m = 10 it has 0.40 already, in half of the time of k-means. On topics, whose groups are further apart,
+  SE alone is enough from m = 300; on COIL20, from m = 30.
+- SE is 100 times faster than RP where RP is a product with a drawn matrix, from m = 300 (a factor of 1000 to 2500 at
+  m = 1000). Beside this project's own RP, whose signs are made 64 to a word, it is 26 to 63 times faster there, and 2
+  to 4 times at m up to 100. SE's time does not grow with m; it falls between 100 and 300, because rows stay sparse
+  from there.
 - PD is worse here than its authors have it, for small m: they compare a row with the centers on its kept entries
   alone, while k-means here sees the other entries as zeros.
 
