@@ -28,8 +28,8 @@ output say which claims hold here. Three do not, or not fully:
   k-means. With m = 10 it has 0.40 already, in half of the time of k-means. On topics, whose groups are further apart,
   SE alone is enough from m = 300; on COIL20, from m = 30. The 1000 rows of RCV1 tell nothing: their larger class has
   0.54 of them, k-means 0.51 to 0.62, and clusterings as far apart as that have objectives within 0.1 %.
-- SE is 100 times faster than RP where RP is a product with a drawn matrix, from m = 300 (a factor of 1000 to 2500 at
-  m = 1000). Beside this project's own RP, whose signs are made 64 to a word, it is 26 to 63 times faster there, and 2
+- SE is 100 times faster than RP where RP is a product with a drawn matrix, from m = 300 (a factor of 1000 to 3000 at
+  m = 1000). Beside this project's own RP, whose signs are made 64 to a word, it is 20 to 66 times faster there, and 2
   to 4 times at m up to 100. SE's time does not grow with m; it falls between 100 and 300, because rows stay sparse
   from there.
 - PD is worse here than its authors have it, for small m: they compare a row with the centers on its kept entries
