@@ -164,6 +164,8 @@ def sketch_all(n_rows, out):
     from tests.benchmarks.make_topics import Topics
 
     seconds, n_stored = dict.fromkeys(SIZES, 0.0), 0
+    for m in SIZES:
+        embedded(common.topics(64)[0], m, 0)  # compiles
     for X, _ in Topics(common.TOPIC_FEATURES, common.TOPICS).parts(n_rows):
         n_stored += X.nnz
         for m in SIZES:
