@@ -31,7 +31,7 @@ output say which claims hold here. Three do not, or not fully:
 - SE is 100 times faster than RP where RP is a product with a drawn matrix, from m = 300 (a factor of 1000 to 3000 at
   m = 1000). Beside this project's own RP, whose signs are made 64 to a word, it is 20 to 66 times faster there, and 2
   to 4 times at m up to 100. SE's time does not grow with m; it falls between 100 and 300, because rows stay sparse
-  from there.
+  from there; features of a row that fall together are added up by k-means' first step, in its time.
 - PD is worse here than its authors have it, for small m: they compare a row with the centers on its kept entries
   alone, while k-means here sees the other entries as zeros.
 
