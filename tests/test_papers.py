@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import os
 import subprocess
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import scipy.sparse
 import zarr
 
 pytest.importorskip("matplotlib")
@@ -51,13 +53,20 @@ def data(tmp_path_factory):
 
 def run(script, data, out):
     environment = {**os.environ, "PYTHONPATH": str(PAPERS.parents[1])}
-    command = [sys.executable, str(PAPERS / script), str(data), str(out), "--quick"]
+    command = [sys.executable, str(PAPERS / script), str(data), "--out", str(out), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         if line.endswith(".png"):
             assert Path(line).read_bytes().startswith(b"\x89PNG")
     return done.stdout
+
+
+def load(name):
+    """One of the scripts as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PAPERS))
+        return importlib.import_module(name)
 
 
 def table(path):
@@ -69,7 +78,7 @@ def table(path):
 def test_sparse_embedded(data, tmp_path):
     printed = run("sparse_embedded.py", data, tmp_path)
     rows = table(tmp_path / "sparse_embedded.csv")
-    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE"}
+    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE", "SE, whole fit"}
     assert {row["method"] for row in rows if row["data"] == "COIL20"} == methods
     assert {row["method"] for row in rows if row["data"] == "topics"} == methods - {"SVD", "LLE", "LS"}
     easy = [row for row in rows if row["data"] in ("COIL20", "20 Newsgroups") and row["method"] == "k-means"]
@@ -83,7 +92,7 @@ def test_sparse_embedded(data, tmp_path):
 def test_feature_hashing(data, tmp_path):
     printed = run("feature_hashing.py", data, tmp_path)
     rows = table(tmp_path / "feature_hashing.csv")
-    assert len(rows) == 2 * 2 * 3  # unigrams and bigrams, two seeds, the vocabulary and two sizes
+    assert len(rows) == 2 * 2 * 2 * 3  # unigrams and bigrams, both weights, two seeds, the vocabulary and two sizes
     whole = [float(row["f5"]) for row in rows if row["vocabulary"] == "True" and row["grams"] == "unigrams"]
     assert min(whole) > 0.95  # words of different groups differ
     pairs, right = 120 * 119 / 2, 6 * 20 * 19 / 2
@@ -116,4 +125,35 @@ def test_quality_for_cost(data, tmp_path):
         assert {"CountSketch", "SVD", "none"} < {row["sketch"] for row in rows}
         assert rows[-1]["sketch"].startswith("auto: ")
         assert (tmp_path / f"quality_for_cost_{name}.png").exists()
+        assert {row["seed"] for row in rows} == {"0", "1"}
     assert "MNIST: within 1.01 of the best, the cheapest: " in printed
+    assert printed.count("; within 0.5% of it: ") == 5
+
+
+def test_frontier_holds_what_nothing_beats():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"sketch": f"s{i % 7}", "m": i // 14, "seed": i // 7 % 2, "seconds": t, "objective": loss}
+        for i, (t, loss) in enumerate(1 + rng.integers(0, 5, (56, 2)) / 4)
+    ]
+    means = load("quality_for_cost").averaged(rows)
+    assert len(means) == 28
+    for seconds, loss, sketch, m in means:
+        kept = [row for row in rows if (row["sketch"], row["m"]) == (sketch, m)]
+        assert [row["seed"] for row in kept] == [0, 1]
+        assert seconds == pytest.approx(sum(row["seconds"] for row in kept) / 2)
+        assert loss == pytest.approx(sum(row["objective"] for row in kept) / 2)
+    found = {mean[:2] for mean in load("quality_for_cost").frontier(means)}
+    beaten = {a[:2] for a in means for b in means if b[:2] != a[:2] and b[0] <= a[0] and b[1] <= a[1]}
+    assert found == {mean[:2] for mean in means} - beaten
+
+
+def test_final_pass_assigns_to_the_nearest_mean():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 5))
+    labels = 3 * rng.integers(0, 4, 40)  # numbers with gaps
+    means = [X[labels == label].mean(axis=0) for label in np.unique(labels)]
+    nearest = [min(range(4), key=lambda c, row=row: ((row - means[c]) ** 2).sum()) for row in X]
+    assigned = load("common").assigned
+    assert assigned(X, labels).tolist() == nearest
+    assert assigned(scipy.sparse.csr_array(X), labels).tolist() == nearest

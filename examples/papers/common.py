@@ -36,7 +36,7 @@ def arguments(text):
     """(data folder, output folder, whether to run a small part), with BLAS limited to one thread."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of data sets; those that are missing are left out")
-    parser.add_argument("out", type=Path, help="folder for CSV and PNG")
+    parser.add_argument("--out", type=Path, required=True, help="folder for CSV and PNG")
     parser.add_argument("--quick", action="store_true", help="few rows, sizes and seeds")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -113,12 +113,12 @@ def timed(work, *given):
     return result, time.process_time() - started
 
 
-def cluster(X, k, seed):
-    """Labels by this project's k-means on rows as they are."""
+def cluster(X, k, seed, **options):
+    """Labels by this project's k-means, on rows as they are unless `options` of `StreamKMeans` say otherwise."""
     if sp.issparse(X):
         X = X.copy()
         X.sum_duplicates()
-    return StreamKMeans(k, sketch="identity", executor=1, random_state=seed).fit(X).labels_
+    return StreamKMeans(k, **{"sketch": "identity", "executor": 1, "random_state": seed} | options).fit(X).labels_
 
 
 def assigned(X, labels):
