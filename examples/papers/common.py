@@ -181,6 +181,20 @@ def log_scale(panel, name):
     axis.set_minor_formatter("{x:g}" if high < 200 * low else NullFormatter())
 
 
+def size_scale(panel, sizes):
+    """Make the x axis logarithmic, with ticks at these sizes alone."""
+    panel.set_xscale("log")
+    panel.set_xticks(sizes, sizes)
+    panel.minorticks_off()
+
+
+def span_at_least(panel, span):
+    """Widen the y axis, so that small differences look small."""
+    low, high = panel.get_ylim()
+    more = max(0, span - (high - low)) / 2
+    panel.set_ylim(low - more, high + more)
+
+
 def finish(figure, axes, path, ncols=6):
     """One legend below all panels; PNG, and the path on the terminal."""
     named = {}

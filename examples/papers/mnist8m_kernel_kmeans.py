@@ -79,7 +79,7 @@ def fit(path, n_landmarks, rank, fit_on, seed):
 def configurations(quick, n_seeds):
     """(landmarks, rank, rows fitted on, seed) of all fits; the paper's first."""
     if quick:
-        return [(50, 10, "sample", 0), (50, 20, "sample", 0), (None, None, "", 0)]
+        return [(50, RANK, "sample", 0), (50, RANK, "all", 0), (None, None, "", 0)]
     grid = [(c, RANK) for c in MANY_LANDMARKS if c != LANDMARKS] + [(LANDMARKS, s) for s in RANKS if s != RANK]
     paper = [(LANDMARKS, RANK, "sample", seed) for seed in range(SEEDS)]
     compared = [(LANDMARKS, RANK, "all", 0), (None, None, "", 0)]
@@ -149,9 +149,7 @@ def plot(path, rows):
         line[2].axhline(first["limit_mib"], color="#D55E00", linestyle=":", linewidth=1.5, label="memory limit")
         line[2].set(xlabel=varied, title=f"{name}: peak memory, MiB", ylim=(0, 1.08 * first["limit_mib"]))
         for panel in line[1:]:
-            panel.set_xscale("log")
-            panel.set_xticks(sizes, sizes)
-            panel.minorticks_off()
+            common.size_scale(panel, sizes)
     common.finish(figure, axes, path)
 
 

@@ -141,7 +141,7 @@ def plot_spectral(path, rows, names):
                 common.draw(panel, method, number, common.mean_by(rows, value, data=name, method=method, rank=rank))
             level(panel, rows, value, 7, data=name, method=LINEAR)
             panel.set(xlabel="landmarks", title=f"{name}: {'NMI' if value == 'nmi' else 'processor seconds'}")
-            common.log_scale(panel, "x")
+            common.size_scale(panel, SIZES)
         common.log_scale(line[1], "y")
     common.finish(figure, axes, path)
 
@@ -159,7 +159,7 @@ def plot_ranks(path, rows, names, value):
             else:
                 level(panel, rows, value, 9, data=name, method=LINEAR)
             panel.set(xlabel="landmarks or random features", title=f"{name}, rank {factor * k}")
-            common.log_scale(panel, "x")
+            common.size_scale(panel, SIZES)
         low, high = (pick(panel.get_ylim()[side] for panel in line) for side, pick in ((0, min), (1, max)))
         for panel in line:
             panel.set_ylim(low, high)
@@ -218,7 +218,7 @@ def check(name, k, rows):
 def main():
     data, out, quick = common.arguments(__doc__)
     shapes(out, 300 if quick else 1500)
-    sizes, n_seeds, most = (SIZES[:1], 1, 1000) if quick else (SIZES, SEEDS, 60_000)
+    sizes, n_seeds, most = (SIZES[:1], 1, 300) if quick else (SIZES, SEEDS, 60_000)
     loads = {
         "Mushrooms": ("mushrooms.svm", common.svmlight),
         "PenDigits": ("pendigits.scale", common.svmlight),

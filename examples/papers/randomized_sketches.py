@@ -217,11 +217,11 @@ def plot(path, rows, value):
         panel.axhline(full, color="#222222", linestyle="--", linewidth=1.4, label=EXACT)
         panel.set(xlabel="columns", title=f"{name}, {n_rows:,} rows")
         sizes = sorted({row["m"] for row in rows if row["data"] == name and row["method"] in METHODS})
-        panel.set_xscale("log")
-        panel.set_xticks(sizes, sizes)
-        panel.minorticks_off()
+        common.size_scale(panel, sizes)
         if value == "seconds":
             common.log_scale(panel, "y")
+        else:
+            common.span_at_least(panel, 0.1 if value == "accuracy" else 0.02)
     for panel in axes.flat[len(names) :]:
         panel.set_axis_off()
     common.finish(figure, axes, path)
@@ -233,7 +233,7 @@ def main():
     for name, (file, load) in SETS.items():
         if (data / file).exists():
             X, classes = load(data / file)
-            few = slice(None, None, -(-len(X) // 400) if quick else 1)
+            few = slice(None, None, -(-len(X) // 200) if quick else 1)
             rows += measure(name, X[few], classes[few], 1 if quick else n_seeds, FACTORS[1:2] if quick else FACTORS)
             common.write_table(out / f"{STEM}.csv", rows, say=False)
             print(f"{name}: done", flush=True)
