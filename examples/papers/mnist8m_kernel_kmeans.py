@@ -10,11 +10,11 @@ Data: digits like those of MNIST8M by this project's own generator, from `mnist.
 in OUT unless `--digits` names an array that exists, with its digits beside it as DIGITS.zarr.labels.npy. Fewer rows are
 the beginning of more.
 
-What differs from the paper. Its digits are those of the infinite MNIST generator, deformed along tangents of smooth
-fields; ours are turned, sheared, scaled and shifted, with noise on the strokes. Its SVD and its k-means see all rows,
-which is `fit_on="all"` here, in four passes; the default finds both on a row sample, in two. Its k-means is that of
-Spark; ours starts several times and searches. Its pseudo-inverse of the landmarks' kernel matrix is cut at half their
-number, ours at what float32 determines. Seconds and NMI of the paper are in no column: they are curves whose numbers
+What differs from the paper. Its digits are those of MNIST8M; ours are turned, sheared, scaled and shifted, with noise
+on the strokes, so that NMI is not comparable. Its SVD and its k-means see all rows, which is `fit_on="all"` here, in
+four passes; the default finds both on a row sample, in two. Its k-means is that of Spark; ours starts several times and
+searches. Its published code cuts the pseudo-inverse of the landmarks' kernel matrix at half their number, ours at what
+float32 determines. Seconds and NMI of the paper are in no column: they are curves whose numbers
 were not at hand, and other machines' seconds.
 """
 

@@ -9,8 +9,9 @@ Four comparisons, each a picture and a table:
   with the Nystroem method (Fowlkes et al., 2004) over the number of landmarks.
 - ranks: NMI of Nystroem features, random Fourier features and two-step kernel k-means (Chitta et al., KDD 2011: k-means
   on the landmarks alone, whatever the rank) at ranks k, 2 k and 5 k.
-- objective: the exact kernel objective of the same fits, for the sets whose kernel matrix fits in memory, over the best
-  that exact kernel k-means finds. The power method (the paper's algorithm 1), which sees that matrix, is the reference.
+- objective: the exact kernel objective of the same fits, for the sets whose kernel matrix fits in memory, over the
+  lowest that any method and exact kernel k-means after it find. The power method (the paper's algorithm 1), which sees
+  that matrix, is the reference.
 
 Data: MNIST (`mnist.h5`, the first 60,000), Mushrooms (`mushrooms.svm`), PenDigits (`pendigits.scale`), where they are
 in DATA. The kernel is Gaussian; its width is the root of the mean squared distance of two rows. MNIST's kernel matrix
@@ -20,9 +21,11 @@ Two-step and random features are methods of `StreamKernelKMeans`, since people c
 The power method, exact kernel k-means and spectral features are functions of arrays in `streamkm.kernel_kmeans.exact`:
 they need all rows or all columns at once and serve comparisons such as these and the tests, so no estimator has them.
 
-What differs from the paper. It runs Matlab's k-means; here all methods share this project's, which starts several times
-and searches. The paper's curves were not read off point by point. "On a sample" is this project's default, where SVD
-and k-means see 10,000 rows; all other curves see all rows, as the paper's do.
+What differs from the paper. All methods here share this project's k-means, which starts several times and searches. The
+paper's curves were not read off point by point. "On a sample" is this project's default, where SVD and k-means see
+10,000 rows; all other curves see all rows, as the paper's do. Not all of it favours kernels: with this width kernel k-means has the NMI of k-means on MNIST and
+PenDigits, and the moons need features cut to rank 2 (at rank 10 about 0.8 of the rows are right). Features of all rows
+are made three times, so that Nystroem is as slow as spectral clustering there; on a sample it is faster.
 """
 
 from functools import partial
@@ -79,9 +82,12 @@ def measure(name, X, classes, sizes, n_seeds):
     k, gamma, rows = len(np.unique(classes)), gamma_of(X), []
     ranks = [factor * k for factor in FACTORS]
     K = rbf_kernel(X, gamma=gamma) if len(X) <= MOST_EXACT else None
+    lowest = []  # objective and labels
 
     def add(method, rank, m, seed, labels, seconds, bounds=("", "")):
         low, high = bounds if K is None else 2 * (kernel_objective(K, labels),)
+        if K is not None and (not lowest or low < lowest[0]):
+            lowest[:] = low, labels
         rows.append(
             {
                 "data": name,
@@ -116,12 +122,11 @@ def measure(name, X, classes, sizes, n_seeds):
             for rank in ranks:
                 labels, seconds = common.timed(power, K, k, rank, seed)
                 add(POWER, rank, "", seed, labels, seconds)
-            exact, seconds = common.timed(exact_kernel_kmeans, K, labels)
+            exact, seconds = common.timed(exact_kernel_kmeans, K, lowest[1])
             add(EXACT, "", "", seed, exact.labels, seconds)
     if K is not None:
-        best = min(row["objective_least"] for row in rows if row["method"] == EXACT)
         for row in rows:
-            row["over_exact"] = row["objective_least"] / best
+            row["over_exact"] = row["objective_least"] / lowest[0]
     return rows
 
 
@@ -142,13 +147,14 @@ def plot_spectral(path, rows, names):
             level(panel, rows, value, 7, data=name, method=LINEAR)
             panel.set(xlabel="landmarks", title=f"{name}: {'NMI' if value == 'nmi' else 'processor seconds'}")
             common.size_scale(panel, SIZES)
+        common.span_at_least(line[0], 0.05)
         common.log_scale(line[1], "y")
     common.finish(figure, axes, path)
 
 
 def plot_ranks(path, rows, names, value):
     """A line for each data set, a column for each rank."""
-    title = {"nmi": "NMI", "over_exact": "exact kernel objective over the best of exact kernel k-means"}[value]
+    title = {"nmi": "NMI", "over_exact": "Exact kernel objective over the lowest"}[value]
     figure, axes = common.panels(len(names), len(FACTORS), f"{title}: means and ranges over seeds")
     for (name, k), line in zip(names.items(), axes, strict=True):
         for panel, factor in zip(line, FACTORS, strict=True):
@@ -163,6 +169,7 @@ def plot_ranks(path, rows, names, value):
         low, high = (pick(panel.get_ylim()[side] for panel in line) for side, pick in ((0, min), (1, max)))
         for panel in line:
             panel.set_ylim(low, high)
+            common.span_at_least(panel, 0.05)
     common.finish(figure, axes, path)
 
 
@@ -212,7 +219,7 @@ def check(name, k, rows):
         for rank in (factor * k for factor in FACTORS):
             ours = common.mean_by(rows, "over_exact", method=OURS, rank=rank)[1][-1]
             reference = np.mean([row["over_exact"] for row in rows if row["method"] == POWER and row["rank"] == rank])
-            print(f"{name}: objective over the exact best at rank {rank}: {OURS} {ours:.4f}, {POWER} {reference:.4f}")
+            print(f"{name}: objective over the lowest at rank {rank}: {OURS} {ours:.4f}, {POWER} {reference:.4f}")
 
 
 def main():

@@ -14,12 +14,12 @@ rows are therefore cut to that many, drawn uniformly; "Nystroem, all rows" has a
 which.
 
 Exact kernel k-means is that of `streamkm.kernel_kmeans.exact`, the best of five starts by k-means++ in the kernel's
-space. The sketches are methods of `StreamKernelKMeans`, started by k-means++ with local search (init="ls++"), which the
-paper has for its practical algorithm, and keep all columns: no rank is cut. Objectives are exact ones, by the kernel
-matrix, over the mean of the exact method; below 1 where the search finds what its five starts do not.
+space. The sketches are methods of `StreamKernelKMeans`, started by k-means++ with local search (init="ls++"), and keep
+all columns: no rank is cut. Objectives are exact ones, by the kernel matrix, over the mean of the exact method; below 1
+where the search finds what its five starts do not.
 
 What differs from the paper. Its table was not at hand, so that no column has its figures; neither are its kernel widths
-known here, nor its constant before sqrt(n). Its covtype has 581,012 rows and seven classes; cover.npz has 286,048 rows
+known here, nor its constant before sqrt(n). covtype has 581,012 rows and seven classes; cover.npz has 286,048 rows
 of two, of which one is a hundredth, so that accuracy there says little. Where one class prevails (w8a, cover,
 connect-4, a8a), accuracy is below that of one cluster for everything, and the better objective need not have the better
 accuracy.
