@@ -14,8 +14,7 @@ What differs from the paper. Its digits are those of MNIST8M; ours are turned, s
 on the strokes, so that NMI is not comparable. Its SVD and its k-means see all rows, which is `fit_on="all"` here, in
 four passes; the default finds both on a row sample, in two. Its k-means is that of Spark; ours starts several times and
 searches. Its published code cuts the pseudo-inverse of the landmarks' kernel matrix at half their number, ours at what
-float32 determines. Seconds and NMI of the paper are in no column: they are curves whose numbers
-were not at hand, and other machines' seconds.
+float32 determines. Seconds and NMI of the paper are in no column: its numbers were not at hand.
 """
 
 import multiprocessing
@@ -125,7 +124,7 @@ def plot(path, rows):
     first = rows[0]
     linear = next(row for row in rows if row["method"] == "k-means")
     kernel = [row for row in rows if row["fit_on"] == "sample"]
-    title = f"{first['rows']:,} digits, k = {K}, one machine: means over seeds"
+    title = f"{first['rows']:,} digits, k = {K}, one machine: means and ranges over seeds"
     figure, axes = common.panels(2, 3, title)
     grids = (("landmarks", "rank", f"rank {first['rank']}"), ("rank", "landmarks", f"{first['landmarks']} landmarks"))
     for line, (varied, fixed, name) in zip(axes, grids, strict=True):
@@ -140,11 +139,14 @@ def plot(path, rows):
         line[0].grid(visible=False, axis="x")
         line[0].set_axisbelow(True)
         line[0].set(xlabel=varied, title=f"{name}: seconds of stages")
-        common.draw(line[1], "kernel k-means", 7, common.mean_by(shown, "nmi"))
+        curve = common.mean_by(shown, "nmi")
+        common.draw(line[1], "kernel k-means", 7, curve, band=False)
+        line[1].vlines(curve[0], *curve[2:], color=common.COLOURS[7], linewidth=4, alpha=0.3)
         whole = [{**row, "m": row[varied]} for row in rows if row["fit_on"] == "all"]
         line[1].plot([row["m"] for row in whole], [row["nmi"] for row in whole], "D", label="fitted on all rows")
         line[1].axhline(linear["nmi"], color="#9a9a9a", linestyle="--", linewidth=1.2, label="k-means of the images")
         line[1].set(xlabel=varied, title=f"{name}: NMI")
+        common.span_at_least(line[1], 0.05)
         common.draw(line[2], "kernel k-means", 7, common.mean_by(shown, "peak_mib"))
         line[2].axhline(first["limit_mib"], color="#D55E00", linestyle=":", linewidth=1.5, label="memory limit")
         line[2].set(xlabel=varied, title=f"{name}: peak memory, MiB", ylim=(0, 1.08 * first["limit_mib"]))

@@ -23,9 +23,10 @@ they need all rows or all columns at once and serve comparisons such as these an
 
 What differs from the paper. All methods here share this project's k-means, which starts several times and searches. The
 paper's curves were not read off point by point. "On a sample" is this project's default, where SVD and k-means see
-10,000 rows; all other curves see all rows, as the paper's do. Not all of it favours kernels: with this width kernel k-means has the NMI of k-means on MNIST and
-PenDigits, and the moons need features cut to rank 2 (at rank 10 about 0.8 of the rows are right). Features of all rows
-are made three times, so that Nystroem is as slow as spectral clustering there; on a sample it is faster.
+10,000 rows; all other curves see all rows, as the paper's do. Not all of it favours kernels: with this width kernel
+k-means has the NMI of k-means on MNIST and PenDigits, and the moons need features cut to rank 2 (at rank 10 about 0.8
+of the rows are right). Features of all rows are made three times, so that Nystroem takes as long as spectral clustering
+there; on a sample it is faster.
 """
 
 from functools import partial
