@@ -193,6 +193,7 @@ def span_at_least(panel, span):
     low, high = panel.get_ylim()
     more = max(0, span - (high - low)) / 2
     panel.set_ylim(low - more, high + more)
+    panel.ticklabel_format(axis="y", useOffset=False)
 
 
 def finish(figure, axes, path, ncols=6):
