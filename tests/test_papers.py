@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
 import io
 import os
@@ -17,6 +18,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 import zarr
+from sklearn.datasets import dump_svmlight_file
 
 pytest.importorskip("matplotlib")
 
@@ -157,3 +159,71 @@ def test_final_pass_assigns_to_the_nearest_mean():
     assigned = load("common").assigned
     assert assigned(X, labels).tolist() == nearest
     assert assigned(scipy.sparse.csr_array(X), labels).tolist() == nearest
+
+
+@pytest.fixture(scope="module")
+def kernel_data(tmp_path_factory):
+    """Small files with the names and layouts of the real ones; rows of a class are alike."""
+    folder, rng = tmp_path_factory.mktemp("kernel_data"), np.random.default_rng(0)
+
+    def alike(n, d, k):
+        classes = np.arange(n) % k
+        return rng.random((k, d))[classes] + 0.02 * rng.random((n, d)), classes
+
+    y = np.arange(200) % 10
+    images = np.kron(rng.integers(0, 2, (10, 4, 4)), np.full((7, 7), 200))[y] + rng.integers(0, 20, (200, 28, 28))
+    with h5py.File(folder / "mnist.h5", "w") as file:
+        file["X"], file["y"] = images.reshape(200, 784).astype(np.uint8), y.astype(np.uint8)
+    for name, d, k in (("mushrooms.svm", 30, 2), ("dna.scale", 40, 3)):
+        dump_svmlight_file(*alike(210, d, k), str(folder / name))
+    for name, high in (("segmentation.tsv.gz", 100), ("connect_4.tsv.gz", 2)):
+        X, y = alike(210, 12, 3)
+        with gzip.open(folder / name, "wt", encoding="utf-8") as file:
+            np.savetxt(file, np.column_stack([np.rint(high * X / X.max()), y]), "%d", "\t", header="a\tb", comments="")
+    X, y = alike(210, 10, 2)
+    np.savez(folder / "cover.npz", X=(1000 * X).astype(np.int16), y=y)
+    return folder
+
+
+def test_nystroem_kernel_kmeans(kernel_data, tmp_path):
+    printed = run("nystroem_kernel_kmeans.py", kernel_data, tmp_path)
+    stem = "nystroem_kernel_kmeans"
+    shapes = {(row["data"], row["method"]): float(row["accuracy"]) for row in table(tmp_path / f"{stem}_shapes.csv")}
+    for shape in ("rings", "moons"):
+        assert shapes[shape, "k-means"] < 0.9
+        assert shapes[shape, "kernel k-means"] > 0.98
+    rows = table(tmp_path / f"{stem}.csv")
+    assert {row["data"] for row in rows} == {"Mushrooms", "MNIST"}
+    kernel = [row for row in rows if row["method"].startswith("Nystroem")]
+    assert len(kernel) == 2 * 4  # three ranks, and on a sample
+    assert all(float(row["nmi"]) > 0.95 for row in kernel)
+    assert all(float(row["over_exact"]) < 1.01 for row in rows if row["method"] == "power method")
+    assert "MNIST: Nystroem less spectral, Nystroem: NMI" in printed
+    assert all((tmp_path / f"{stem}_{name}.png").exists() for name in ("shapes", "spectral", "ranks", "objective"))
+
+
+def test_randomized_sketches(kernel_data, tmp_path):
+    printed = run("randomized_sketches.py", kernel_data, tmp_path)
+    rows = table(tmp_path / "randomized_sketches_table.csv")
+    assert len(rows) == 5 * 5  # sets and methods
+    exact = {row["data"]: row for row in rows if row["method"] == "kernel k-means"}
+    for row in rows:
+        assert row["rows"] in ("210", "105")  # every second row where there are more than 200
+        assert float(row["over_exact"]) < 1.05
+        assert float(row["accuracy"]) > 95 or float(exact[row["data"]]["accuracy"]) < 95
+    assert "ROS: accuracy less that of exact kernel k-means" in printed
+    assert all(
+        (tmp_path / f"randomized_sketches_{name}.png").exists() for name in ("accuracy", "seconds", "over_exact")
+    )
+
+
+@pytest.mark.slow
+def test_mnist8m_kernel_kmeans(kernel_data, tmp_path):
+    printed = run("mnist8m_kernel_kmeans.py", kernel_data, tmp_path)
+    rows = table(tmp_path / "mnist8m_kernel_kmeans.csv")
+    assert [(row["rows"], row["passes"]) for row in rows[:2]] == [("10000", "2"), ("10000", "4")]
+    assert all(float(row["nmi"]) > 0.7 for row in rows)
+    assert all(float(row["assign_seconds"]) > 0 for row in rows[:2])
+    assert all(100 < float(row["peak_mib"]) < float(row["limit_mib"]) == 4096 for row in rows)
+    assert "below 4,096: True" in printed
+    assert (tmp_path / "mnist8m_kernel_kmeans.png").exists()

@@ -32,16 +32,21 @@ HEADER_END = re.compile(r"\n\n|\t\t")  # some copies of the texts have tabs for 
 TOPICS, TOPIC_FEATURES = 50, 47_236  # the features of RCV1
 
 
-def arguments(text):
-    """(data folder, output folder, whether to run a small part), with BLAS limited to one thread."""
+def arguments(text, **more):
+    """(data folder, output folder, whether to run a small part, values of more options), with BLAS on one thread.
+
+    Options by name: (type, default, help).
+    """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of data sets; those that are missing are left out")
     parser.add_argument("--out", type=Path, required=True, help="folder for CSV and PNG")
     parser.add_argument("--quick", action="store_true", help="few rows, sizes and seeds")
+    for name, (kind, default, text_of_option) in more.items():
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text_of_option)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     threadpool_limits(1)
-    return given.data, given.out, given.quick
+    return given.data, given.out, given.quick, *(getattr(given, name) for name in more)
 
 
 def coil20(data):
@@ -129,13 +134,14 @@ def assigned(X, labels):
     return pairwise_distances_argmin(X, means.toarray() if sp.issparse(means) else means)
 
 
-def write_table(path, rows):
+def write_table(path, rows, *, say=True):
     """CSV of dicts, and the path on the terminal."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(path)
+    if say:
+        print(path)
 
 
 def mean_by(rows, value, **where):
@@ -173,6 +179,21 @@ def log_scale(panel, name):
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(LogLocator(subs=(2, 5)))
     axis.set_minor_formatter("{x:g}" if high < 200 * low else NullFormatter())
+
+
+def size_scale(panel, sizes):
+    """Make the x axis logarithmic, with ticks at these sizes alone."""
+    panel.set_xscale("log")
+    panel.set_xticks(sizes, sizes)
+    panel.minorticks_off()
+
+
+def span_at_least(panel, span):
+    """Widen the y axis, so that small differences look small."""
+    low, high = panel.get_ylim()
+    more = max(0, span - (high - low)) / 2
+    panel.set_ylim(low - more, high + more)
+    panel.ticklabel_format(axis="y", useOffset=False)
 
 
 def finish(figure, axes, path, ncols=6):
