@@ -40,7 +40,7 @@ def original_centers(
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
-    fallback = np.zeros_like(totals.sums)
+    fallback = np.zeros(totals.sums.shape)  # memory that is not touched unless it is needed
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
         lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)

@@ -33,7 +33,7 @@ from streamkm.walk import Walk
 logger = logging.getLogger(__name__)
 
 VIEW_ROWS = 5000  # feature rows kept for the 2-D picture
-BANDWIDTH_ROWS = 20_000  # of the sample, that set gamma
+BANDWIDTH_ROWS = 5000  # of the sample, that set gamma: within about one in a hundred
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,14 @@ def hold(
     try:
         our_runs, their_runs = paired(ours, theirs, settings)
     except MissingPeerError as error:
-        return missing(contest.row, contest.what, contest.peer, error), []
+        row = missing(contest.row, contest.what, contest.peer, error)
+        if not error.least_s:
+            return row, []
+        took = ours(0)["seconds"]
+        targets = "" if contest.faster is None else f">= {contest.faster:g} x faster"
+        met = True if contest.faster and error.least_s / took >= contest.faster else None  # else nobody knows
+        note = f"{took:.2f} s; the peer had no result after {error.least_s:.0f} s, nor an objective"
+        return replace(row, ratio=f"> {error.least_s / took:.0f} x", target=targets, met=met, note=note), []
     return line(contest, our_runs, their_runs, settings), their_runs
 
 

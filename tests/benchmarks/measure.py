@@ -98,7 +98,17 @@ class Row:
 
 
 class MissingPeerError(RuntimeError):
-    """The peer has no result: its package is not installed, it failed, or it took too long."""
+    """The peer has no result: its package is not installed, it failed, or it took too long.
+
+    Attributes
+    ----------
+    least_s : float
+        Seconds that it took at least, where it took too long.
+    """
+
+    def __init__(self, problem: str, least_s: float = 0.0):
+        super().__init__(problem)
+        self.least_s = least_s
 
 
 def run_child(
@@ -117,7 +127,7 @@ def run_child(
             command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit_s
         )
     except subprocess.TimeoutExpired:
-        raise MissingPeerError(f"no result within {limit_s:.0f} s") from None
+        raise MissingPeerError(f"no result within {limit_s:.0f} s", limit_s or 0.0) from None
     took = time.time() - started
     if done.returncode and method == "peer":
         raise MissingPeerError(f"it failed: {(done.stderr.splitlines() or ['no message'])[-1]}")

@@ -1,14 +1,14 @@
 """How much of a fit is orchestration: what is left when kernels, reads and matrix products are taken out.
 
 Timers are put around the doors of the engine after a warm-up fit has compiled everything: every compiled function of
-`streamkm.kernels`, `read` and `skim` of every source, `numpy.matmul`, and `apply` and `fit` of the PCA sketch. What is
-called inside of another timed call counts once. Two shares come out:
+`streamkm.kernels`, `read` and `skim` of every source, `numpy.matmul`, `numpy.copyto` (rows to floats), and `apply` and
+`fit` of the PCA sketch. What is called inside of another timed call counts once. Two shares come out:
 
 - *idle*: seconds in which no thread is inside a timed call, over seconds of the fit;
 - *outside*: processor seconds of the main and the worker threads outside timed calls, by the number of threads, over
   seconds of the fit. Waiting is not in it, whatever Python does between two kernels is.
 
-NumPy's conversions, sums and allocations outside of reads count as orchestration, so both are upper bounds.
+NumPy's sums, copies and allocations outside of these count as orchestration, so both are upper bounds.
 """
 
 from __future__ import annotations
@@ -92,10 +92,11 @@ class Timers:
 
 
 class _Products:
-    """NumPy with a timer around `matmul`."""
+    """NumPy with timers around `matmul` and `copyto`, which makes floats of rows for it."""
 
     def __init__(self, timers: Timers):
         self.matmul = timers.timed(np.matmul, "matmul")
+        self.copyto = timers.timed(np.copyto, "conversion")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
