@@ -41,9 +41,9 @@ def true_labels(path: Path) -> np.ndarray:
     return np.load(f"{path}.labels.npy")
 
 
-def digits(settings: Settings) -> Path:
-    """300,000 deformed images of digits, uint8, as a Zarr array."""
-    n_rows = 10_000 if settings.quick else 300_000
+def digits(settings: Settings, n_rows: int = 300_000) -> Path:
+    """Deformed images of digits, uint8, as a Zarr array."""
+    n_rows = 10_000 if settings.quick else n_rows
     path = settings.folder / f"digits{n_rows // 1000}k.zarr"
     if not path.exists():
         make_digits.write(str(path), _images(settings), n_rows)
