@@ -1,0 +1,225 @@
+"""The commands ``streamkm fit`` and ``plan``, which take the same arguments.
+
+Responsible for their options, for the run that arguments and a configuration make, and for its checkpoint. May import
+everything, but inside functions, so that ``--help`` is quick. The work is done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkm.cli_shared import Talk, on_cluster, overwrite_option, parsed, print_pairs, set_option, talk_options
+from streamkm.errors import OutputError
+
+if TYPE_CHECKING:
+    from streamkm.config import Run
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `fit` and `plan` are given."""
+    for option in (
+        click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA..."),
+        click.option("-k", "--n-clusters", type=int, help="Number of clusters; needed without a configuration."),
+        click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]"),
+    ):
+        command = option(command)
+    return set_option(talk_options(command))
+
+
+def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A whole number, also as 1e10."""
+    if value is None:
+        return None
+    try:
+        count = int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        count = 0
+    if not 1 <= count < 2**63 or count != int(count):
+        raise click.BadParameter(f"{value!r} is no whole number from 1, like 250000 or 1e10")
+    return int(count)
+
+
+# options of plan, and what `forecasts.Cluster` calls them
+_ASSUMED = {
+    "threads": "threads", "cores": "cores", "task_time": "scheduler_s", "latency": "latency_s",
+    "bandwidth": "bandwidth", "storage": "storage",
+}  # fmt: skip
+
+
+def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a cluster is taken to be; the defaults are those of `forecasts.Cluster`."""
+    for option in (
+        click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
+        click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),
+        click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.005]"),
+        click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.001]"),
+        click.option("--cores", type=click.IntRange(1), help="Processors of one machine that all of it runs on."),
+        click.option("--threads", type=click.IntRange(1), help="Threads of each worker.  [default: 1]"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_run_options
+@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
+@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
+@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
+@click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
+@overwrite_option
+def fit(
+    inputs: Sequence[str],
+    settings: Sequence[str],
+    quiet: bool,
+    verbose: bool,
+    resume: bool,
+    restart: bool,
+    no_checkpoint: bool,
+    **options: Any,
+) -> None:
+    """Cluster data; write labels, model, summary, report.
+
+    What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
+
+    DATA are files or globs of one format: svmlight text (plain or compressed), HDF5, Zarr, .npy or .npz;
+    FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet with
+    --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
+    configuration.
+    """
+    with Talk(quiet=quiet, verbose=verbose) as talk:
+        run = _load(inputs, settings, options)
+        from streamkm.estimators import StreamKMeans
+        from streamkm.output import check_target, prepare_labels, write_results
+        from streamkm.summary import result_lines, summarize
+
+        check_target(run.output.directory, overwrite=run.output.overwrite)
+        estimator = talk.prepare(run.estimator)
+        with ExitStack() as stack:
+            stack.enter_context(on_cluster(run.cluster))
+            talk.plan(run.plan())
+            source = run.data.weighted(estimator.executor)
+            saved = None
+            if not no_checkpoint:
+                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+                saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
+            kept = {}
+            if run.cluster is not None and isinstance(estimator, StreamKMeans):
+                kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
+            estimator.set_params(checkpoint=saved).fit(source, **kept)
+            summary = summarize(estimator, source, passes_before=int(run.data.counts))
+            documents, labels = (source, run.data.text), run.output.labels
+            write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
+            if run.output.report:
+                from streamkm.report import write_report
+
+                write_report(run.output.directory)
+            if saved is not None:
+                saved.discard()
+        talk.say([*result_lines(summary), ("results", run.output.directory)])
+
+
+@contextmanager
+def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, restart: bool) -> Iterator[Any]:
+    """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
+    if resume and restart:
+        raise click.UsageError("--resume and --restart exclude each other")
+    from streamkm.estimators import open_checkpoint
+    from streamkm.keeping import is_worth_resuming
+
+    with open_checkpoint(estimator, source, directory, restart=restart) as saved:
+        if is_worth_resuming(directory) and not resume:
+            raise OutputError(
+                f"{directory} holds what an interrupted run of this has done: go on with --resume, "
+                "or begin anew with --restart"
+            )
+        try:
+            yield saved
+        except KeyboardInterrupt:
+            if is_worth_resuming(directory):
+                click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
+            raise
+
+
+@click.command()
+@_run_options
+@click.option("--measure", is_flag=True, help="Read a few chunks and say how long it may take.")
+@click.option("--rows", callback=_count, metavar="N", help="Plan for so many rows of the kind of DATA's, as in 1e10.")
+@click.option("--workers", type=click.IntRange(1), help="Plan for a Dask cluster; implies --measure.")
+@_cluster_plan_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    inputs: Sequence[str],
+    settings: Sequence[str],
+    quiet: bool,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Say what fit would do: passes, bytes, memory.
+
+    Takes the arguments of fit and reads no rows, but with --measure or --workers: these walk a few chunks as fit would,
+    and the time follows by the cost model of streamkm.planning. DATA may be a sample of what --rows says.
+    """
+    assumed = {name: options.pop(name) for name in _ASSUMED}
+    measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
+    given = [f"--{name.replace('_', '-')}" for name, value in assumed.items() if value is not None]
+    if given and workers is None:
+        raise click.UsageError(f"{given[0]} is of use with --workers only")
+    with Talk(quiet=quiet, verbose=verbose):
+        run = _load(inputs, settings, options)
+        if (measure or rows is not None or workers is not None) and not hasattr(run.estimator, "forecast"):
+            raise click.UsageError(
+                "--measure, --rows and --workers know k-means only; leave them out, or the section kernel"
+            )
+        seconds, forecast = None, None
+        if workers is not None:
+            from streamkm.forecasts import Cluster
+
+            known = {_ASSUMED[name]: value for name, value in assumed.items() if value is not None}
+            forecast = run.estimator.forecast(run.source, Cluster(workers, **known), rows)
+            planned = forecast.plan
+        else:
+            planned = run.plan(rows)
+            seconds = run.estimator.estimate_seconds(run.source, rows) if measure else None
+        if as_json:
+            import json
+
+            more = {"seconds": seconds} if forecast is None else forecast.to_dict()
+            click.echo(json.dumps({**planned.to_dict(), **more}, indent=2))
+        else:
+            taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
+            counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
+            told = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
+            print_pairs([*told, *counted, *taken, ("results", run.output.directory)])
+
+
+def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
+    """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
+    configs = [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
+    if configs and len(inputs) > 1:
+        raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
+    if (
+        not configs
+        and options["n_clusters"] is None
+        and not any(s.startswith("estimator.n_clusters") for s in settings)
+    ):
+        raise click.UsageError("say how many clusters: -k 10")
+    from streamkm.config import Override, load_run
+
+    data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)
+    given = (
+        ("data.path", data, "DATA"),
+        ("estimator.n_clusters", options["n_clusters"], "-k"),
+        ("output.directory", options["output"], "-o"),
+        ("output.labels", options.get("labels_format"), "--labels-format"),
+        ("output.report", False if options.get("no_report") else None, "--no-report"),
+        ("output.overwrite", True if options.get("overwrite") else None, "--overwrite"),
+    )
+    overrides = [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
+    return load_run(configs[0] if configs else None, overrides)

@@ -1,0 +1,157 @@
+"""What commands share: options, what they read and where, and what they say.
+
+Responsible for the options of more than one module, for rows that no configuration names, for the cluster that a
+command works on, for logging and warnings in the time of one command, and for pairs on stdout. May import everything
+but commands, inside functions, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkm.errors import ConfigError, StreamkmError
+
+if TYPE_CHECKING:
+    from streamkm.budget import Plan
+    from streamkm.compute import ClusterSettings
+    from streamkm.config import Override
+    from streamkm.progress import Stage
+    from streamkm.sources.base import RowSource
+    from streamkm.walk import Walk
+
+
+def set_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A key of the configuration, `settings`."""
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
+    )(command)  # fmt: skip
+
+
+def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How much is said: `quiet` and `verbose`."""
+    command = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")(
+        command
+    )
+    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(command)
+
+
+def overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether results of an earlier run may go: `overwrite`."""
+    return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
+
+
+def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a pass begins anew: `restart`."""
+    return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)
+
+
+class Talk:
+    """Logging, warnings and what is printed, for the time of one command; puts everything back afterwards."""
+
+    def __init__(self, *, quiet: bool, verbose: bool):
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose exclude each other")
+        self._quiet, self._bars = quiet, sys.stderr.isatty() and not quiet
+        self._level = logging.DEBUG if verbose else logging.WARNING if quiet or self._bars else logging.INFO
+        self._logger = logging.getLogger("streamkm")
+        self._handler = logging.StreamHandler()
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._warnings = warnings.catch_warnings()
+
+    def __enter__(self) -> Talk:
+        self._old_level = self._logger.level
+        self._logger.setLevel(self._level)
+        self._logger.addHandler(self._handler)
+        self._warnings.__enter__()
+        warnings.showwarning = _show_warning
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, StreamkmError):
+            self._logger.debug("raised here", exc_info=error)
+        self._warnings.__exit__(None, None, None)
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._old_level)
+
+    def prepare(self, estimator: Any) -> Any:
+        """The estimator, without bars where the command was told to be quiet."""
+        return estimator.set_params(progress=False) if self._quiet else estimator
+
+    def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
+        """One stage of work that no estimator does, with a bar where there are bars."""
+        from streamkm.progress import Progress
+        from streamkm.sources.base import ChunkedSource
+
+        chunks = walk.source.chunks(walk.target_bytes) if isinstance(walk.source, ChunkedSource) else None
+        return Progress(self._bars).stage(name, None if chunks is None else len(chunks))
+
+    def plan(self, plan: Plan) -> None:
+        """Log what will be done."""
+        self._logger.info("%s: %d passes", plan.source, plan.passes)
+        for label, text in plan.lines():
+            self._logger.debug("plan: %s: %s", label, text)
+
+    def say(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Print results on stdout, unless quiet."""
+        if not self._quiet:
+            print_pairs(pairs)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"streamkm: warning: {message}", err=True)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print labels and texts on stdout, the texts below each other."""
+    pairs = list(pairs)
+    width = max((len(label) for label, _ in pairs), default=0)
+    for label, text in pairs:
+        click.echo(f"{label:<{width}}  {text}")
+
+
+@contextmanager
+def work(
+    paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append: bool = False
+) -> Iterator[RowSource]:
+    """What a command without a configuration reads, on the cluster that its settings name.
+
+    Documents are weighted by frequencies that are counted now, but for those of `append`.
+    """
+    from streamkm.config import open_work
+
+    opened, cluster = open_work(paths, parsed(settings), beside=beside)
+    if append and opened.counts:
+        raise ConfigError(
+            "text.tfidf=true would weight the new documents by their own frequencies; give the file of those that the "
+            "store was made with, or false"
+        )
+    with on_cluster(cluster):
+        yield opened.weighted()
+
+
+@contextmanager
+def on_cluster(cluster: ClusterSettings | None) -> Iterator[None]:
+    """Work on a cluster, if there is one; else on threads of this process."""
+    if cluster is None:
+        yield
+        return
+    from streamkm.compute import open_cluster
+
+    with open_cluster(cluster) as client:
+        logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))
+        yield
+
+
+def parsed(settings: Sequence[str]) -> list[Override]:
+    """What each ``--set KEY=VALUE`` sets."""
+    from streamkm.config import parse_set
+
+    return [parse_set(text) for text in settings]

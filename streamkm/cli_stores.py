@@ -1,0 +1,108 @@
+"""The commands of sketch stores: ``streamkm sketch``, ``append`` and ``cluster``.
+
+Responsible for their options and for what they say. May import everything, but inside functions, so that ``--help`` is
+quick. The work is done elsewhere, that of ``cluster`` by ``fit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkm.cli_fit import fit
+from streamkm.cli_shared import Talk, overwrite_option, restart_option, set_option, talk_options, work
+
+if TYPE_CHECKING:
+    from streamkm.walk import OnInvalid
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-o", "--output", required=True, type=click.Path(), help="The store, a directory: STORE.zarr.")
+@click.option("--sketch", default="auto", show_default=True, help="auto, countsketch, pca or identity.")
+@click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
+@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@set_option
+@overwrite_option
+@restart_option
+@talk_options
+def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
+    """Sketch DATA... into a store that can be clustered.
+
+    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster. Document
+    frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.compute import open_executor
+        from streamkm.configured import write_frequencies
+        from streamkm.storing import choose_store_sketch, walk_for_store, write_store
+
+        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        with ExitStack() as stack:
+            source = stack.enter_context(work(paths, settings))
+            walk = walk_for_store(source, options["metric"], on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("sketch", walk))
+            how = (options["sketch"], options["n_components"] or "auto", options["seed"])
+            found = choose_store_sketch(walk, *how, workers, stage)
+            store = write_store(
+                output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
+            )
+        frequencies = write_frequencies(f"{output}.tfidf.npz", source)
+        kept = [("frequencies", frequencies)] if frequencies else []
+        talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
+
+
+@click.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("paths", nargs=-1, required=True, metavar="MORE...")
+@click.option("--columns", is_flag=True, help="MORE... are further features of the same rows, not further rows.")
+@click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
+@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@set_option
+@restart_option
+@talk_options
+def append(store: str, paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
+    """Add rows, or features, of MORE... to STORE."""
+    if options["first_feature"] is not None and not options["columns"]:
+        raise click.UsageError("--first-feature is of use with --columns only")
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.compute import open_executor
+        from streamkm.sources.stores import StoreInfo
+        from streamkm.storing import append_columns, append_rows, walk_for_store
+
+        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        with ExitStack() as stack:
+            source = stack.enter_context(work(paths, settings, append=True))
+            walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
+            workers = stack.enter_context(open_executor())
+            stage = stack.enter_context(talk.stage("append", walk))
+            if options["columns"]:
+                first, restart = options["first_feature"], options["restart"]
+                found = append_columns(store, walk, workers, stage, first_feature=first, restart=restart)
+            else:
+                found = append_rows(store, walk, workers, stage, restart=options["restart"])
+        talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])
+
+
+@click.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.option("-k", "--n-clusters", type=int, required=True, help="Number of clusters.")
+@click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]")
+@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
+@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@overwrite_option
+@set_option
+@talk_options
+@click.pass_context
+def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:
+    """Cluster the rows of a sketch store, as fit does; the model labels original rows."""
+    from streamkm.sources.stores import StoreInfo
+
+    StoreInfo.read(store)
+    context.invoke(fit, inputs=(store,), settings=settings, **options)

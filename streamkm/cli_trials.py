@@ -1,0 +1,78 @@
+"""The commands that try what suits a sample of the data: ``streamkm sweep`` and ``distortion``.
+
+Responsible for their options and for what they say: how many clusters, which sketch and of what size. May import
+everything, but inside functions, so that ``--help`` is quick. The work is done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from streamkm.cli_shared import Talk, overwrite_option, set_option, talk_options, work
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-k", "--n-clusters", default="2:200", show_default=True, help="Clusters: 2:200, 10:200:10 or 5,10.")
+@click.option("--seeds", type=int, default=2, show_default=True, help="Runs; stability needs two.")
+@click.option("--random-state", type=int, help="Seed of the sample, the sketch and the starts.")
+@click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@set_option
+@overwrite_option
+@talk_options
+def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence[str], **options: Any) -> None:
+    """Cluster a sample into many numbers of clusters and score each.
+
+    DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.output import check_target
+        from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
+        from streamkm.sweeping import clusters_of
+        from streamkm.sweeping import sweep as run_sweep
+
+        check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
+        with work(paths, settings) as source:
+            result = run_sweep(
+                source,
+                clusters_of(n_clusters),
+                seeds=options["seeds"],
+                random_state=options["random_state"],
+                progress=False if options["quiet"] else "auto",
+            )
+        talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("-k", "--n-clusters", type=int, default=8, show_default=True, help="Clusters that are found and kept.")
+@click.option("--sketches", help="Names, with commas.  [default: those that suit the data]")
+@click.option("-m", "--n-components", default="16,64,256", show_default=True, help="Sizes, with commas.")
+@click.option("--sample-rows", type=int, default=10_000, show_default=True)
+@click.option("--random-state", type=int, help="Seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@set_option
+@talk_options
+def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
+    """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]), work(paths, settings) as source:
+        from streamkm.distortion import distortion as find_distortion
+
+        names = options["sketches"]
+        found = find_distortion(
+            source,
+            n_clusters,
+            sketches=None if names is None else [name.strip() for name in names.split(",")],
+            n_components=[int(size) for size in options["n_components"].split(",")],
+            sample_rows=options["sample_rows"],
+            random_state=options["random_state"],
+        )
+        if options["as_json"]:
+            import json
+
+            click.echo(json.dumps(found.to_dict(), indent=2))
+        else:
+            click.echo("\n".join(found.lines()))
