@@ -22,7 +22,7 @@ from streamkm.compute import Executor, Listener
 from streamkm.errors import OutputError
 from streamkm.files import sync, writing
 from streamkm.model import Model
-from streamkm.passes import _assign_item, _by_norms, nearest_labels
+from streamkm.passes import assign_item, by_norms, nearest_labels
 from streamkm.progress import Stage
 from streamkm.walk import Item, Walk, changed_source
 
@@ -97,7 +97,7 @@ def assign_and_hold(
     )
     totals = executor.fold(
         stage.name,
-        _assign_item,
+        assign_item,
         join_totals,
         walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
@@ -108,7 +108,7 @@ def assign_and_hold(
     if len(handles) != len(chunk_rows):
         raise changed_source(walk)
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
-    if _by_norms(walk, model):
+    if by_norms(walk, model):
         totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
     return HeldLabels(tuple(handles), chunk_rows), totals
 

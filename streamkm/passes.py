@@ -323,7 +323,7 @@ def assign_pass(
     )
     totals = executor.fold(
         stage.name,
-        _assign_item,
+        assign_item,
         join_totals,
         walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
@@ -334,12 +334,12 @@ def assign_pass(
     if done != len(chunk_rows):
         raise changed_source(walk)
     stage.rows, stage.read_bytes = len(labels), walk.source.n_bytes or 0
-    if _by_norms(walk, model):
+    if by_norms(walk, model):
         totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
     return Assigned(labels, totals)
 
 
-def _by_norms(walk: Walk, model: Model) -> bool:
+def by_norms(walk: Walk, model: Model) -> bool:
     """Whether the objective follows from squared norms and the clusters' sums: for sparse rows, which have no offset.
 
     That saves a look at k * d numbers for every stored entry. The error is some 1e-16 of the sum of squared norms.
@@ -347,18 +347,19 @@ def _by_norms(walk: Walk, model: Model) -> bool:
     return walk.source.is_sparse and model.space == "original"
 
 
-def _assign_item(
+def assign_item(
     state: Totals | None,
     item: tuple[Item, int | None, NDArray[np.float64]],
     shared: tuple[Walk, Model, CenterTable],
 ) -> tuple[Totals, NDArray[np.int32]]:
+    """Label one item's rows and add them to the sums: the step of a pass that assigns, for `Executor.fold`."""
     walk, model, table = shared
     rows, weights = _read_weighted(walk, item)
     X = model.place(rows.X)
     labels, _, _ = table.nearest(X)
     totals = Totals.zeros(*table.centers.shape) if state is None else state
     add_rows(X, weights, labels, totals.sums, totals.counts)
-    d2 = rows.d2norms if _by_norms(walk, model) else row_d2(X, labels, table.centers)
+    d2 = rows.d2norms if by_norms(walk, model) else row_d2(X, labels, table.centers)
     gathered = float(weights @ d2) if len(weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
 
