@@ -44,9 +44,9 @@ def join(first, second, out):
             total[j] = a[j] + b[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True)
 def mean_row(X, out):
-    """Mean of the rows of an array, added up in order. O(k * m).
+    """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
 
     Parameters
     ----------
