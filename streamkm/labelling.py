@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable
-from streamkm.cluster.lloyd import Totals, inertia_of, join_totals
+from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor, Listener
 from streamkm.errors import OutputError
 from streamkm.files import sync, writing
 from streamkm.model import Model
-from streamkm.passes import assign_item, by_norms, nearest_labels
+from streamkm.passes import fold_assigned, nearest_labels
 from streamkm.progress import Stage
 from streamkm.walk import Item, Walk, changed_source
 
@@ -92,24 +92,9 @@ def assign_and_hold(
         handles.append(handle)
         stage.advance()
 
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
-    totals = executor.fold(
-        stage.name,
-        assign_item,
-        join_totals,
-        walk.items(executor, weights, chunk_rows),
-        len(chunk_rows),
-        shared,
-        large_state=8 * model.centers.size > walk.target_bytes,
-        listener=Listener(take, held=True),
-    )
+    totals = fold_assigned(executor, walk, model, weights, chunk_rows, stage, Listener(take, held=True))
     if len(handles) != len(chunk_rows):
         raise changed_source(walk)
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
-    if by_norms(walk, model):
-        totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
     return HeldLabels(tuple(handles), chunk_rows), totals
 
 

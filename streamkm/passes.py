@@ -209,10 +209,10 @@ def _sketch_item(
     shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
 ) -> tuple[Block | None, tuple[_Info, Candidates, Part | None]]:
     walk, sketch, rule, coreset_rule = shared
-    if sketch is None and rule.limit < MOST_SKIMMED and not len(item[2]):
-        skimmed = walk.skim(item[0])
-        if skimmed is not None:
-            return None, _skim_item(skimmed, walk, rule)
+    few = sketch is None and rule.limit < MOST_SKIMMED and not len(item[2])
+    skimmed = walk.skim(item[0]) if few else None
+    if skimmed is not None:
+        return None, _skim_item(skimmed, walk, rule)
     rows, weights = _read_weighted(walk, item)
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
@@ -318,28 +318,42 @@ def assign_pass(
         if kept is not None:
             kept.save(labels, bounds, folded)
 
+    totals = fold_assigned(executor, walk, model, weights, chunk_rows, stage, Listener(take, begun, keep))
+    if done != len(chunk_rows):
+        raise changed_source(walk)
+    return Assigned(labels, totals)
+
+
+def fold_assigned(
+    executor: Executor,
+    walk: Walk,
+    model: Model,
+    weights: NDArray[np.float64],
+    chunk_rows: NDArray[np.int64],
+    stage: Stage,
+    listener: Listener[Totals],
+) -> Totals:
+    """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels."""
     shared = executor.share(
         (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
     )
     totals = executor.fold(
         stage.name,
-        assign_item,
+        _assign_item,
         join_totals,
         walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
         shared,
         large_state=8 * model.centers.size > walk.target_bytes,
-        listener=Listener(take, begun, keep),
+        listener=listener,
     )
-    if done != len(chunk_rows):
-        raise changed_source(walk)
-    stage.rows, stage.read_bytes = len(labels), walk.source.n_bytes or 0
-    if by_norms(walk, model):
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
+    if _by_norms(walk, model):
         totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
-    return Assigned(labels, totals)
+    return totals
 
 
-def by_norms(walk: Walk, model: Model) -> bool:
+def _by_norms(walk: Walk, model: Model) -> bool:
     """Whether the objective follows from squared norms and the clusters' sums: for sparse rows, which have no offset.
 
     That saves a look at k * d numbers for every stored entry. The error is some 1e-16 of the sum of squared norms.
@@ -347,19 +361,18 @@ def by_norms(walk: Walk, model: Model) -> bool:
     return walk.source.is_sparse and model.space == "original"
 
 
-def assign_item(
+def _assign_item(
     state: Totals | None,
     item: tuple[Item, int | None, NDArray[np.float64]],
     shared: tuple[Walk, Model, CenterTable],
 ) -> tuple[Totals, NDArray[np.int32]]:
-    """Label one item's rows and add them to the sums: the step of a pass that assigns, for `Executor.fold`."""
     walk, model, table = shared
     rows, weights = _read_weighted(walk, item)
     X = model.place(rows.X)
     labels, _, _ = table.nearest(X)
     totals = Totals.zeros(*table.centers.shape) if state is None else state
     add_rows(X, weights, labels, totals.sums, totals.counts)
-    d2 = rows.d2norms if by_norms(walk, model) else row_d2(X, labels, table.centers)
+    d2 = rows.d2norms if _by_norms(walk, model) else row_d2(X, labels, table.centers)
     gathered = float(weights @ d2) if len(weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
 
