@@ -56,8 +56,8 @@ def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
         click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),
-        click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.005]"),
-        click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.001]"),
+        click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.011]"),
+        click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.0021]"),
         click.option("--cores", type=click.IntRange(1), help="Processors of one machine that all of it runs on."),
         click.option("--threads", type=click.IntRange(1), help="Threads of each worker.  [default: 1]"),
     ):
