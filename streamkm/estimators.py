@@ -300,7 +300,7 @@ class StreamKMeans(Incremental, Assigner):
             from streamkm.provenance import metric_on_store, model_of_store
 
             metric = metric_on_store(stored, metric)
-        walk = Walk(source, plan.chunk_bytes, metric, self.on_invalid)
+        walk = self._walk_of(source, plan, metric)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
@@ -331,7 +331,7 @@ class StreamKMeans(Incremental, Assigner):
         """
         source, n_threads = self._open(X, reset=None), local_threads(self.executor)
         plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
-        return estimate_seconds(self._walk_of(source, plan), plan, self._settings(Keeper()), n_threads)
+        return estimate_seconds(self._walk_of(source, plan, self.metric), plan, self._settings(Keeper()), n_threads)
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
         """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
@@ -362,11 +362,11 @@ class StreamKMeans(Incremental, Assigner):
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else ScaledSource(source, n_rows)
         plan = self.plan_for(planned, n_threads=1)  # as a client plans
-        rates = measure(self._walk_of(source, plan), plan, self._settings(Keeper()))
+        rates = measure(self._walk_of(source, plan, self.metric), plan, self._settings(Keeper()))
         return forecast(plan, rates, cluster)
 
-    def _walk_of(self, source: RowSource, plan: Plan) -> Walk:
-        return Walk(source, plan.chunk_bytes, self.metric, self.on_invalid)
+    def _walk_of(self, source: RowSource, plan: Plan, metric: Metric) -> Walk:
+        return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""

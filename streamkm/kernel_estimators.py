@@ -230,7 +230,7 @@ class StreamKernelKMeans(Assigner):
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
-        walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid)
+        walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid, skims=True)
         settings = self._settings(self._sizes(source), keeper)
         fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
         self._take(fitted.fit, fitted.fit.model, plan, progress.stages)

@@ -53,7 +53,7 @@ def walk_for_store(source: RowSource, metric: Metric, on_invalid: OnInvalid) -> 
     """Walk a source in chunks of the size that a fit would take."""
     n_rows = source.estimated_rows
     size = chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
-    return Walk(source, size, metric, on_invalid)
+    return Walk(source, size, metric, on_invalid, skims=True)
 
 
 def choose_store_sketch(

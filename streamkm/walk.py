@@ -39,12 +39,16 @@ class Walk:
         "cosine": rows are scaled to unit length as they come.
     on_invalid : "raise" or "skip"
         What becomes of rows with NaN or infinity.
+    skims : bool
+        Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads all of
+        them and finds what is wrong there.
     """
 
     source: RowSource
     target_bytes: int
     metric: Metric
     on_invalid: OnInvalid
+    skims: bool = False
 
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
@@ -73,8 +77,13 @@ class Walk:
         return replace(self, source=executor.for_calls(self.source))
 
     def skim(self, item: Item) -> Skimmed | None:
-        """Find an item's rows without reading them, where the source can, and a later pass looks at all of them."""
-        if self.on_invalid == "skip" or not isinstance(item, Chunk) or not isinstance(self.source, ChunkedSource):
+        """Find an item's rows without reading them, where that may be and the source can."""
+        if (
+            not self.skims
+            or self.on_invalid == "skip"
+            or not isinstance(item, Chunk)
+            or not isinstance(self.source, ChunkedSource)
+        ):
             return None
         return self.source.skim(item)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, sweep
+from streamkm.distortion import distortion
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk
 from streamkm.sources.svmlight import SvmlightSource
@@ -136,6 +137,16 @@ def test_a_fit_is_the_same_bit_for_bit_with_and_without(large):
     np.testing.assert_array_equal(found.cluster_centers_, expected.cluster_centers_)
     assert found.inertia_ == expected.inertia_
     assert found.n_features_in_ == expected.n_features_in_
+
+
+@pytest.mark.parametrize("alone", [sweep, distortion])
+def test_what_reads_the_data_once_reads_all_of_it(tmp_path, large, alone):
+    lines = large.read_bytes().splitlines()
+    lines[100_001] = b"1 5:nan"
+    path = tmp_path / "bad.svm"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(InvalidInputError, match=r"NaN in .*line 100,002"):
+        alone(SvmlightSource([path]), [3] if alone is sweep else 3)
 
 
 @pytest.mark.parametrize("line", [b"1 5:1 4:1", b"1 5:nan", b"1 5:1..2"])
