@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan
-from streamkm.cluster.blocks import Block, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
-from streamkm.cluster.local_blocks import LocalBlocks, label_sums
+from streamkm.cluster.lloyd import LloydResult, Totals, inertia_of, lloyd
+from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample, as_block_matrix
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
@@ -25,8 +25,8 @@ from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import pack_matrix, unpack_matrix
 from streamkm.model import Metric, Model, Space
-from streamkm.passes import Sketched
-from streamkm.progress import Progress
+from streamkm.passes import Assigned, Sketched
+from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
     IdentitySketch,
@@ -194,15 +194,37 @@ def find_centers(
             history += noted("lloyd", result)
     if polished:
         with progress.stage("polish", None, "steps") as stage:
-            centers = original_centers(here, sample, sampled, result.centers)
+            centers, totals = original_centers(here, sample, sampled, result.centers)
             if isinstance(sketch, PCASketch) and not sample.complete:
                 result = replace(result, centers=centers)  # already iterated on these rows
             else:
                 kept = KeptSteps(keeper, "polish", stage)
-                result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun)
+                begun = kept.begun or totals
+                result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
     look = Look.of(sample, sampled, n_searched)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
+
+
+def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage) -> Assigned:
+    """As `passes.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the source, invalid ones included.
+    """
+    table = model.table(sample.X.dtype, sparse=not isinstance(sample.X, np.ndarray))
+    found = nearest_in(executor, sample.X, table, stage.name)
+    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name)
+    labels = np.full(n_rows, -1, np.int32)
+    labels[sample.rows] = found
+    stage.rows = n_rows
+    if isinstance(sample.X, np.ndarray):
+        d2 = float(row_d2(sample.X, found, table.centers).sum())
+    else:
+        d2 = inertia_of(totals, table.centers, float(row_d2norms(sample.X).sum()))
+    return Assigned(labels, replace(totals, d2=d2))
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:

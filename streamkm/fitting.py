@@ -17,9 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.budget import Plan
-from streamkm.centering import Found, Settings, check_clusters, distortion_of, find_centers, oblivious_sketch
+from streamkm.centering import (
+    Found,
+    Settings,
+    assign_sample,
+    check_clusters,
+    distortion_of,
+    find_centers,
+    oblivious_sketch,
+)
 from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.sample import SampleRule
+from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
@@ -33,6 +41,28 @@ from streamkm.walk import Walk
 
 NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """What labels all rows.
+
+    Attributes
+    ----------
+    workers : Executor
+    walk : Walk
+    weights : float64 (n,) or (0,)
+    here : Executor, optional
+        Of this process, with a
+    sample : Sample, optional
+        that holds all rows: they are labelled in place of the source's.
+    """
+
+    workers: Executor
+    walk: Walk
+    weights: NDArray[np.float64]
+    here: Executor | None = None
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +140,13 @@ def run_fit(
             with progress.stage("label", len(sketched.blocks.handles)) as stage:
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
+            labelling = Labelling(workers, walk, weights)
+            if _sample_is_all(walk, plan, weights, keeper):
+                again = sketched or _gather(workers, walk, plan, settings, weights, keeper, progress)
+                labelling = replace(labelling, here=here, sample=again.sample)
+                del again
             del sketched  # the passes to come need the memory
-            model, assigned, history = assign_found(workers, walk, found, settings.refine, weights, keeper, progress)
+            model, assigned, history = assign_found(labelling, found, settings.refine, keeper, progress)
         labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
@@ -184,16 +219,21 @@ def sample_rows(
     return sketched
 
 
+def _sample_is_all(walk: Walk, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> bool:
+    """Whether the row sample has all rows, in original features, as the source in this process would give them again.
+
+    Sums of clusters are then gathered cluster by cluster in one array, not chunk by chunk in many.
+    """
+    fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.regime == "sample"
+    original = walk.source.n_features is not None and plan.space_for(walk.source.n_features) == "original"
+    return fits and original and walk.source.in_process and not len(weights) and keeper.labels_to is None
+
+
 def assign_found(
-    workers: Executor,
-    walk: Walk,
-    found: Found,
-    refine: int,
-    weights: NDArray[np.float64],
-    keeper: Keeper,
-    progress: Progress,
+    by: Labelling, found: Found, refine: int, keeper: Keeper, progress: Progress
 ) -> tuple[Model, Assigned, tuple[dict[str, Any], ...]]:
     """Label all rows; then move the centers to the means of their clusters and label again, `refine` times."""
+    workers, walk, weights = by.workers, by.walk, by.weights
     rows, model = found.chunk_rows, found.model(walk.metric)
     first, history = 0, list(found.history)
     record = keeper.load("refined")
@@ -202,11 +242,13 @@ def assign_found(
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            if keeper.labels_to is None:
+            if by.here is not None and by.sample is not None:
+                assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage)
+            elif keeper.labels_to is None:
                 kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
                 assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
             else:
-                held, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
+                labels, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
                 assigned = Assigned(NO_LABELS, totals)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
@@ -214,8 +256,8 @@ def assign_found(
             model = replace(model, centers=assigned.totals.means(fallback=model.centers))
             keeper.save("refined", partial(_refined, model.centers, index + 1, history))
     if keeper.labels_to is not None:
-        with progress.stage("labels", n_writes(held)) as stage:
-            write_labels(workers, held, keeper.labels_to, stage)
+        with progress.stage("labels", n_writes(labels)) as stage:
+            write_labels(workers, labels, keeper.labels_to, stage)
         assigned = replace(assigned, labels=open_labels(keeper.labels_to))
     return model, assigned, tuple(history)
 

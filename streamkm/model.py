@@ -71,7 +71,8 @@ class Model:
 
     def table(self, dtype: Any, *, sparse: bool) -> CenterTable:
         """Lay out the centers for rows of a source's `dtype`."""
-        return CenterTable.build(self.centers, np.float32 if sparse else working_dtype(dtype))
+        tiled = sparse and self.space == "original"
+        return CenterTable.build(self.centers, np.float32 if sparse else working_dtype(dtype), sparse=tiled)
 
     def save(self, path: str | os.PathLike[str], parameters: dict[str, Any]) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.

@@ -215,7 +215,7 @@ def _grown(
             growing.search(SEARCH_ROUNDS)
             searched = k
         for _ in range(START_TRIES if k <= FEW_CLUSTERS else 0):
-            start = kmeans_plusplus(prefix(block, SMALLEST_SEED_ROWS), k, rng=streams[0])
+            start = kmeans_plusplus(prefix(block, SMALLEST_SEED_ROWS), k, rng=streams[0], executor=here)
             other = Growing(here, block, start, rng=streams[2])
             if other.n_clusters == growing.n_clusters and other.inertia < growing.inertia:
                 growing = other

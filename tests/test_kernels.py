@@ -188,7 +188,8 @@ def test_seconds_are_written_only_where_wanted():
     X, centers = rows_and_centers(n_rows=20)
     stored, table = sp.csr_array(X), CenterTable.build(centers, np.float64)
     labels, scores, seconds = np.empty(20, np.int32), np.empty(20), np.empty(0)
-    lloyd.nearest_csr(stored.indptr, stored.indices, stored.data, table.table, table.bias, labels, scores, seconds)
+    laid_out = (table.table, table.width, table.bias)
+    lloyd.nearest_csr(stored.indptr, stored.indices, stored.data, *laid_out, labels, scores, seconds)
     np.testing.assert_array_equal(labels, naive.nearest(X, centers)[0])
 
 

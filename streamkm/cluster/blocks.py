@@ -19,6 +19,8 @@ from streamkm.kernels.lanes import LANES
 from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
+TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
+TILE_COLUMNS = 64
 BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
 
 
@@ -64,18 +66,24 @@ class CenterTable:
     Attributes
     ----------
     centers : float64 (k, m)
-    table : float32 or float64 (m, p)
-        p is k, padded to whole vectors.
+    table : float32 or float64 (m * p,)
+        p is k, padded to whole vectors. Tiles of `width` columns, (m, width) one after the other, the last of what is
+        left.
+    width : int
+        p, unless rows are sparse and the table is large.
     bias : same dtype (p,)
         Infinite where padded.
     """
 
     centers: NDArray[np.float64]
     table: NDArray[Any]
+    width: int
     bias: NDArray[Any]
 
     @classmethod
-    def build(cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False) -> CenterTable:
+    def build(
+        cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, sparse: bool = False
+    ) -> CenterTable:
         """Lay out centers.
 
         Parameters
@@ -85,16 +93,29 @@ class CenterTable:
             Of the products.
         around_origin : bool
             Take s = 0, so that scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
+        sparse : bool
+            Whether the rows will be CSR: they read a few rows of a table, which should be near.
         """
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
         shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
-        table = aligned_zeros((n_components, padded), dtype)
+        table = aligned_zeros((n_components * padded,), dtype)
+        width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
         exact = np.empty(n_clusters)
-        kernels.lay_out(np.ascontiguousarray(centers), shift, table, exact)
-        bias = np.full(padded, np.inf, dtype)
-        bias[:n_clusters] = exact
-        return cls(centers, table, bias)
+        laid = cls(centers, table, width, np.full(padded, np.inf, dtype))
+        given = np.ascontiguousarray(centers)
+        for columns, tile in laid.tiles():
+            kernels.lay_out(given[columns], shift, tile, exact[columns])
+        laid.bias[:n_clusters] = exact
+        return laid
+
+    def tiles(self) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield columns of the table and these columns (m, up to `width`)."""
+        n_columns, n_components = len(self.bias), self.centers.shape[1]
+        for first in range(0, n_columns, self.width):
+            stop = min(first + self.width, n_columns)
+            part = self.table[first * n_components : stop * n_components]
+            yield slice(first, stop), part.reshape(n_components, stop - first)
 
     @property
     def n_clusters(self) -> int:
@@ -130,26 +151,33 @@ class CenterTable:
                 )
         else:
             data = X.data.astype(self.table.dtype, copy=False)
-            kernels.nearest_csr(X.indptr, X.indices, data, self.table, self.bias, labels, scores, second_scores)
+            table = (self.table, self.width, self.bias)
+            kernels.nearest_csr(X.indptr, X.indices, data, *table, labels, scores, second_scores)
         return labels, scores, second_scores
 
     def scores(self, X: Matrix) -> NDArray[Any]:
         """Squared distances to all centers less ``||x - s||^2`` (n, k)."""
-        out = np.empty((X.shape[0], self.table.shape[1]), self.table.dtype)
+        out = np.empty((X.shape[0], len(self.bias)), self.table.dtype)
+        self.score(X, out)
+        return out[:, : self.n_clusters]
+
+    def score(self, X: Matrix, out: NDArray[Any]) -> None:
+        """Write `scores` into an array of the table's dtype (n, p)."""
         if isinstance(X, np.ndarray):
             for start, _, products in self._products(X):
                 np.add(products[: len(out) - start], self.bias, out=out[start : start + len(products)])
         else:
             data = X.data.astype(self.table.dtype, copy=False)
-            kernels.scores_csr(X.indptr, X.indices, data, self.table, self.bias, out)
-        return out[:, : self.n_clusters]
+            kernels.scores_csr(X.indptr, X.indices, data, self.table, self.width, self.bias, out)
 
     def _products(self, X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
         """Yield (first row, batch, ``batch @ table``); the last batch is filled up with zeros."""
-        n_batch = batch_rows(*self.table.shape)
-        products = np.empty((n_batch, self.table.shape[1]), self.table.dtype)
+        n_batch = batch_rows(self.centers.shape[1], len(self.bias))
+        products = np.empty((n_batch, len(self.bias)), self.table.dtype)
         for start, batch in dense_batches(X, n_batch, self.table.dtype):
-            yield start, batch, np.matmul(batch, self.table, out=products)
+            for columns, tile in self.tiles():
+                np.matmul(batch, tile, out=products[:, columns])
+            yield start, batch, products
 
 
 def batch_rows(n_components: int, n_columns: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,10 @@ class LocalBlocks(Blocks):
             block,
         )
 
+    def table(self, centers: NDArray[np.float64]) -> CenterTable:
+        """Lay out centers (k, m) for these blocks."""
+        return CenterTable.build(centers, self.dtype, sparse=not isinstance(self.whole.X, np.ndarray))
+
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
         labels = self.labels(centers, stage)
@@ -54,8 +59,23 @@ class LocalBlocks(Blocks):
 
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
-        parts = self.executor.map(stage, _nearest, self.handles, self.table(centers))
-        return np.concatenate(list(parts))
+        return nearest_in(self.executor, self.whole.X, self.table(centers), stage)
+
+    def scores(self, table: CenterTable, stage: str = "seed") -> NDArray[Any]:
+        """As `CenterTable.scores`, of all rows (n, k)."""
+        out = np.empty((self.n_rows, len(table.bias)), table.bias.dtype)
+        bounds = np.cumsum([0, *(piece.n_rows for piece in self.handles)])
+        tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
+        for _ in self.executor.map(stage, _score, tasks, table):
+            pass
+        return out[:, : table.n_clusters]
+
+
+def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
+    """Nearest centers of all rows (n,), by threads of this process."""
+    cuts = np.unique(np.linspace(0, X.shape[0], ROW_PIECES * executor.n_workers + 1).astype(int))
+    parts = executor.map(stage, _nearest, [rows_between(X, start, stop) for start, stop in pairwise(cuts)], table)
+    return np.concatenate(list(parts))
 
 
 def label_sums(
@@ -92,8 +112,13 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     ]
 
 
-def _nearest(piece: Block, table: CenterTable) -> NDArray[np.int32]:
-    return table.nearest(piece.X)[0]
+def _nearest(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
+    return table.nearest(X)[0]
+
+
+def _score(task: tuple[Block, NDArray[Any]], table: CenterTable) -> None:
+    piece, out = task
+    table.score(piece.X, out)
 
 
 def _add(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
-from streamkm.cluster.lloyd import LloydResult, densified, lloyd
+from streamkm.cluster.lloyd import LloydResult, Totals, densified, inertia_of, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums
 from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor
@@ -22,8 +22,8 @@ POLISH_TOL = 1e-3
 
 def original_centers(
     executor: Executor, sample: Sample, block: Block, centers: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Means of the sampled original rows under the sketch's labels.
+) -> tuple[NDArray[np.float64], Totals]:
+    """Means of the sampled original rows under the sketch's labels, and the sums that they were made of.
 
     Parameters
     ----------
@@ -35,8 +35,9 @@ def original_centers(
 
     Returns
     -------
-    float64 (k, d)
+    means : float64 (k, d)
         A center that no sampled row is nearest to becomes the row nearest to it.
+    totals : Totals
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
@@ -46,7 +47,7 @@ def original_centers(
         lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)
         nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
         fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
-    return totals.means(fallback)
+    return totals.means(fallback), totals
 
 
 def polish(
@@ -57,7 +58,7 @@ def polish(
     max_iter: int,
     tol: float,
     on_step: Callable[[LloydResult], None] | None = None,
-    begun: LloydResult | None = None,
+    begun: LloydResult | Totals | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm on the sampled original rows.
 
@@ -66,8 +67,13 @@ def polish(
     Parameters
     ----------
     centers : float64 (k, d)
+    begun : LloydResult or Totals, optional
+        Where an earlier run got to; or the sums that `centers` are means of: labelling these rows was the first step.
     """
     blocks = LocalBlocks.of(executor, sample.original_block())
+    if isinstance(begun, Totals):
+        inertia = inertia_of(begun, centers, blocks.total_d2norm)
+        begun = LloydResult(centers, inertia, 1, False, (inertia,))
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step, begun=begun)

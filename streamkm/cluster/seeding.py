@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import densified
+from streamkm.cluster.local_blocks import LocalBlocks
+from streamkm.compute import Executor
 from streamkm.kernels import trials as kernels
 
 
-def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
+def kmeans_plusplus(
+    block: Block, n_clusters: int, *, rng: np.random.Generator, executor: Executor | None = None
+) -> NDArray[np.float64]:
     """Choose rows as initial centers by greedy k-means++.
 
     Each center is the best of ``2 + log(k)`` rows drawn with probability proportional to weight times squared
@@ -27,6 +31,8 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     n_clusters : int
         At least 1, at most the number of rows.
     rng : Generator
+    executor : Executor, optional
+        Of this process; its threads share the work.
 
     Returns
     -------
@@ -38,6 +44,7 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the greedy
     variant of its conclusion.
     """
+    pieces = None if executor is None else LocalBlocks.of(executor, block)
     n_rows, n_components = block.X.shape
     n_trials = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, n_components))
@@ -46,7 +53,8 @@ def kmeans_plusplus(block: Block, n_clusters: int, *, rng: np.random.Generator) 
     negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
     for found in range(n_clusters):
         candidates = densified(block.X, trials, n_components)
-        scores = CenterTable.build(candidates, block.X.dtype, around_origin=True).scores(block.X)
+        table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
+        scores = table.scores(block.X) if pieces is None else pieces.scores(table)
         best = int(kernels.best_trial(scores, len(trials), block.d2norms, block.weights, closest))
         centers[found] = candidates[best]
         kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)

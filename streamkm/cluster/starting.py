@@ -71,7 +71,7 @@ def start_centers(
         if init == "random":
             centers = random_rows(seeds, n_clusters, rng=streams.seeding)
         else:
-            centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding)
+            centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding, executor=executor)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)

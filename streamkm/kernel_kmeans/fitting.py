@@ -20,7 +20,7 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import prefix, search_rows
 from streamkm.compute import Executor, local_executor, open_executor
-from streamkm.fitting import Fit, assign_found, sample_rows
+from streamkm.fitting import Fit, Labelling, assign_found, sample_rows
 from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
@@ -127,7 +127,7 @@ def run_kernel_fit(
             found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
             keeper.save("found", found.pack)
         centers = found.centers
-        model, assigned, history = assign_found(workers, walk, centers, 0, weights, keeper, progress)
+        model, assigned, history = assign_found(Labelling(workers, walk, weights), centers, 0, keeper, progress)
     view = centers.look.sketched.X
     view_labels = assigned.labels[centers.look.sample.rows]
     rows = centers.chunk_rows

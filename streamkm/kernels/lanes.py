@@ -1,8 +1,8 @@
-"""Sums of scaled rows of a table, held in vector registers.
+"""Sums of scaled rows of a table, and where the lowest of them is, in vector registers.
 
 ``total += sum_t data[t] * table[indices[t]]`` is what every step on sparse rows costs. Compiled from plain loops, the
 running sums go through memory once for each stored entry; here they stay in registers, a tile of columns at a time.
-Numba has no name for vectors, so the tile is a plain Python function (what it means, and what runs under
+Numba has no name for vectors, so what is done to a tile is a plain Python function (what it means, and what runs under
 ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
 numba and numpy only.
 """
@@ -118,3 +118,102 @@ def add_entries(total, table, indices, data, start, stop):
     while column + width <= n_columns:
         add_tile(total, table, indices, data, start, stop, column, 1)
         column += width
+
+
+def lowest_of_tile(scores, column, n_vectors):
+    """Position of the lowest score in a tile of columns, from the tile's first; the first of equal ones.
+
+    Parameters
+    ----------
+    scores : float32 or float64 (p,), C-contiguous, not NaN
+    column : int64
+        First column of the tile.
+    n_vectors : int, a literal
+        Width of the tile in vectors of 64 bytes.
+
+    Returns
+    -------
+    int64
+    """
+    return scores[column : column + n_vectors * VECTOR_BYTES // scores.itemsize].argmin()
+
+
+@intrinsic(prefer_literal=True)
+def _lowest_of_tile(typingctx, scores, column, n_vectors):
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        scores_ = make_array(kind)(context, builder, args[0])
+        column64 = context.cast(builder, args[1], signature.args[1], nb.int64)
+        align = kind.dtype.bitwidth // 8
+        width = VECTOR_BYTES // align
+        vector = ir.VectorType(context.get_data_type(kind.dtype), width)
+        number = ir.IntType(32)
+        numbers = ir.VectorType(number, width)
+
+        def loaded(q):
+            place = builder.gep(scores_.data, [builder.add(column64, ir.Constant(ir.IntType(64), q * width))])
+            return builder.load(builder.bitcast(place, vector.as_pointer()), align=align)
+
+        def columns(q):
+            return ir.Constant(numbers, list(range(q * width, (q + 1) * width)))
+
+        def turned(values, by):
+            order = ir.Constant(numbers, [(lane + by) % width for lane in range(width)])
+            return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), order)
+
+        best, where = loaded(0), columns(0)  # of each lane
+        for q in range(1, n_vectors.literal_value):
+            scores_q = loaded(q)
+            less = builder.fcmp_ordered("<", scores_q, best)
+            best, where = builder.select(less, scores_q, best), builder.select(less, columns(q), where)
+        halves = [width >> shift for shift in range(1, width.bit_length())]
+        lowest = best
+        for half in halves:
+            other = turned(lowest, half)
+            lowest = builder.select(builder.fcmp_ordered("<", other, lowest), other, lowest)
+        none = ir.Constant(numbers, [n_vectors.literal_value * width] * width)
+        where = builder.select(builder.fcmp_ordered("==", best, lowest), where, none)
+        for half in halves:
+            other = turned(where, half)
+            where = builder.select(builder.icmp_unsigned("<", other, where), other, where)
+        first = builder.extract_element(where, ir.Constant(number, 0))
+        found = builder.icmp_unsigned("<", first, ir.Constant(number, n_vectors.literal_value * width))
+        return builder.zext(builder.select(found, first, ir.Constant(number, 0)), ir.IntType(64))
+
+    return nb.int64(scores, column, n_vectors), codegen
+
+
+@overload(lowest_of_tile, prefer_literal=True, inline="always")
+def _compiled_lowest_of_tile(scores, column, n_vectors):
+    def compiled(scores, column, n_vectors):
+        return _lowest_of_tile(scores, column, n_vectors)
+
+    return compiled
+
+
+@nb.njit(nogil=True, cache=True)
+def lowest(scores):
+    """Position of the lowest score; the first of equal ones.
+
+    Parameters
+    ----------
+    scores : float32 or float64 (p,), C-contiguous, not NaN; p a multiple of `LANES`
+
+    Returns
+    -------
+    int64
+    """
+    width = VECTOR_BYTES // scores.itemsize
+    position = 0
+    column = 0
+    while column + 4 * width <= scores.shape[0]:
+        other = column + lowest_of_tile(scores, column, 4)
+        if scores[other] < scores[position]:
+            position = other
+        column += 4 * width
+    while column + width <= scores.shape[0]:
+        other = column + lowest_of_tile(scores, column, 1)
+        if scores[other] < scores[position]:
+            position = other
+        column += width
+    return position

@@ -1,8 +1,9 @@
 """One step of Lloyd's algorithm on a piece of rows: nearest centers, sums, squared distances.
 
-Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers.
-Scores leave out what all centers of a row share. numba only; arrays in, arrays out; the caller
-validates. fastmath keeps NaN and infinity meaningful, because padded columns of a table have an infinite bias.
+Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers. A table
+larger than the caches lies in tiles and is read tile by tile. Scores leave out what all centers of a row share. numba
+only; arrays in, arrays out; the caller validates. fastmath keeps NaN and infinity meaningful, because padded columns of
+a table have an infinite bias.
 """
 
 from __future__ import annotations
@@ -10,33 +11,16 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lanes import add_entries
+from streamkm.kernels.lanes import add_entries, lowest
 from streamkm.kernels.prefetching import LINE_BYTES, prefetch
 
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
-
-
-@nb.njit(nogil=True, cache=True, inline="always")
-def lowest(scores):
-    """Position of the lowest score; the first of equal ones.
-
-    Parameters
-    ----------
-    scores : float32 or float64 (p,)
-
-    Returns
-    -------
-    int64
-    """
-    best, position = scores[0], 0
-    for c in range(1, scores.shape[0]):
-        if scores[c] < best:
-            best, position = scores[c], c
-    return position
+LAID_OUT = 64
+"""Components of every center that are laid out at a time: some cache lines in a row, so that they are fetched ahead."""
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
+def nearest_csr(indptr, indices, data, table, width, bias, labels, scores, seconds):
     """Find the nearest center of every CSR row.
 
     The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
@@ -45,8 +29,11 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     ----------
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
-    table : float32 or float64 (m, p)
-        ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`.
+    table : float32 or float64 (m * p,)
+        ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`; laid out in tiles of
+        `width` columns, one (m, width) after the other, the last of what is left.
+    width : int
+        A multiple of `lanes.LANES`, at most p.
     bias : same dtype (p,)
         Squared norms of the centers, infinite where padded.
     labels : int32 (n,)
@@ -56,17 +43,32 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     seconds : same dtype as table (n,) or (0,)
         Written unless empty: the score of the second nearest center.
     """
-    total = np.empty(table.shape[1], table.dtype)
+    n_columns = bias.shape[0]
     with_seconds = seconds.shape[0] > 0
-    for i in range(indptr.shape[0] - 1):
-        total[:] = bias
-        add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
-        label = lowest(total)
-        labels[i] = label
-        scores[i] = total[label]
-        if with_seconds:
-            total[label] = np.inf
-            seconds[i] = total[lowest(total)]
+    labels[:] = 0
+    scores[:] = np.inf
+    seconds[:] = np.inf
+    for column in range(0, n_columns, width):
+        stop = min(column + width, n_columns)
+        tile, total = _tile(table, n_columns, column, stop), np.empty(stop - column, table.dtype)
+        for i in range(indptr.shape[0] - 1):
+            total[:] = bias[column:stop]
+            add_entries(total, tile, indices, data, indptr[i], indptr[i + 1])
+            label = lowest(total)
+            score = total[label]
+            if with_seconds:
+                total[label] = np.inf
+                seconds[i] = min(seconds[i], max(scores[i], score), total[lowest(total)])
+            if score < scores[i]:
+                labels[i] = column + label
+                scores[i] = score
+
+
+@nb.njit(nogil=True, cache=True, inline="always")
+def _tile(table, n_columns, first, stop):
+    """Columns `first` to `stop` of a table in tiles: (m, stop - first)."""
+    n_rows = table.shape[0] // n_columns
+    return table[first * n_rows : stop * n_rows].reshape((n_rows, stop - first))
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
@@ -292,22 +294,28 @@ def d2norms_csr(indptr, data, out):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def scores_csr(indptr, indices, data, table, bias, out):
+def scores_csr(indptr, indices, data, table, width, bias, out):
     """Write the scores of CSR rows for every center: ``out = X @ table + bias``. O(nnz * k).
 
     Parameters
     ----------
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
-    table : float32 or float64 (m, p)
+    table : float32 or float64 (m * p,)
+    width : int
+        As for `nearest_csr`.
     bias : same dtype (p,)
     out : same dtype (n, p)
         Written.
     """
-    for i in range(indptr.shape[0] - 1):
-        total = out[i]
-        total[:] = bias
-        add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
+    n_columns = bias.shape[0]
+    for column in range(0, n_columns, width):
+        stop = min(column + width, n_columns)
+        tile = _tile(table, n_columns, column, stop)
+        for i in range(indptr.shape[0] - 1):
+            total = out[i, column:stop]
+            total[:] = bias[column:stop]
+            add_entries(total, tile, indices, data, indptr[i], indptr[i + 1])
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
@@ -329,13 +337,16 @@ def lay_out(centers, shift, table, bias):
     n_clusters, n_components = centers.shape
     bias[:] = 0.0
     crossed = np.zeros(n_clusters)
-    for first in range(0, n_components, 8):  # a cache line of every center, so that neither side is read twice
-        last = min(first + 8, n_components)
+    for first in range(0, n_components, LAID_OUT):
+        last = min(first + LAID_OUT, n_components)
         for c in range(n_clusters):
+            squared, product = 0.0, 0.0
             for j in range(first, last):
                 offset = centers[c, j] - shift[j]
                 table[j, c] = -2.0 * offset
-                bias[c] += offset * offset
-                crossed[c] += offset * shift[j]
+                squared += offset * offset
+                product += offset * shift[j]
+            bias[c] += squared
+            crossed[c] += product
     for c in range(n_clusters):
         bias[c] += 2.0 * crossed[c]
