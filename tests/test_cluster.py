@@ -14,7 +14,8 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.lloyd import Blocks, join_totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, cut, label_sums
 from streamkm.cluster.local_search import split_merge
-from streamkm.cluster.sample import SampleCollector, SampleRule
+from streamkm.cluster.polish import original_centers, polish
+from streamkm.cluster.sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.cluster.starting import Streams, start_centers
 from streamkm.compute import open_executor
@@ -92,6 +93,14 @@ def test_kmeans_plusplus_finds_every_distinct_row_among_duplicates(sparse, dtype
     X = distinct[np.repeat(np.arange(12), [500, 300, 100, 1, 1, 1, 1, 1, 1, 1, 1, 1])]
     centers = kmeans_plusplus(one_block(stored(X, sparse)), 12, rng=rng(0))
     assert len(np.unique(centers, axis=0)) == 12
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dtype):
+    block = one_block(stored(blobs(1501, 20, 7, dtype)[0], sparse))
+    alone = kmeans_plusplus(block, 20, rng=rng(3))
+    np.testing.assert_array_equal(kmeans_plusplus(block, 20, rng=rng(3), executor=executor), alone)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -567,3 +576,22 @@ def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     found = lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6, accelerated=True)
     assert found.centers.shape == (7, 6)
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
+
+
+# ---- polishing
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_labels_of_the_sketch_are_the_first_step_of_polishing(executor, sparse):
+    X, y = blobs(900, 6, 40, cluster_std=0.5)
+    sample = Sample(stored(X, sparse), np.arange(900), NO_WEIGHTS, complete=True)
+    sketch = CountSketch(32, seed=1)
+    sketched = sample.block(executor, sketch)
+    true = np.array([X[y == c].mean(axis=0) for c in range(6)])
+    centers, totals = original_centers(executor, sample, sketched, np.asarray(sketch.apply(true)))
+    np.testing.assert_allclose(centers, true)
+    result = polish(executor, sample, centers, max_iter=50, tol=1e-4, begun=totals)
+    inertia = ((X - true[y]) ** 2).sum()
+    assert (result.n_iter, result.converged) == (2, True)  # the second finds that nothing moves
+    np.testing.assert_allclose(result.history, [inertia, inertia])
+    np.testing.assert_allclose(result.centers, true)

@@ -695,3 +695,39 @@ def test_components_by_a_theorem():
         "countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000
     )
     assert "eps=0.5" in fitted.plan_.why_sketch
+
+
+@pytest.mark.parametrize("refine", [0, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, refine, sparse):
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((3000, 900)) < 0.05, rng.random((3000, 900)), 0) + np.eye(6, 900)[rng.integers(0, 6, 3000)]
+    if sparse:
+        X = sp.csr_array(X)
+        sp.save_npz(tmp_path / "X.npz", X)
+    else:
+        np.save(tmp_path / "X.npy", X)
+    kmeans = StreamKMeans(6, refine=refine, sketch="countsketch", random_state=0, progress=False)
+    here, there = clone(kmeans).fit(X), clone(kmeans).fit(next(tmp_path.iterdir()))
+    assert here.assign_space_ == "original"
+    assert here.plan_.n_rows <= here.plan_.sample_rows
+    np.testing.assert_array_equal(here.labels_, there.labels_)
+    np.testing.assert_allclose(here.cluster_centers_, there.cluster_centers_, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(here.cluster_means_, there.cluster_means_, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(here.counts_, there.counts_)
+    assert here.inertia_ == pytest.approx(there.inertia_, rel=1e-12)
+    assert here.n_passes_ == there.n_passes_ == 2 + refine
+
+
+def test_invalid_rows_of_a_sample_that_has_all_others_get_no_label():
+    X = np.random.default_rng(0).random((500, 40))
+    X[[3, 77], 5] = np.nan
+    kmeans = StreamKMeans(4, on_invalid="skip", sketch="countsketch", random_state=0, progress=False).fit(X)
+    assert kmeans.assign_space_ == "original"
+    assert np.flatnonzero(kmeans.labels_ == -1).tolist() == [3, 77]
+    assert kmeans.counts_.sum() == 498
+    valid = np.delete(np.arange(500), [3, 77])
+    means = np.array([X[valid][kmeans.labels_[valid] == c].mean(axis=0) for c in range(4)])
+    np.testing.assert_allclose(kmeans.cluster_means_, means)
+    d2 = naive.d2_matrix(X[valid], kmeans.cluster_centers_)
+    assert kmeans.inertia_ == pytest.approx(d2.min(axis=1).sum(), rel=1e-9)

@@ -8,8 +8,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkm.cluster import blocks
 from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms
-from streamkm.kernels import countsketch, lloyd, splitting
+from streamkm.kernels import countsketch, lanes, lloyd, splitting
 from tests import naive
 from tests.sources.matrices import sparse_matrices
 
@@ -69,6 +70,33 @@ def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, aroun
     assert got.shape == wanted.shape
     np.testing.assert_allclose(got, wanted, atol=tolerance, rtol=tolerance)
     np.testing.assert_allclose(table.nearest(store(X, how))[1], wanted.min(axis=1), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n_clusters", [1, 16, 64, 65, 81, 130, 200])
+def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_clusters):
+    X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
+    centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
+    rows, whole = store(X, how), CenterTable.build(centers, dtype)
+    monkeypatch.setattr(blocks, "TILED_BYTES", 0)
+    tiled = CenterTable.build(centers, dtype, sparse=True)
+    assert (tiled.width, len(list(tiled.tiles()))) == (64, -(-len(tiled.bias) // 64))
+    if how == "dense":  # products of other shapes add up in another order
+        np.testing.assert_allclose(tiled.scores(rows), whole.scores(rows), rtol=0, atol=100 * np.finfo(dtype).eps)
+        return
+    for one, other in zip(tiled.nearest(rows, seconds=True), whole.nearest(rows, seconds=True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(tiled.scores(rows), whole.scores(rows))
+
+
+@given(
+    scores=st.lists(st.sampled_from([-2.0, -1.5, 0.0, 1.0, np.inf]), min_size=16, max_size=16 * 9),
+    dtype=st.sampled_from(FLOATS),
+)
+def test_lowest_is_the_first_of_the_lowest(scores, dtype):
+    scores = np.array(scores[: len(scores) // 16 * 16], dtype)
+    assert lanes.lowest(scores) == lanes.lowest.py_func(scores) == scores.argmin()
 
 
 @pytest.mark.parametrize("how", STORED)

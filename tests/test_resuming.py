@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from streamkm import StreamKMeans, keeping
 from streamkm.errors import CheckpointError, DiskFullError, InUseError
@@ -184,6 +185,28 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
     np.testing.assert_array_equal(kmeans.cluster_centers_, wanted(name).cluster_centers_)
     assert kmeans.inertia_ == wanted(name).inertia_
     assert kmeans.history_ == wanted(name).history_
+
+
+@pytest.mark.parametrize("record", ["sketch", "seed", "polish", "found", "refined"])
+def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch, record):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    rng = np.random.default_rng(0)
+    X = rng.random((2000, 300)) + 3 * np.eye(8, 300)[rng.integers(0, 8, 2000)]
+    kmeans = StreamKMeans(8, sketch="countsketch", refine=2, random_state=0, progress=False)
+    assert kmeans.plan(X).sample_rows >= 2000  # all rows are labelled in the sample
+    wanted = clone(kmeans).fit(X)
+    kmeans.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    kmeans.fit(X)
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
+    np.testing.assert_array_equal(kmeans.cluster_means_, wanted.cluster_means_)
+    assert kmeans.inertia_ == wanted.inertia_
+    assert kmeans.history_ == wanted.history_
 
 
 @pytest.mark.parametrize("removed", ["manifest.json", "labels.npy", "found.npz", "refined.npz"])
