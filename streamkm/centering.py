@@ -194,12 +194,12 @@ def find_centers(
             history += noted("lloyd", result)
     if polished:
         with progress.stage("polish", None, "steps") as stage:
-            centers, totals = original_centers(here, sample, sampled, result.centers)
+            centers, explained = original_centers(here, sample, sampled, result.centers)
             if isinstance(sketch, PCASketch) and not sample.complete:
                 result = replace(result, centers=centers)  # already iterated on these rows
             else:
                 kept = KeptSteps(keeper, "polish", stage)
-                begun = kept.begun or totals
+                begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
     look = Look.of(sample, sampled, n_searched)

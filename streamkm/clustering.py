@@ -94,7 +94,7 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
     sample = Sample(coreset.X, coreset.places, coreset.weights, coreset.complete)
     seeding, searching, sketching = np.random.SeedSequence(search.seed).spawn(3)
     n_clusters = min(search.n_clusters, len(sample.rows))
-    first = None
+    explained = None
     with open_executor(executor) as workers, local_executor(workers) as here:
         if isinstance(search.init, str):
             sketch = _sketch_of(sample, n_clusters, sketching)
@@ -108,12 +108,12 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
                 streams=Streams(np.random.default_rng(seeding), np.random.default_rng(searching)),
             )
             if not isinstance(sketch, IdentitySketch):
-                centers, first = original_centers(here, sample, sketched, centers)
+                centers, explained = original_centers(here, sample, sketched, centers)
         else:
             centers = search.init
             if centers.shape[1] != sample.X.shape[1]:
                 raise InvalidInputError(f"init has {centers.shape[1]} features; the rows have {sample.X.shape[1]:,}")
-        result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol, begun=first)
+        result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol, begun=explained)
         blocks = LocalBlocks.of(here, sample.original_block())
         totals = blocks.totals(result.centers)
         inertia = inertia_of(totals, result.centers, blocks.total_d2norm)

@@ -588,9 +588,9 @@ def test_labels_of_the_sketch_are_the_first_step_of_polishing(executor, sparse):
     sketch = CountSketch(32, seed=1)
     sketched = sample.block(executor, sketch)
     true = np.array([X[y == c].mean(axis=0) for c in range(6)])
-    centers, totals = original_centers(executor, sample, sketched, np.asarray(sketch.apply(true)))
+    centers, explained = original_centers(executor, sample, sketched, np.asarray(sketch.apply(true)))
     np.testing.assert_allclose(centers, true)
-    result = polish(executor, sample, centers, max_iter=50, tol=1e-4, begun=totals)
+    result = polish(executor, sample, centers, max_iter=50, tol=1e-4, begun=explained)
     inertia = ((X - true[y]) ** 2).sum()
     assert (result.n_iter, result.converged) == (2, True)  # the second finds that nothing moves
     np.testing.assert_allclose(result.history, [inertia, inertia])

@@ -53,6 +53,13 @@ class Totals:
         kernels.means(self.sums, self.counts, fallback, out)
         return out
 
+    def to_means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `means`, in the memory of the sums, which are of no more use: new memory costs more than the division."""
+        if not self.sums.flags.writeable:  # as it came from a worker
+            return self.means(fallback)
+        kernels.means(self.sums, self.counts, fallback, self.sums)
+        return self.sums
+
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
     """Add up, in order; no addend is changed."""
@@ -189,7 +196,7 @@ def lloyd(
     while len(history) < max_iter and not converged:
         totals = blocks.totals(centers, f"lloyd-{len(history) + 1}")
         inertia = inertia_of(totals, centers, blocks.total_d2norm)
-        updated = totals.means(fallback=centers)
+        updated = totals.to_means(fallback=centers)
         empty = np.flatnonzero(totals.counts == 0)
         if len(empty):
             updated = _refill(blocks, centers, updated, empty)

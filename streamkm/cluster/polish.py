@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
-from streamkm.cluster.lloyd import LloydResult, Totals, densified, inertia_of, lloyd
+from streamkm.cluster.lloyd import LloydResult, densified, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums
 from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor
@@ -22,8 +22,8 @@ POLISH_TOL = 1e-3
 
 def original_centers(
     executor: Executor, sample: Sample, block: Block, centers: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], Totals]:
-    """Means of the sampled original rows under the sketch's labels, and the sums that they were made of.
+) -> tuple[NDArray[np.float64], float]:
+    """Means of the sampled original rows under the sketch's labels, and what they explain.
 
     Parameters
     ----------
@@ -37,7 +37,8 @@ def original_centers(
     -------
     means : float64 (k, d)
         A center that no sampled row is nearest to becomes the row nearest to it.
-    totals : Totals
+    explained : float
+        The weighted sum of the means' squared norms: the rows' own less their squared distances to the means.
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
@@ -47,7 +48,8 @@ def original_centers(
         lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)
         nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
         fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
-    return totals.means(fallback), totals
+    means = totals.to_means(fallback)
+    return means, float(totals.counts @ np.einsum("ij,ij->i", means, means))
 
 
 def polish(
@@ -58,7 +60,7 @@ def polish(
     max_iter: int,
     tol: float,
     on_step: Callable[[LloydResult], None] | None = None,
-    begun: LloydResult | Totals | None = None,
+    begun: LloydResult | float | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm on the sampled original rows.
 
@@ -67,12 +69,12 @@ def polish(
     Parameters
     ----------
     centers : float64 (k, d)
-    begun : LloydResult or Totals, optional
-        Where an earlier run got to; or the sums that `centers` are means of: labelling these rows was the first step.
+    begun : LloydResult or float, optional
+        Where an earlier run got to; or what `centers` explain as means of these rows: labelling was the first step.
     """
     blocks = LocalBlocks.of(executor, sample.original_block())
-    if isinstance(begun, Totals):
-        inertia = inertia_of(begun, centers, blocks.total_d2norm)
+    if isinstance(begun, float):
+        inertia = max(0.0, blocks.total_d2norm - begun)
         begun = LloydResult(centers, inertia, 1, False, (inertia,))
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
