@@ -25,16 +25,21 @@ def prefetch(array, position):
     """
 
 
+def prefetched(builder, entry):
+    """Have an LLVM builder ask for the cache line of a pointer."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(entry, byte), read, keep, data])
+
+
 @intrinsic
 def _prefetch(typingctx, array, position):
     def codegen(context, builder, signature, args):
         array_ = make_array(signature.args[0])(context, builder, args[0])
         entry = builder.gep(array_.data, [context.cast(builder, args[1], signature.args[1], nb.int64)])
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
-        builder.call(function, [builder.bitcast(entry, byte), read, keep, data])
+        prefetched(builder, entry)
         return context.get_dummy_value()
 
     return nb.void(array, position), codegen
