@@ -23,7 +23,7 @@ from streamkm.kernels.rows import place_dense_rows, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import Sketch
 
-PIECE_ROWS = 8192  # of the sample, sketched by one call
+PIECE_ROWS = 2048  # of the sample, sketched by one call
 FEWEST_CANDIDATES = 64  # of a chunk
 SPARE = 1.5  # candidates expected for each place in the sample
 
