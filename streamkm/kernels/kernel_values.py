@@ -10,7 +10,6 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.hashing import mix
-from streamkm.kernels.lanes import VECTOR_BYTES, add_tile
 
 EXACT_ORDER = {"nsz", "arcp", "contract", "afn"}  # the reduction of the argument must not be reordered
 FASTMATH = {*EXACT_ORDER, "reassoc"}
@@ -23,9 +22,6 @@ _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.flo
 _HALF, _ONE, _TWO, _ZERO = np.float32(0.5), np.float32(1.0), np.float32(2.0), np.float32(0.0)
 _TINY = np.float32(1.1754944e-38)
 _BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
-TILE_VECTORS = 5  # of sums held in registers: enough to hide the latency of additions, on AVX2 too
-TILE = TILE_VECTORS * VECTOR_BYTES // 4
-PIECE = 128  # features of a table that meet all rows of a batch at once
 
 
 @nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
@@ -215,14 +211,15 @@ def exp_rows(values, bits):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def placed_dense(X, shift, scale, out, d2norms):
-    """Shift and scale rows, in float64, and gather the squared norms of what comes out.
+def placed_dense(X, shift, scale, center, out, d2norms):
+    """Shift and scale rows, in float64, and gather squared distances of what comes out to a center.
 
     Parameters
     ----------
     X : float32 or float64 (v, d)
     shift : float64 (d,)
     scale : float64
+    center : float64 (d,)
     out : float32 (at least v, d)
         Written: ``(X - shift) * scale``.
     d2norms : float32 (at least v,)
@@ -233,48 +230,9 @@ def placed_dense(X, shift, scale, out, d2norms):
         for t in range(X.shape[1]):
             value = np.float32((X[i, t] - shift[t]) * scale)
             out[i, t] = value
-            total += np.float64(value) * np.float64(value)
+            offset = np.float64(value) - center[t]
+            total += offset * offset
         d2norms[i] = total
-
-
-@nb.njit(nogil=True, cache=True)
-def products_of_nonzeros(rows, table, out):
-    """Products of dense rows with a table, by the rows' entries other than 0; O(v * d + nnz * c).
-
-    All rows meet one piece of the table, `TILE` columns of `PIECE` features, before the next one: it stays in the
-    cache. A row's sums run over its features in order, whatever the other rows.
-
-    Parameters
-    ----------
-    rows : float32 (at least v, d)
-    table : float32 (tiles, d, TILE)
-        Columns, a tile after the other; those of the last are filled up.
-    out : float32 (v, c)
-        Written.
-    """
-    n_rows, n_columns = out.shape
-    n_features = rows.shape[1]
-    n_pieces = (n_features + PIECE - 1) // PIECE
-    starts = np.zeros(n_pieces * n_rows + 1, np.int64)
-    indices = np.empty(n_rows * n_features + 1, np.int32)
-    data = np.empty(n_rows * n_features + 1, np.float32)
-    n_found = 0
-    for piece in range(n_pieces):
-        for i in range(n_rows):
-            for j in range(piece * PIECE, min((piece + 1) * PIECE, n_features)):
-                indices[n_found] = j  # every entry is written; the next one overwrites a 0
-                data[n_found] = rows[i, j]
-                n_found += rows[i, j] != _ZERO
-            starts[piece * n_rows + i + 1] = n_found
-    totals = np.empty((n_rows, TILE), np.float32)
-    for tile in range(table.shape[0]):
-        totals[:] = _ZERO
-        for t in range(n_pieces * n_rows):
-            add_tile(totals[t % n_rows], table[tile], indices, data, starts[t], starts[t + 1], 0, TILE_VECTORS)
-        first = tile * TILE
-        for i in range(n_rows):
-            for c in range(min(TILE, n_columns - first)):
-                out[i, first + c] = totals[i, c]
 
 
 @nb.njit(nogil=True, cache=True)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernels import kernel_values
-from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
+from streamkm.kernels.nonzeros import products_of_nonzeros
+from streamkm.matrices import Matrix, as_working, working_dtype
+from streamkm.sketches.landmark_table import LandmarkTable
 
 KERNELS = ("rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2")
 BATCH_ROWS = 256
-THIN = 0.3  # share of entries other than 0 up to which products of dense rows are made of those alone
-FAR = 0.8  # share of a mean square that is the squared mean, above which values lie far from 0
 SHIFT_INVARIANT = ("rbf", "laplacian")
 OVERLAPS = {"laplacian": 1, "chi2": 2}  # how `overlaps_csr` sums; 0, products, for the others
 
@@ -159,42 +159,11 @@ class KernelColumns:
         return isinstance(self.landmarks, np.ndarray)
 
     @cached_property
-    def _origin(self) -> tuple[NDArray[np.float64], bool]:
-        """What is taken from rows (d,), and whether few entries other than 0 are then left.
-
-        Far from the origin differences of float32 products would be noise, so shift-invariant kernels take the mean
-        out. Where most entries are 0, these remain so: it is then taken from features alone whose values vary little.
-        """
-        mean = np.zeros(self.landmarks.shape[1])
-        if self.kernel.name in SHIFT_INVARIANT:
-            mean = self.landmarks.mean(axis=0, dtype=np.float64)
-        if self.kernel.name in OVERLAPS:
-            return mean, False
-        squares = np.einsum("ij,ij->j", self.landmarks, self.landmarks, dtype=np.float64) / self.n_columns
-        needed = np.where(mean**2 > FAR * squares, mean, 0.0)
-        is_thin = np.count_nonzero(self.landmarks != needed) <= THIN * self.landmarks.size
-        return (needed if is_thin else mean), bool(is_thin)
-
-    @cached_property
-    def _placed(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Dense landmarks as rows are placed, and squared norms.
-
-        (c, d) where differences are taken; where products are made, (d, c), or in tiles for `products_of_nonzeros`.
-        """
-        placed = np.empty(self.landmarks.shape, np.float32)
-        d2norms = np.empty(self.n_columns, np.float32)
-        rows = np.ascontiguousarray(as_working(self.landmarks))
-        shift, is_thin = self._origin
-        kernel_values.placed_dense(rows, shift, self.kernel.scale, placed, d2norms)
-        if self.kernel.name in OVERLAPS:
-            return placed, d2norms
-        if not is_thin:
-            return np.ascontiguousarray(placed.T), d2norms
-        width = kernel_values.TILE
-        tiles = aligned_zeros((-(-len(placed) // width), placed.shape[1], width), np.float32)
-        for first, tile in zip(range(0, len(placed), width), tiles, strict=True):
-            tile[:, : len(placed) - first] = placed[first : first + width].T
-        return tiles, d2norms
+    def _table(self) -> LandmarkTable:
+        landmarks, name = np.ascontiguousarray(as_working(self.landmarks)), self.kernel.name
+        return LandmarkTable.of(
+            landmarks, self.kernel.scale, centered=name in SHIFT_INVARIANT, products=name not in OVERLAPS
+        )
 
     @cached_property
     def _lists(self) -> tuple[Any, ...]:
@@ -224,21 +193,21 @@ class KernelColumns:
             rows = sp.csr_array(
                 (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], self.landmarks.shape[1])
             ).toarray()
-        landmarks, norms = self._placed
+        table = self._table
         row_norms = np.zeros(BATCH_ROWS, np.float32)
         ready = np.ascontiguousarray(as_working(rows))
-        kernel_values.placed_dense(ready, self._origin[0], self.kernel.scale, placed, row_norms)
+        kernel_values.placed_dense(ready, table.shift, self.kernel.scale, table.center, placed, row_norms)
         if self.kernel.name in OVERLAPS:
             differ = kernel_values.manhattan if self.kernel.name == "laplacian" else kernel_values.chi_squared
-            differ(placed, landmarks, values[: len(rows)])
+            differ(placed, table.values, values[: len(rows)])
             kernel_values.exp_rows(values[: len(rows)], np.empty(self.n_columns, np.int32))
             return
-        if landmarks.ndim == 3:
-            kernel_values.products_of_nonzeros(placed, landmarks, values[: len(rows)])
+        if table.bias is not None:
+            products_of_nonzeros(placed, table.values, table.bias, values[: len(rows)])
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # rows too far away for float32 have the value 0
-                np.matmul(placed, landmarks, out=values)
-        self._finish(values[: len(rows)], row_norms, norms)
+                np.matmul(placed, table.values, out=values)
+        self._finish(values[: len(rows)], row_norms, table.d2norms)
 
     def _sparse(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows, by the features shared with sparse landmarks."""
