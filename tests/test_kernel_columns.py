@@ -303,11 +303,12 @@ def test_roots_of_matrices_near_the_resolution(smallest, n_kept):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_projection_is_the_truncated_svd(weighted):
+@pytest.mark.parametrize("root_rank", [20, None])
+def test_projection_is_the_truncated_svd(weighted, root_rank):
     X, landmarks = rows(), rows(25, seed=1)
     weights = np.random.default_rng(2).random(len(X)) if weighted else NO_WEIGHTS
     columns = KernelColumns(kernel("rbf"), landmarks)
-    root = inverse_root(columns.values(landmarks), 20)
+    root = inverse_root(columns.values(landmarks), root_rank)
     fit = GramFit(KernelMap.of(kernel("rbf"), landmarks, root), root, 7)
     cuts = [0, 1, 70, 200]
     parts = [fit.step(None, X[a:b], weights[a:b]) for a, b in pairwise(cuts)]

@@ -199,7 +199,7 @@ class GramFit:
     def finish(self, state: Any) -> Any:
         """The map with the projection ``R U``, U the leading eigenvectors of ``R' C' C R``."""
         gram = np.triu(state) + np.triu(state, 1).T
-        inner = self.root.T @ gram @ self.root
+        inner = _congruent(self.root, gram)
         rank = min(self.rank, len(inner))
         _, directions = eigh(inner, subset_by_index=[len(inner) - rank, len(inner) - 1])
         return replace(self.map, projection=oriented(self.root @ directions[:, ::-1]).astype(np.float32))
@@ -248,6 +248,14 @@ def _whole_root(W: NDArray[np.float64]) -> NDArray[np.float64] | None:
     factor, _ = lapack.dpotrf(W, lower=1)
     inverse, _ = lapack.dtrtri(factor, lower=1)
     return np.asarray(inverse.T)
+
+
+def _congruent(root: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``root.T @ gram @ root``; half the work where the root is one of `_whole_root`, upper triangular."""
+    if root.shape[0] != root.shape[1] or np.tril(root, -1).any():
+        return np.asarray(root.T @ gram @ root)
+    factor = np.asfortranarray(root)
+    return np.asarray(blas.dtrmm(1.0, factor, blas.dtrmm(1.0, factor, gram, side=1), trans_a=1))
 
 
 def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
