@@ -19,7 +19,7 @@ from streamkm.kernels.nonzeros import PIECE, TILE, products_of_nonzeros
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict
 from streamkm.sketches.kernel_columns import KERNELS, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
-from streamkm.sketches.landmark_table import THIN, WIDE
+from streamkm.sketches.landmark_table import MANY, WIDE
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
 
@@ -127,20 +127,23 @@ def thin_rows(n=300, d=150, seed=0):
 def test_values_of_rows_that_are_mostly_zeros(name, dtype):
     X = thin_rows()
     X[:, 0] -= 0 if name == "rbf" else 1e6  # others have an origin
-    columns = KernelColumns(kernel(name), X[40:130].astype(dtype))
+    columns = KernelColumns(kernel(name), X[40:240].astype(dtype))
     assert columns._table.bias is not None
     got = columns.values(X.astype(dtype))
-    np.testing.assert_allclose(got, reference(name, X, X[40:130]), atol=3e-6, rtol=1e-5)
+    np.testing.assert_allclose(got, reference(name, X, X[40:240]), atol=3e-6, rtol=1e-5)
     apart = [columns.values(X[i : i + 1].astype(dtype)) for i in range(0, 300, 7)]
     np.testing.assert_array_equal(got[::7], np.concatenate(apart))
 
 
-@pytest.mark.parametrize(("n_features", "density"), [(WIDE - 1, 0.2), (WIDE, 1.5 * THIN)])
-def test_other_rows_meet_all_of_a_table(n_features, density):
-    X = rows(60, n_features, density)
-    columns = KernelColumns(kernel("rbf"), X[:20])
-    assert columns._table.bias is None
-    np.testing.assert_allclose(columns.values(X), reference("rbf", X, X[:20]), atol=2e-6)
+@pytest.mark.parametrize(
+    ("n_landmarks", "n_features", "density", "thin"),
+    [(MANY, WIDE, 0.2, True), (MANY, WIDE - 1, 0.2, False), (MANY - 1, WIDE, 0.2, False), (MANY, WIDE, 0.4, False)],
+)
+def test_which_rows_meet_all_of_a_table(n_landmarks, n_features, density, thin):
+    X = rows(200, n_features, density)
+    columns = KernelColumns(kernel("rbf"), X[:n_landmarks])
+    assert (columns._table.bias is not None) == thin
+    np.testing.assert_allclose(columns.values(X), reference("rbf", X, X[:n_landmarks]), atol=2e-6)
 
 
 @given(

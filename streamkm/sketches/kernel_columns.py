@@ -120,8 +120,9 @@ class KernelColumns:
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (first row, values (256, c)); what stands in rows after the last means nothing.
 
-        Values are overwritten by the next batch. O(n * c * d) for dense landmarks; for sparse ones the entries of
-        each row times those of the landmarks in the same feature.
+        Values are overwritten by the next batch. O(n * c * d) for dense landmarks, or the entries other than 0 times c
+        where those are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks
+        in the same feature.
 
         Raises
         ------
