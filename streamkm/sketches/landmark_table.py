@@ -16,7 +16,7 @@ from streamkm.kernels.nonzeros import TILE
 from streamkm.matrices import aligned_zeros
 
 # products of dense rows are made of the entries other than 0 alone if these are at most such a share (1.4 to 2 times as
-# fast there, up to 5 times with fewer) and features and landmarks so many: else they are little work, or tiles half empty
+# fast there, up to 5 times with fewer) and features and landmarks so many: else there is little work, or half a tile
 THIN, WIDE, MANY = 0.3, 128, 2 * TILE
 FAR = 0.8  # share of a mean square that is the squared mean, above which values lie far from 0
 
