@@ -14,21 +14,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Fit
+from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
-from streamkm.model import Model
+from streamkm.model import Metric, Model
 from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
 from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening import store_of
-from streamkm.walk import Walk
+from streamkm.walk import OnInvalid, Walk
 
 if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
@@ -38,6 +40,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     """An estimator that has a `model_` once it is fitted."""
 
     n_clusters: int
+    init: Any
+    random_state: Any
+    on_invalid: OnInvalid
     model_: Model
     labels_: Any
     cluster_centers_: NDArray[np.float64]
@@ -106,10 +111,6 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
         heights, known = self._label_blocks
         return dask_labels(self.labels_, heights, known=known)
-
-    def _note_blocks(self, source: RowSource, chunk_rows: NDArray[np.int64]) -> None:
-        """Remember how a Dask array is cut, for `dask_labels_`."""
-        self._label_blocks = source.row_blocks(chunk_rows) if hasattr(source, "row_blocks") else None
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
         """Cluster the rows of X and return their labels (n,)."""
@@ -196,8 +197,19 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
 
-    def _take(self, fitted: Fit, model: Model, plan: Plan, stages: list[Stage]) -> None:
+    def _given(self, keeper: Keeper) -> tuple[str | NDArray[np.float64], np.random.SeedSequence]:
+        """`init`, and the seeds of a fit: those of the run that is gone on from, if there is one."""
+        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
+        return init, np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
+
+    def _fit_walk(self, source: RowSource, plan: Plan, metric: Metric) -> Walk:
+        """How a fit walks the source."""
+        return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
+
+    def _take(self, fitted: Fit, model: Model, plan: Plan, source: RowSource, stages: list[Stage]) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+        self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
         self.cluster_centers_ = fitted.model.centers

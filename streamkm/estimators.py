@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan, plan_fit
@@ -44,7 +43,7 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
 from streamkm.sources.scaled import ScaledSource
 from streamkm.timing import estimate_seconds, measure
-from streamkm.walk import OnInvalid, Walk
+from streamkm.walk import OnInvalid
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -300,12 +299,11 @@ class StreamKMeans(Incremental, Assigner):
             from streamkm.provenance import metric_on_store, model_of_store
 
             metric = metric_on_store(stored, metric)
-        walk = self._walk_of(source, plan, metric)
+        walk = self._fit_walk(source, plan, metric)
         fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, plan, progress.stages)
-        self._note_blocks(source, fitted.chunk_rows)
+        self._take(fitted, model, plan, source, progress.stages)
 
     def plan(self, X: Any, n_rows: int | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -331,7 +329,7 @@ class StreamKMeans(Incremental, Assigner):
         """
         source, n_threads = self._open(X, reset=None), local_threads(self.executor)
         plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
-        return estimate_seconds(self._walk_of(source, plan, self.metric), plan, self._settings(Keeper()), n_threads)
+        return estimate_seconds(self._fit_walk(source, plan, self.metric), plan, self._settings(Keeper()), n_threads)
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
         """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
@@ -362,11 +360,8 @@ class StreamKMeans(Incremental, Assigner):
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else ScaledSource(source, n_rows)
         plan = self.plan_for(planned, n_threads=1)  # as a client plans
-        rates = measure(self._walk_of(source, plan, self.metric), plan, self._settings(Keeper()))
+        rates = measure(self._fit_walk(source, plan, self.metric), plan, self._settings(Keeper()))
         return forecast(plan, rates, cluster)
-
-    def _walk_of(self, source: RowSource, plan: Plan, metric: Metric) -> Walk:
-        return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
@@ -388,10 +383,8 @@ class StreamKMeans(Incremental, Assigner):
         )
 
     def _settings(self, keeper: Keeper) -> Settings:
-        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        init, seeds = self._given(keeper)
         n_init = n_starts(self.n_init, self.n_clusters, init)
-        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
-        seeds = np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
         given = None if isinstance(self.sketch, str) else self.sketch
         return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, given)
 

@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
@@ -40,7 +39,7 @@ from streamkm.progress import Progress
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening import store_of
-from streamkm.walk import OnInvalid, Walk
+from streamkm.walk import OnInvalid
 
 
 class StreamKernelKMeans(Assigner):
@@ -230,11 +229,10 @@ class StreamKernelKMeans(Assigner):
     def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
-        walk = Walk(source, plan.chunk_bytes, "euclidean", self.on_invalid, skims=True)
+        walk = self._fit_walk(source, plan, "euclidean")
         settings = self._settings(self._sizes(source), keeper)
         fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
-        self._take(fitted.fit, fitted.fit.model, plan, progress.stages)
-        self._note_blocks(source, fitted.fit.chunk_rows)
+        self._take(fitted.fit, fitted.fit.model, plan, source, progress.stages)
         self.kernel_ = fitted.kernel
         self.trace_residual_ = fitted.trace_residual
 
@@ -332,17 +330,15 @@ class StreamKernelKMeans(Assigner):
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
 
     def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
-        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        n_init = n_kernel_starts(self.n_init, self.n_clusters, init)
-        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
+        init, seeds = self._given(keeper)
         return KernelSettings(
             n_clusters=self.n_clusters,
             init=init,
-            n_init=n_init,
+            n_init=n_kernel_starts(self.n_init, self.n_clusters, init),
             max_iter=self.max_iter,
             tol=self.tol,
             refine=0,
-            seeds=np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy])),
+            seeds=seeds,
             kernel=KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
             map=MapRule(self.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), self.landmark_rank),
             all_rows=self._all_rows(),

@@ -1,4 +1,7 @@
-"""What tests run in processes of their own, to be killed, limited or locked out. Imported there: no fixtures here."""
+"""What tests run in processes of their own, to be killed, limited or locked out; fits that are stopped, and compared.
+
+Imported in those processes: no fixtures here.
+"""
 
 from __future__ import annotations
 
@@ -96,16 +99,64 @@ def fit(path, checkpoint, out, options, begun):
     keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
     begun.send("begun")
     estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
-    fitted = estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))
-    np.savez(
-        out,
-        labels=fitted.labels_,
-        centers=fitted.cluster_centers_,
-        means=fitted.cluster_means_,
-        inertia=fitted.inertia_,
-        history=[step["inertia"] for step in fitted.history_],
-        distortion=-1 if fitted.distortion_ is None else fitted.distortion_,
-    )
+    np.savez(out, **outcome(estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))))
+
+
+def outcome(fitted):
+    """What a fit found, as arrays and numbers."""
+    return {
+        "labels": fitted.labels_,
+        "centers": fitted.cluster_centers_,
+        "means": fitted.cluster_means_,
+        "inertia": fitted.inertia_,
+        "history": [step["inertia"] for step in fitted.history_],
+        "distortion": -1 if fitted.distortion_ is None else fitted.distortion_,
+    }
+
+
+def assert_same_fit(found, wanted):
+    """Demand that an `outcome`, or the file of one, is to the bit that of a fitted estimator."""
+    for name, value in outcome(wanted).items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def started_fit(path, checkpoint, out, options):
+    """A process that fits, past its imports; see `fit`."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    child = processes().Process(target=fit, args=(path, checkpoint, out, options, there))
+    child.start()
+    assert here.recv() == "begun"
+    return child
+
+
+def killed_until_done(start, seconds):
+    """Kill what `start` starts after each of some times in turn, then let it end; how often it was killed before."""
+    for n_killed, wait in enumerate((*seconds, None)):
+        child = start()
+        child.join(wait)
+        child.kill()
+        child.join()
+        if child.exitcode == 0:
+            return n_killed
+        assert child.exitcode == -signal.SIGKILL
+    raise AssertionError("the last run was to end by itself")
+
+
+class StoppedError(Exception):
+    """What tests stop a fit with, in their own process."""
+
+
+def stopped_after(monkeypatch, name, times=1):
+    """Stop a fit behind the save of a record."""
+    original, seen = keeping.Checkpoint.save, []
+
+    def save(self, record, *rest):
+        original(self, record, *rest)
+        seen.append(record)
+        if seen.count(name) == times:
+            raise StoppedError(name)
+
+    monkeypatch.setattr(keeping.Checkpoint, "save", save)
 
 
 def tree(directory):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from dask.utils import key_split
 from distributed import Client, SchedulerPlugin, Security
 
@@ -64,6 +65,16 @@ class Cluster:
         self.workers[number].send_signal(signal.SIGKILL)
         self.workers[number].wait()
 
+    def living(self) -> list[int]:
+        """Numbers of the workers that were not ended."""
+        return [number for number, worker in enumerate(self.workers) if worker.poll() is None]
+
+    def refill(self, client: Client, n_workers: int) -> None:
+        """Start workers for those that were ended."""
+        for _ in range(n_workers - len(client.nthreads())):
+            self.add()
+        client.wait_for_workers(n_workers, timeout=STARTED_SECONDS)
+
     def close(self) -> None:
         """End all processes."""
         for process in [*self.workers, self.scheduler]:
@@ -95,6 +106,20 @@ def cluster_of(
             yield cluster, opened
     finally:
         cluster.close()
+
+
+def write_rows(path: Path) -> None:
+    """Write float32 (6,000, 32), five groups in turn, as NPY."""
+    X = np.random.default_rng(0).normal(size=(6_000, 32)) + 3 * (np.arange(6_000) % 5)[:, None]
+    np.save(path, X.astype(np.float32))
+
+
+def assert_same_bits(got: Any, wanted: Any) -> None:
+    """Demand that two estimators found the same."""
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    assert got.history_ == wanted.history_
 
 
 class Relay:

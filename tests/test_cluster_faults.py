@@ -17,7 +17,7 @@ from streamkm.errors import ClusterError, SourceNotFoundError
 from streamkm.progress import Progress
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from tests.dask_processes import Relay, certificate, cluster_of, watched
+from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_of, watched, write_rows
 
 PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
@@ -28,10 +28,8 @@ FULL = (pytest.mark.slow, pytest.mark.full)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """float32 (6,000, 32) in a file of 39 chunks: runs of two."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(6_000, 32)) + 3 * (np.arange(6_000) % 5)[:, None]
     path = tmp_path_factory.mktemp("data") / "x.npy"
-    np.save(path, X.astype(np.float32))
+    write_rows(path)
     return path
 
 
@@ -50,9 +48,7 @@ def processes(tmp_path_factory):
 def cluster(processes):
     """Processes of a scheduler and three workers that live, and a client."""
     started, client = processes
-    for _ in range(N_WORKERS - len(client.nthreads())):
-        started.add()
-    client.wait_for_workers(N_WORKERS, timeout=60)
+    started.refill(client, N_WORKERS)
     return started, client
 
 
@@ -76,17 +72,6 @@ def at(monkeypatch):
     return arrange
 
 
-def living(started):
-    return [number for number, worker in enumerate(started.workers) if worker.poll() is None]
-
-
-def assert_same_bits(got, wanted):
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-    assert got.inertia_ == wanted.inertia_
-    assert got.history_ == wanted.history_
-
-
 def marks_of(stage, n_killed):
     """One kill in every run, two more in the slow runs of every day, all of them in full ones."""
     if (stage, n_killed) == ("lloyd-2", 1):
@@ -104,10 +89,10 @@ KILLED = [
 @pytest.mark.parametrize(("stage", "number", "n_killed"), KILLED)
 def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     started, client = cluster
-    seen = at(stage, number, lambda: [started.kill(worker) for worker in living(started)[:n_killed]])
+    seen = at(stage, number, lambda: [started.kill(worker) for worker in started.living()[:n_killed]])
     got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
     assert seen[stage] >= number
-    assert len(living(started)) == N_WORKERS - n_killed
+    assert len(started.living()) == N_WORKERS - n_killed
     assert_same_bits(got, wanted)
 
 
@@ -119,13 +104,13 @@ def test_workers_killed_while_this_process_seeds(cluster, monkeypatch, data, wan
 
     def watched(self, name, *rest):
         if name == "seed":
-            for worker in living(started)[: N_WORKERS - 1]:
+            for worker in started.living()[: N_WORKERS - 1]:
                 started.kill(worker)
         return stage(self, name, *rest)
 
     monkeypatch.setattr(Progress, "stage", watched)
     got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
-    assert len(living(started)) == 1
+    assert len(started.living()) == 1
     assert_same_bits(got, wanted)
 
 
@@ -134,7 +119,7 @@ def test_workers_killed_while_this_process_seeds(cluster, monkeypatch, data, wan
 def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted, tmp_path, monkeypatch, place):
     monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 700)
     started, client = cluster
-    seen = at(*place, lambda: [started.kill(worker) for worker in living(started)[: N_WORKERS - 1]])
+    seen = at(*place, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
     got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data, labels_to=tmp_path / "labels.zarr")
     assert seen["labels"] == 9
     got.labels_ = got.labels_[:]
@@ -156,7 +141,7 @@ def test_a_worker_added(cluster, at, data, wanted, stage):
     try:
         assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
     finally:
-        started.kill(living(started)[-1])
+        started.kill(started.living()[-1])
     assert seen[stage] > 5
 
 
@@ -164,7 +149,7 @@ def test_a_worker_added(cluster, at, data, wanted, stage):
 def test_every_worker_killed(cluster, at, data, monkeypatch):
     monkeypatch.setattr(dask_cluster, "NO_WORKERS_SECONDS", 1.0)
     started, client = cluster
-    at("lloyd-2", 5, lambda: [started.kill(worker) for worker in living(started)])
+    at("lloyd-2", 5, lambda: [started.kill(worker) for worker in started.living()])
     with pytest.raises(ClusterError, match=r"no worker has been connected to tcp://.* for 1 s; start workers"):
         StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
 
@@ -175,7 +160,7 @@ def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
     started, client = cluster
 
     def exchange():
-        for worker in living(started):
+        for worker in started.living():
             started.kill(worker)
         started.add()
 
@@ -190,7 +175,7 @@ def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, s
     """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""
     started, client = cluster
     X = np.load(data)
-    at(stage, number, lambda: started.kill(living(started)[0]))
+    at(stage, number, lambda: started.kill(started.living()[0]))
     try:
         got = StreamKMeans(10, executor=client, **PARAMETERS).fit(X)
     except ClusterError as error:

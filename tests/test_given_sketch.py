@@ -25,8 +25,8 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
 )
 from streamkm.summary import summarize
+from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource
-from tests.test_resuming import StoppedError, stopped_after
 
 D = 100
 

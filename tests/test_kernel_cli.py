@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKernelKMeans, keeping
 from streamkm.cli import main
-from tests.test_resuming import StoppedError, stopped_after
+from tests.children import StoppedError, stopped_after
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")
 

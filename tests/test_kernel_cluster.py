@@ -8,8 +8,8 @@ import pytest
 from streamkm import StreamKernelKMeans, keeping
 from streamkm.dask_cluster import DaskCluster
 from streamkm.kernel_kmeans import fitting
-from tests.dask_processes import cluster_of
-from tests.test_resuming import StoppedError, stopped_after
+from tests.children import StoppedError, stopped_after
+from tests.dask_processes import assert_same_bits, cluster_of, write_rows
 
 N_WORKERS = 3
 PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 4, "chunk_bytes": 20_000}
@@ -22,10 +22,8 @@ def kernel_kmeans(**parameters):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """float32 (6,000, 32) in a file of 20 chunks."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(6_000, 32)) + 3 * (np.arange(6_000) % 5)[:, None]
     path = tmp_path_factory.mktemp("data") / "x.npy"
-    np.save(path, X.astype(np.float32))
+    write_rows(path)
     return path
 
 
@@ -44,22 +42,13 @@ def processes(tmp_path_factory):
 def cluster(processes):
     """Processes of a scheduler and three workers that live, and a client."""
     started, client = processes
-    for _ in range(N_WORKERS - len(client.nthreads())):
-        started.add()
-    client.wait_for_workers(N_WORKERS, timeout=60)
+    started.refill(client, N_WORKERS)
     return started, client
 
 
-def first_living(started):
-    return next(number for number, worker in enumerate(started.workers) if worker.poll() is None)
-
-
-def assert_same_bits(got, wanted):
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+def assert_same(got, wanted):
+    assert_same_bits(got, wanted)
     np.testing.assert_array_equal(got.sketch_.projection, wanted.sketch_.projection)
-    assert got.inertia_ == wanted.inertia_
-    assert got.history_ == wanted.history_
     assert got.trace_residual_ == wanted.trace_residual_
 
 
@@ -72,7 +61,7 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, 
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
             kmeans.fit(data)
-    assert_same_bits(kmeans.set_params(executor=2).fit(data), wanted)
+    assert_same(kmeans.set_params(executor=2).fit(data), wanted)
 
 
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait
@@ -94,12 +83,12 @@ def test_a_worker_killed_in_every_stage(cluster, monkeypatch, data, wanted, stag
     def count(name):
         seen[name] = seen.get(name, 0) + 1
         if name == stage and seen[name] == number:
-            started.kill(first_living(started))
+            started.kill(started.living()[0])
 
     submit, choose = DaskCluster._submit, fitting.first_round
     monkeypatch.setattr(DaskCluster, "_submit", lambda self, name, *rest: (count(name), submit(self, name, *rest))[1])
     monkeypatch.setattr(fitting, "first_round", lambda *given: (count("landmarks"), choose(*given))[1])
     got = kernel_kmeans(executor=client).fit(data)
     assert seen[stage] >= number
-    assert sum(worker.poll() is None for worker in started.workers) == N_WORKERS - 1
-    assert_same_bits(got, wanted)
+    assert len(started.living()) == N_WORKERS - 1
+    assert_same(got, wanted)

@@ -8,16 +8,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels import kernel_values
+from streamkm.kernels.nonzeros import PIECE, TILE, products_of_nonzeros
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict
 from streamkm.sketches.kernel_columns import KERNELS, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.landmark_table import MANY, WIDE
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
 
@@ -109,6 +111,58 @@ def test_values_far_from_the_origin_are_exact(name):
     X = rows() + 1e7
     wanted = reference(name, X - 1e7, X[:25] - 1e7)
     np.testing.assert_allclose(KernelColumns(kernel(name), X[:25]).values(X), wanted, atol=1e-6)
+
+
+def thin_rows(n=300, d=150, seed=0):
+    """Whole numbers, mostly 0; the first feature is far from the origin, the second constant, the third full."""
+    rng = np.random.default_rng(seed)
+    X = np.rint(rng.normal(0, 3, (n, d))) * (rng.random((n, d)) < 0.2)
+    X[:, 0] = 1e6 + rng.integers(0, 5, n)
+    X[:, 1], X[:, 2] = 7, rng.integers(1, 9, n)
+    return X
+
+
+@pytest.mark.parametrize("name", ["rbf", "polynomial", "cosine", "sigmoid"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_of_rows_that_are_mostly_zeros(name, dtype):
+    X = thin_rows()
+    X[:, 0] -= 0 if name == "rbf" else 1e6  # others have an origin
+    columns = KernelColumns(kernel(name), X[40:240].astype(dtype))
+    assert columns._table.bias is not None
+    got = columns.values(X.astype(dtype))
+    np.testing.assert_allclose(got, reference(name, X, X[40:240]), atol=3e-6, rtol=1e-5)
+    apart = [columns.values(X[i : i + 1].astype(dtype)) for i in range(0, 300, 7)]
+    np.testing.assert_array_equal(got[::7], np.concatenate(apart))
+
+
+@pytest.mark.parametrize(
+    ("n_landmarks", "n_features", "density", "thin"),
+    [(MANY, WIDE, 0.2, True), (MANY, WIDE - 1, 0.2, False), (MANY - 1, WIDE, 0.2, False), (MANY, WIDE, 0.4, False)],
+)
+def test_which_rows_meet_all_of_a_table(n_landmarks, n_features, density, thin):
+    X = rows(200, n_features, density)
+    columns = KernelColumns(kernel("rbf"), X[:n_landmarks])
+    assert (columns._table.bias is not None) == thin
+    np.testing.assert_allclose(columns.values(X), reference("rbf", X, X[:n_landmarks]), atol=2e-6)
+
+
+@given(
+    n_rows=st.integers(0, 20),
+    n_features=st.integers(1, 2 * PIECE + 3),
+    n_columns=st.integers(1, 2 * TILE + 3),
+    density=st.sampled_from([0.0, 0.1, 1.0]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=60)
+def test_products_of_nonzeros(n_rows, n_features, n_columns, density, seed):
+    rng = np.random.default_rng(seed)
+    X = (rng.integers(-9, 10, (n_rows, n_features)) * (rng.random((n_rows, n_features)) < density)).astype(np.float32)
+    n_tiles = -(-n_columns // TILE)
+    tiles = rng.integers(-9, 10, (n_tiles, n_features, TILE)).astype(np.float32)
+    bias = rng.integers(-9, 10, (n_tiles, TILE)).astype(np.float32)
+    out = np.full((n_rows, n_columns), np.nan, np.float32)
+    products_of_nonzeros(np.concatenate([X, np.ones((1, n_features), np.float32)]), tiles, bias, out)
+    np.testing.assert_array_equal(out, bias.ravel()[:n_columns] + X @ np.concatenate(tiles, axis=1)[:, :n_columns])
 
 
 def test_negative_values_of_sparse_laplacian():
@@ -226,6 +280,9 @@ def test_pickles_without_what_is_made_of_it():
 def test_the_root_of_the_pseudo_inverse():
     rng = np.random.default_rng(0)
     B = rng.normal(size=(12, 5))
+    whole = B.T @ B  # has a Cholesky factor
+    root = inverse_root(whole)
+    np.testing.assert_allclose(root @ root.T, np.linalg.inv(whole), atol=1e-10)
     root = inverse_root(B @ B.T)
     assert root.shape == (12, 5)
     np.testing.assert_allclose(root @ root.T, np.linalg.pinv(B @ B.T), atol=1e-8)
@@ -236,12 +293,25 @@ def test_the_root_of_the_pseudo_inverse():
         inverse_root(-np.eye(3))
 
 
+@pytest.mark.parametrize(("smallest", "n_kept"), [(1e-3, 20), (5e-7, 20), (1e-9, 19)])
+def test_roots_of_matrices_near_the_resolution(smallest, n_kept):
+    rng = np.random.default_rng(1)
+    turned, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    values = np.concatenate([[smallest], np.linspace(0.5, 1, 19)])
+    root = inverse_root(turned * values @ turned.T)
+    assert root.shape == (20, n_kept)
+    kept = turned[:, 20 - n_kept :]
+    wanted = kept / values[20 - n_kept :] @ kept.T
+    np.testing.assert_allclose(root @ root.T, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-def test_projection_is_the_truncated_svd(weighted):
+@pytest.mark.parametrize("root_rank", [20, None])
+def test_projection_is_the_truncated_svd(weighted, root_rank):
     X, landmarks = rows(), rows(25, seed=1)
     weights = np.random.default_rng(2).random(len(X)) if weighted else NO_WEIGHTS
     columns = KernelColumns(kernel("rbf"), landmarks)
-    root = inverse_root(columns.values(landmarks), 20)
+    root = inverse_root(columns.values(landmarks), root_rank)
     fit = GramFit(KernelMap.of(kernel("rbf"), landmarks, root), root, 7)
     cuts = [0, 1, 70, 200]
     parts = [fit.step(None, X[a:b], weights[a:b]) for a, b in pairwise(cuts)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import signal
 from collections import Counter
-from functools import cache
-from multiprocessing import Pipe
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -17,8 +15,7 @@ from streamkm.errors import CheckpointError
 from streamkm.sources.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.children import fit, processes
-from tests.test_resuming import StoppedError, stopped_after
+from tests.children import StoppedError, assert_same_fit, killed_until_done, outcome, started_fit, stopped_after
 
 OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "tol": 0, "max_iter": 30}
 CASES = {
@@ -50,53 +47,17 @@ def wanted(folder):
     return fitted
 
 
-def start(folder, name, checkpoint, out):
+def start(folder, name, place):
     file, options = CASES[name]
-    here, there = Pipe(duplex=False)
-    arguments = (folder / file, checkpoint, out, OPTIONS | options, there)
-    child = processes().Process(target=fit, args=arguments)
-    child.start()
-    assert here.recv() == "begun"  # imports are done
-    return child
-
-
-def killed_until_done(folder, name, tmp_path, seconds):
-    """Kill a fit after each of some times in turn, then let it end; how often it was killed before it was done."""
-    for n_killed, wait in enumerate((*seconds, None)):
-        child = start(folder, name, tmp_path / "state", tmp_path / "out.npz")
-        child.join(wait)
-        child.kill()
-        child.join()
-        if child.exitcode == 0:
-            return n_killed
-        assert child.exitcode == -signal.SIGKILL
-    raise AssertionError("the last run was to end by itself")
-
-
-def assert_same(got, wanted):
-    np.testing.assert_array_equal(got["labels"], wanted.labels_)
-    np.testing.assert_array_equal(got["centers"], wanted.cluster_centers_)
-    np.testing.assert_array_equal(got["means"], wanted.cluster_means_)
-    assert got["inertia"] == wanted.inertia_
-    assert list(got["history"]) == [step["inertia"] for step in wanted.history_]
-
-
-def of(fitted):
-    return {
-        "labels": fitted.labels_,
-        "centers": fitted.cluster_centers_,
-        "means": fitted.cluster_means_,
-        "inertia": fitted.inertia_,
-        "history": [step["inertia"] for step in fitted.history_],
-    }
+    return started_fit(folder / file, place / "state", place / "out.npz", OPTIONS | options)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
-    assert killed_until_done(folder, name, tmp_path, seconds) >= 1
+    assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1
     with np.load(tmp_path / "out.npz") as found:
-        assert_same(found, wanted(name))
+        assert_same_fit(found, wanted(name))
     assert not (tmp_path / "state").exists()  # of no more use
 
 
@@ -107,9 +68,9 @@ def test_fits_killed_many_times_end_with_the_same_bits(folder, wanted, name, tmp
     while n_killed < (5 if reduced else 20):
         place = tmp_path / str(round_)
         place.mkdir()
-        n_killed += killed_until_done(folder, name, place, [0.05, *rng.uniform(0.02, 1, 3)])
+        n_killed += killed_until_done(partial(start, folder, name, place), [0.05, *rng.uniform(0.02, 1, 3)])
         with np.load(place / "out.npz") as found:
-            assert_same(found, wanted(name))
+            assert_same_fit(found, wanted(name))
         round_ += 1
 
 
@@ -150,7 +111,7 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
     monkeypatch.setattr(DenseSource, "read", lambda self, chunk: (read.update([chunk.index]), original(self, chunk))[1])
     kmeans.fit(path)
     assert (read[0], read[max(read)]) == (first, last)
-    assert_same(of(kmeans), wanted(name))
+    assert_same_fit(outcome(kmeans), wanted(name))
     assert kmeans.trace_residual_ == wanted(name).trace_residual_
     assert kmeans.kernel_ == wanted(name).kernel_
     np.testing.assert_array_equal(kmeans.sketch_sample_, wanted(name).sketch_sample_)
@@ -181,7 +142,7 @@ def test_every_map_is_kept(folder, tmp_path, monkeypatch, eager, options, record
             kmeans.fit(X)
     kmeans.fit(X)
     whole = StreamKernelKMeans(progress=False, **(OPTIONS | wide | options)).fit(X)
-    assert_same(of(kmeans), whole)
+    assert_same_fit(outcome(kmeans), whole)
     assert kmeans.trace_residual_ == whole.trace_residual_
     np.testing.assert_array_equal(kmeans.predict(X), whole.labels_)
 
@@ -201,7 +162,7 @@ def test_a_function_is_given_again(folder, tmp_path, monkeypatch, eager, record)
             kmeans.fit(X)
     kmeans.fit(X)
     assert kmeans.sketch_.kernel is product
-    assert_same(of(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
+    assert_same_fit(outcome(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
 
 
 def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager):

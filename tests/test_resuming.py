@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from functools import cache
-from multiprocessing import Pipe
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from streamkm import StreamKMeans, keeping
 from streamkm.errors import CheckpointError, DiskFullError, InUseError
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.children import fit, processes
+from tests.children import StoppedError, assert_same_fit, killed_until_done, started_fit, stopped_after
 
 CASES = {
     "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 100_000, "random_state": 3}),
@@ -51,52 +50,20 @@ def wanted(folder):
     return fitted
 
 
-def start(folder, name, checkpoint, out):
+def start(folder, name, place):
     file, options = CASES[name]
-    here, there = Pipe(duplex=False)
-    child = processes().Process(target=fit, args=(folder / file, checkpoint, out, options, there))
-    child.start()
-    assert here.recv() == "begun"  # imports are done
-    return child
-
-
-def killed_until_done(folder, name, tmp_path, seconds):
-    """Kill a fit after each of some times in turn, then let it end; how often it was killed before it was done."""
-    out, n_killed = tmp_path / "out.npz", 0
-    for wait in seconds:
-        child = start(folder, name, tmp_path / "state", out)
-        child.join(wait)
-        child.kill()
-        child.join()
-        if child.exitcode == 0:
-            return n_killed
-        assert child.exitcode == -signal.SIGKILL
-        n_killed += 1
-    end(folder, name, tmp_path)
-    return n_killed
-
-
-def end(folder, name, tmp_path):
-    """Let a fit go on to its end."""
-    child = start(folder, name, tmp_path / "state", tmp_path / "out.npz")
-    child.join()
-    assert child.exitcode == 0
+    return started_fit(folder / file, place / "state", place / "out.npz", options)
 
 
 def assert_same(wanted, got):
     with np.load(got) as found:
-        np.testing.assert_array_equal(found["labels"], wanted.labels_)
-        np.testing.assert_array_equal(found["centers"], wanted.cluster_centers_)
-        np.testing.assert_array_equal(found["means"], wanted.cluster_means_)
-        assert found["inertia"] == wanted.inertia_
-        assert found["history"].tolist() == [step["inertia"] for step in wanted.history_]
-        assert found["distortion"] == (-1 if wanted.distortion_ is None else wanted.distortion_)
+        assert_same_fit(found, wanted)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
-    assert killed_until_done(folder, name, tmp_path, seconds) >= 1
+    assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1
     assert_same(wanted(name), tmp_path / "out.npz")
     assert not (tmp_path / "state").exists()  # of no more use
 
@@ -108,19 +75,21 @@ def test_fits_killed_twenty_times_end_with_the_same_bits(folder, wanted, name, t
     while n_killed < (5 if reduced else 20):
         place = tmp_path / str(round_)
         place.mkdir()
-        n_killed += killed_until_done(folder, name, place, [0.05, *rng.uniform(0.02, 1, 3)])
+        n_killed += killed_until_done(partial(start, folder, name, place), [0.05, *rng.uniform(0.02, 1, 3)])
         assert_same(wanted(name), place / "out.npz")
         round_ += 1
 
 
 def test_an_interrupt_keeps_what_was_done(folder, wanted, tmp_path):
-    child = start(folder, "text", tmp_path / "state", tmp_path / "out.npz")
+    child = start(folder, "text", tmp_path)
     wait_for(tmp_path / "state" / "sketch.npz")
     os.kill(child.pid, signal.SIGINT)
     child.join()
     assert child.exitcode == 1  # KeyboardInterrupt
     assert (tmp_path / "state" / "sketch.npz").exists()
-    end(folder, "text", tmp_path)
+    child = start(folder, "text", tmp_path)
+    child.join()
+    assert child.exitcode == 0
     assert_same(wanted("text"), tmp_path / "out.npz")
 
 
@@ -132,24 +101,6 @@ def wait_for(path):
 
 
 # ---- every stage, in this process
-
-
-class StoppedError(Exception):
-    """What these tests stop a fit with."""
-
-
-def stopped_after(monkeypatch, name, times=1):
-    """Stop a fit behind the save of a record."""
-    original, seen = keeping.Checkpoint.save, []
-
-    def save(self, record, *rest):
-        original(self, record, *rest)
-        seen.append(record)
-        if seen.count(name) == times:
-            raise StoppedError(name)
-
-    monkeypatch.setattr(keeping.Checkpoint, "save", save)
-    return original
 
 
 @pytest.mark.parametrize(
@@ -288,7 +239,7 @@ def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatc
 
 
 def test_two_fits_on_one_checkpoint(folder, tmp_path):
-    child = start(folder, "text", tmp_path / "state", tmp_path / "out.npz")
+    child = start(folder, "text", tmp_path)
     file, options = CASES["text"]
     wait_for(tmp_path / "state" / "begin.npz")
     os.kill(child.pid, signal.SIGSTOP)  # so that it does not end before the other begins

@@ -15,8 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKMeans, budget, keeping
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.making import STREAMED
+from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
-from tests.test_resuming import StoppedError, stopped_after
 
 KINDS = [(kind, sparse) for kind in STREAMED for sparse in (False, True) if not (sparse and kind == "pca")]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from streamkm.kernels.rows import place_dense_rows, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import Sketch
 
-PIECE_ROWS = 8192  # of the sample, sketched by one call
+PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk
 SPARE = 1.5  # candidates expected for each place in the sample
 
@@ -146,7 +147,9 @@ class Sample:
     def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
         """The first rows (all, by default), sketched, by threads of this process."""
         stop = len(self.rows) if n_rows is None else min(n_rows, len(self.rows))
-        pieces = [slice(start, min(start + PIECE_ROWS, stop)) for start in range(0, stop, PIECE_ROWS)]
+        rounds = -(-stop // (PIECE_ROWS * executor.n_workers))  # of pieces alike, one for each thread
+        cuts = np.unique(np.linspace(0, stop, rounds * executor.n_workers + 1).astype(int)).tolist()
+        pieces = [slice(start, end) for start, end in pairwise(cuts)]
         parts = list(executor.map("sketch-sample", _sketch_slice, pieces, self.X, sketch))
         X = _stacked_here(executor, [part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkm.kernels import kernel_values
 from streamkm.matrices import Matrix
-from streamkm.sketches.kernel_columns import Kernel, KernelFunction
+from streamkm.sketches.kernel_columns import BATCH_ROWS, Kernel, KernelFunction
 
 PAIR_ROWS = 256  # of the sample, whose differences are averaged where no formula gives the mean
 
@@ -20,8 +20,11 @@ def mean_d2(X: Matrix) -> float:
         data = X.data.astype(np.float64)
         mean = np.bincount(X.indices, data, minlength=X.shape[1]) / X.shape[0]
         return float(2 * (data @ data / X.shape[0] - mean @ mean))
-    centered = X - X.mean(axis=0, dtype=np.float64)
-    return float(2 * np.einsum("ij,ij->", centered, centered) / X.shape[0])
+    mean, total = X.mean(axis=0, dtype=np.float64), 0.0
+    for start in range(0, len(X), BATCH_ROWS):  # few enough to stay in the cache
+        centered = X[start : start + BATCH_ROWS] - mean
+        total += float(np.vdot(centered, centered))
+    return 2 * total / len(X)
 
 
 def gamma_by_rule(name: str | KernelFunction, X: Matrix, factor: float) -> float:

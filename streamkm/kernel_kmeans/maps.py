@@ -26,7 +26,7 @@ from streamkm.sketches.kernel_map import inverse_root
 
 GRAM_ROWS = 5_000  # of the sample, from which the leading directions are found where the data are not streamed for it
 GRAM_ROWS_PER_COLUMN = 6
-GRAM_PIECE_ROWS = 1024
+GRAM_PIECE_ROWS = 1280  # four pieces of 5,000 rows, for two threads or four
 
 
 @dataclass(frozen=True, slots=True)

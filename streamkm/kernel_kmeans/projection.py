@@ -62,7 +62,7 @@ class KernelNeeds:
         kept = min(self.n_rows, self.sample_rows)
         sample, row = kept * self.row_bytes, 8 + 4 * self.rank
         mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)
-        batch = self.n_threads * BATCH_ROWS * (12 * self.n_columns + 4 * self.n_held + 8 * self.n_features)
+        batch = self.n_threads * BATCH_ROWS * (12 * self.n_columns + 4 * self.n_held + 16 * self.n_features)
         square = 8 * self.n_columns**2
         combined = COMBINED * 4 * self.n_held * self.n_columns if self.n_held > self.n_columns else 0
         pool = self.pool_rows * 4 * self.n_features + (32 * self.n_columns * self.n_features if self.pool_rows else 0)

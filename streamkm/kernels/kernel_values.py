@@ -211,14 +211,15 @@ def exp_rows(values, bits):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def placed_dense(X, shift, scale, out, d2norms):
-    """Shift and scale rows, in float64, and gather the squared norms of what comes out.
+def placed_dense(X, shift, scale, center, out, d2norms):
+    """Shift and scale rows, in float64, and gather squared distances of what comes out to a center.
 
     Parameters
     ----------
     X : float32 or float64 (v, d)
     shift : float64 (d,)
     scale : float64
+    center : float64 (d,)
     out : float32 (at least v, d)
         Written: ``(X - shift) * scale``.
     d2norms : float32 (at least v,)
@@ -229,7 +230,8 @@ def placed_dense(X, shift, scale, out, d2norms):
         for t in range(X.shape[1]):
             value = np.float32((X[i, t] - shift[t]) * scale)
             out[i, t] = value
-            total += np.float64(value) * np.float64(value)
+            offset = np.float64(value) - center[t]
+            total += offset * offset
         d2norms[i] = total
 
 

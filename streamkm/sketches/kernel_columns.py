@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernels import kernel_values
+from streamkm.kernels.nonzeros import products_of_nonzeros
 from streamkm.matrices import Matrix, as_working, working_dtype
+from streamkm.sketches.landmark_table import LandmarkTable
 
 KERNELS = ("rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2")
 BATCH_ROWS = 256
@@ -118,8 +120,9 @@ class KernelColumns:
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (first row, values (256, c)); what stands in rows after the last means nothing.
 
-        Values are overwritten by the next batch. O(n * c * d) for dense landmarks; for sparse ones the entries of
-        each row times those of the landmarks in the same feature.
+        Values are overwritten by the next batch. O(n * c * d) for dense landmarks, or the entries other than 0 times c
+        where those are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks
+        in the same feature.
 
         Raises
         ------
@@ -157,20 +160,11 @@ class KernelColumns:
         return isinstance(self.landmarks, np.ndarray)
 
     @cached_property
-    def _shift(self) -> NDArray[np.float64]:
-        """What is taken from rows that may be far from the origin: differences of float32 products would be noise."""
-        if self.kernel.name in SHIFT_INVARIANT:
-            return self.landmarks.mean(axis=0, dtype=np.float64)
-        return np.zeros(self.landmarks.shape[1])
-
-    @cached_property
-    def _placed(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Dense landmarks as rows are placed, (d, c) where products are made, else (c, d), and squared norms."""
-        placed = np.empty(self.landmarks.shape, np.float32)
-        d2norms = np.empty(self.n_columns, np.float32)
-        rows = np.ascontiguousarray(as_working(self.landmarks))
-        kernel_values.placed_dense(rows, self._shift, self.kernel.scale, placed, d2norms)
-        return placed if self.kernel.name in OVERLAPS else np.ascontiguousarray(placed.T), d2norms
+    def _table(self) -> LandmarkTable:
+        landmarks, name = np.ascontiguousarray(as_working(self.landmarks)), self.kernel.name
+        return LandmarkTable.of(
+            landmarks, self.kernel.scale, centered=name in SHIFT_INVARIANT, products=name not in OVERLAPS
+        )
 
     @cached_property
     def _lists(self) -> tuple[Any, ...]:
@@ -198,20 +192,23 @@ class KernelColumns:
         """
         if not isinstance(rows, np.ndarray):
             rows = sp.csr_array(
-                (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(self._shift))
+                (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], self.landmarks.shape[1])
             ).toarray()
-        landmarks, norms = self._placed
+        table = self._table
         row_norms = np.zeros(BATCH_ROWS, np.float32)
         ready = np.ascontiguousarray(as_working(rows))
-        kernel_values.placed_dense(ready, self._shift, self.kernel.scale, placed, row_norms)
+        kernel_values.placed_dense(ready, table.shift, self.kernel.scale, table.center, placed, row_norms)
         if self.kernel.name in OVERLAPS:
             differ = kernel_values.manhattan if self.kernel.name == "laplacian" else kernel_values.chi_squared
-            differ(placed, landmarks, values[: len(rows)])
+            differ(placed, table.values, values[: len(rows)])
             kernel_values.exp_rows(values[: len(rows)], np.empty(self.n_columns, np.int32))
+            return
+        if table.bias is not None:
+            products_of_nonzeros(placed, table.values, table.bias, values[: len(rows)])
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # rows too far away for float32 have the value 0
-                np.matmul(placed, landmarks, out=values)
-            self._finish(values[: len(rows)], row_norms, norms)
+                np.matmul(placed, table.values, out=values)
+        self._finish(values[: len(rows)], row_norms, table.d2norms)
 
     def _sparse(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows, by the features shared with sparse landmarks."""
