@@ -50,7 +50,7 @@ def products_of_nonzeros(rows, table, bias, out):
     for tile in range(table.shape[0]):
         totals[:] = bias[tile]
         for t in range(n_pieces * n_rows):
-            add_tile(totals[t % n_rows], table[tile], indices, data, starts[t], starts[t + 1], 0, TILE_VECTORS)
+            add_tile(totals[t % n_rows], table[tile], indices, data, starts[t], starts[t + 1], 0, TILE_VECTORS, 0)
         first = tile * TILE
         for i in range(n_rows):
             for c in range(min(TILE, n_columns - first)):
