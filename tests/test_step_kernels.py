@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm.kernels import rows, totals, trials
+from streamkm.kernels import ordering, rows, totals, trials
 from streamkm.kernels.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.scattering import add_square, scatter_columns, turn_square
 from streamkm.matrices import rows_between
@@ -87,6 +87,27 @@ def test_means_and_what_centers_add_to_the_objective():
     np.testing.assert_array_equal(out[1], centers[1])
     expected = counts @ (centers**2).sum(axis=1) - 2 * (centers * sums).sum()
     assert totals.crossed(sums, counts, centers) == pytest.approx(expected)
+
+
+def test_joined_sums_and_the_mean_row():
+    first, second = RNG.normal(size=(2, 5, 7))
+    out = np.empty((5, 7))
+    totals.join(first, second, out)
+    np.testing.assert_array_equal(out, first + second)
+    totals.join(out, second, out)
+    np.testing.assert_array_equal(out, first + second + second)
+    mean = np.full(7, 9.0)
+    totals.mean_row(first, mean)
+    np.testing.assert_array_equal(mean, first.mean(axis=0))
+
+
+@given(st.lists(st.floats(0, np.inf), max_size=200), st.integers(0, 3))
+@settings(deadline=None)
+def test_radix_order_is_a_stable_sort(values, copies):
+    keys = np.array(values * (1 + copies) + [0.0, 1.0, 1.0, 5e-324, np.inf])
+    order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    ordering.lowest_first((keys + 0.0).view(np.uint64), order, other)
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
 
 
 def test_picked_rows():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels.lanes import LANES
+from streamkm.kernels.totals import mean_row
 from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
@@ -88,10 +89,13 @@ class CenterTable:
         """
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
-        shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
+        centers = np.ascontiguousarray(centers)
+        shift = np.zeros(n_components)
+        if not around_origin:
+            mean_row(centers, shift)
         table = aligned_zeros((n_components, padded), dtype)
         exact = np.empty(n_clusters)
-        kernels.lay_out(np.ascontiguousarray(centers), shift, table, exact)
+        kernels.lay_out(centers, shift, table, exact)
         bias = np.full(padded, np.inf, dtype)
         bias[:n_clusters] = exact
         return cls(centers, table, bias)

@@ -30,6 +30,40 @@ def means(sums, counts, fallback, out):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def join(first, second, out):
+    """Add up two arrays of sums. O(k * m).
+
+    Parameters
+    ----------
+    first, second, out : float64 (k, m)
+        `out` is written, and may be `first`.
+    """
+    for c in range(out.shape[0]):
+        a, b, total = first[c], second[c], out[c]
+        for j in range(total.shape[0]):
+            total[j] = a[j] + b[j]
+
+
+@nb.njit(nogil=True, cache=True)
+def mean_row(X, out):
+    """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
+
+    Parameters
+    ----------
+    X : float64 (k, m)
+    out : float64 (m,)
+        Written.
+    """
+    out[:] = 0.0
+    for c in range(X.shape[0]):
+        row = X[c]
+        for j in range(out.shape[0]):
+            out[j] += row[j]
+    for j in range(out.shape[0]):
+        out[j] /= X.shape[0]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
 def crossed(sums, counts, centers):
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
