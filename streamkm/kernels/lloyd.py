@@ -59,7 +59,8 @@ def nearest_csr(indptr, indices, data, table, bias, labels, scores, seconds):
     total = np.empty(table.shape[1], table.dtype)
     with_seconds = seconds.shape[0] > 0
     for i in range(indptr.shape[0] - 1):
-        total[:] = bias
+        for j in range(total.shape[0]):
+            total[j] = bias[j]
         add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
         label = lowest(total)
         labels[i] = label
@@ -306,7 +307,8 @@ def scores_csr(indptr, indices, data, table, bias, out):
     """
     for i in range(indptr.shape[0] - 1):
         total = out[i]
-        total[:] = bias
+        for j in range(total.shape[0]):
+            total[j] = bias[j]
         add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
 
 

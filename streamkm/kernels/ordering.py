@@ -44,4 +44,5 @@ def lowest_first(bits, order, other):
             value = (bits[order[i]] >> shift) & _MASK
             other[places[value]] = order[i]
             places[value] += 1
-        order[:] = other
+        for i in range(n):
+            order[i] = other[i]

@@ -103,7 +103,9 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
     counts = np.zeros(2, np.float64)
     weighted = weights.shape[0] > 0
     for half in range(2):
-        halves[half] = X[rows[seeds[half]]]
+        seed = X[rows[seeds[half]]]
+        for j in range(n_components):
+            halves[half, j] = seed[j]
     for _ in range(n_steps):
         limit = 0.0
         for j in range(n_components):

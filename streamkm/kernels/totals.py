@@ -26,7 +26,9 @@ def means(sums, counts, fallback, out):
             for j in range(row.shape[0]):
                 row[j] = total[j] / count
         else:
-            row[:] = fallback[c]
+            kept = fallback[c]
+            for j in range(row.shape[0]):
+                row[j] = kept[j]
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
