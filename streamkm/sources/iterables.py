@@ -19,6 +19,8 @@ from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.csr_rows import make_csr
 
+MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
+
 
 class IterableSource(RowSource):
     """Rows from chunks, dense or sparse but not both, that are made while they are read.
@@ -44,6 +46,7 @@ class IterableSource(RowSource):
 
     n_rows = None
     n_bytes = None
+    read_factor = 2.0  # pieces wait for threads
     in_process = True
 
     def __init__(
@@ -66,6 +69,8 @@ class IterableSource(RowSource):
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype = opened.dtype
+        is_made = callable(chunks) or not self.replayable  # those of a list are there already
+        self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
 
@@ -109,6 +114,8 @@ class IterableSource(RowSource):
                     data = X.data.astype(self.dtype, copy=True)
                     width = self.n_features or X.shape[1]
                     yield make_csr(data, X.indices.copy(), X.indptr.copy(), n_features=width), chunk.n_bytes
+                del X
+            del values, opened  # before the next one is made
 
     def _check(self, chunk: ChunkedSource, number: int) -> None:
         if chunk.is_sparse != self.is_sparse:
