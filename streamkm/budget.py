@@ -238,15 +238,15 @@ def plan_fit(
     MemoryLimitError
         If the projected memory exceeds the limit.
     """
-    allowance = Allowance.of(memory_limit)
-    limit, base = allowance.limit_bytes, allowance.base_bytes
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     once = not source.replayable
     kind, components, why = choose_sketch(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
     n_features = source.estimated_features or components
+    allowance = Allowance.of(memory_limit)  # after the look at the head of a text, which may compile its parser
+    limit, base = allowance.limit_bytes, allowance.base_bytes
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     found = kind in FOUND and isinstance(sketch, str)
     streamed = found and sketch_fit == "all" and kind in STREAMED
     fit_passes = subspace_passes(n_features) if streamed else 0

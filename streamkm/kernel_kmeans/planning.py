@@ -99,8 +99,8 @@ def plan_kernel_fit(
     MemoryLimitError
         If the projected memory exceeds `memory_limit`; see `limits.memory_limit_bytes`.
     """
-    allowance = Allowance.of(memory_limit)
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
+    allowance = Allowance.of(memory_limit)
     size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
