@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,21 @@ def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(tmp_path):
     assert said["inertia"] == roomy["inertia"]
     assert (said["n"], said["passes"]) == (1_200_000, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+GIVE_BACK = """
+import json
+from streamkm.limits import give_back, resident_bytes
+
+small = [bytearray(50_000) for _ in range(2_000)]  # from the heap, whose end is in use
+kept = small[::100]
+del small
+before = resident_bytes()
+give_back()
+print(json.dumps(before - resident_bytes()))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_given_back():
+    assert run([GIVE_BACK]) > 80_000_000

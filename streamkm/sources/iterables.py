@@ -7,7 +7,6 @@ import base, arrays, csr_rows and errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ class IterableSource(RowSource):
             first = next(iterator, None)
         if first is None:
             raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
-        self._begun: Iterator[Any] | None = chain([first], iterator)
+        self._begun: Iterator[Any] | None = _begun(first, iterator)
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype = opened.dtype
@@ -101,7 +100,9 @@ class IterableSource(RowSource):
 
     def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:
         """Yield copies of the chunks, cut where they are larger than `target_bytes`, and the bytes of each."""
-        for number, values in enumerate(iterator):
+        number = -1
+        for values in iterator:  # not of enumerate, which holds what it gave last
+            number += 1
             if _is_empty(values):
                 continue
             opened = _open_chunk(values, f"chunk {number} of {self.name}")
@@ -135,6 +136,13 @@ class IterableSource(RowSource):
                 f"chunk {number} of {self.name} holds {chunk.dtype}, which the {self.dtype} of chunk 0 cannot hold; "
                 f"convert all chunks to one dtype"
             )
+
+
+def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    """Chain what was taken and the rest. `itertools.chain` would hold the first to the end."""
+    yield first
+    del first
+    yield from rest
 
 
 def _is_empty(values: Any) -> bool:
