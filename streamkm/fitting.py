@@ -99,7 +99,7 @@ def run_fit(
         found = Found.unpack(keeper.load("found"))
         if found is None:
             sketched = _gather(workers, walk, plan, settings, weights, keeper, progress)
-            give_back()
+            give_back(plan.limit_bytes)
             streamed = None
             if plan.fit_passes:
                 how = (plan.sketch, plan.n_components, settings.word("sketch"))
@@ -113,7 +113,7 @@ def run_fit(
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
             del sketched  # the passes to come need the memory
-            give_back()
+            give_back(plan.limit_bytes)
             model, assigned, history = assign_found(workers, walk, found, settings.refine, weights, keeper, progress)
         labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)

@@ -13,6 +13,7 @@ from typing import Any
 from streamkm.errors import InvalidParameterError
 
 AUTO_SHARE = 0.8  # of what is available, beyond what the process holds already
+CROWDED_SHARE = 0.5  # of a limit
 _POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
 _CONTAINERS = (
@@ -61,12 +62,13 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def give_back() -> None:
-    """Give the system freed memory that the C library keeps; nothing where that is not glibc. About a millisecond.
+def give_back(limit_bytes: int) -> None:
+    """Give the system freed memory that the C library keeps, where this process holds half of its limit already.
 
     What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 35 MiB.
+    Taking it again costs some 10 ms. Does nothing where the C library is not glibc.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and resident_bytes() > CROWDED_SHARE * limit_bytes:
         import ctypes
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

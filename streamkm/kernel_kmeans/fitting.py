@@ -128,7 +128,7 @@ def run_kernel_fit(
             found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
             keeper.save("found", found.pack)
         centers = found.centers
-        give_back()
+        give_back(plan.limit_bytes)
         model, assigned, history = assign_found(workers, walk, centers, 0, weights, keeper, progress)
     view = centers.look.sketched.X
     view_labels = assigned.labels[centers.look.sample.rows]
@@ -161,7 +161,7 @@ def _find(fit: _Fitting) -> KernelFound:
             chunk_rows = count_pass(fit.workers, walk, stage)
     with progress.stage("sample", fit.plan.n_chunks) as stage:
         sketched = sample_rows(fit.workers, walk, Gathered(rule), fit.weights, chunk_rows, stage, keeper)
-    give_back()
+    give_back(fit.plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
     mapping = _map(fit, sample, chunk_rows)
