@@ -330,7 +330,8 @@ def lay_out(centers, shift, table, bias):
     """
     n_clusters, n_components = centers.shape
     bias[:] = 0.0
-    crossed = np.zeros(n_clusters)
+    crossed = np.empty(n_clusters)
+    crossed[:] = 0.0
     for first in range(0, n_components, 8):  # a cache line of every center, so that neither side is read twice
         last = min(first + 8, n_components)
         for c in range(n_clusters):

@@ -24,7 +24,8 @@ def lowest_first(bits, order, other):
         Written; `other` is room to work in.
     """
     n = bits.shape[0]
-    counts = np.zeros((_N_DIGITS, 1 << _DIGIT_BITS), np.int64)
+    counts = np.empty((_N_DIGITS, 1 << _DIGIT_BITS), np.int64)
+    counts[:] = 0
     for i in range(n):
         order[i] = i
         word = bits[i]
