@@ -31,7 +31,46 @@ SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 UNKNOWN_ROW_BYTES = 1024
+BASE_STEP_BYTES = 16 * MIB
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a limit leaves for data.
+
+    Attributes
+    ----------
+    limit_bytes : int
+    base_bytes : int
+        What the process holds once its libraries are loaded: in steps, so that the same fit is planned alike again.
+    """
+
+    limit_bytes: int
+    base_bytes: int
+
+    @classmethod
+    def of(cls, memory_limit: Any) -> Allowance:
+        """Of this process now; see `limits.memory_limit_bytes`."""
+        limit = memory_limit_bytes(memory_limit)
+        beyond = max(0, resident_bytes() + LOADING_BYTES - LIBRARY_BYTES)
+        return cls(limit, LIBRARY_BYTES + -(-beyond // BASE_STEP_BYTES) * BASE_STEP_BYTES)
+
+    def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
+        """Decoded bytes of a chunk: those asked for, or what `chunk_size` chooses; less where that finds no room."""
+        if asked != "auto":
+            return int(asked)
+        n_rows = source.estimated_rows
+        decoded = None if n_rows is None else n_rows * row_bytes
+        return chunk_size(decoded, int(self._room / (SHARE * source.read_factor * n_threads)))
+
+    def most_sampled(self, row_bytes: int) -> int:
+        """Rows that the row sample has room for."""
+        return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
+
+    @property
+    def _room(self) -> int:
+        return self.limit_bytes - self.base_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,29 +238,22 @@ def plan_fit(
     MemoryLimitError
         If the projected memory exceeds the limit.
     """
-    limit = memory_limit_bytes(memory_limit)
-    base = max(LIBRARY_BYTES, resident_bytes() + LOADING_BYTES)
-    room = limit - base
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    decoded = None if n_rows is None else n_rows * row_bytes
-    size = (
-        int(chunk_bytes)
-        if chunk_bytes != "auto"
-        else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
-    )
     once = not source.replayable
     kind, components, why = choose_sketch(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
     n_features = source.estimated_features or components
+    allowance = Allowance.of(memory_limit)  # after the look at the head of a text, which may compile its parser
+    limit, base = allowance.limit_bytes, allowance.base_bytes
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     found = kind in FOUND and isinstance(sketch, str)
     streamed = found and sketch_fit == "all" and kind in STREAMED
     fit_passes = subspace_passes(n_features) if streamed else 0
     if once:
         _check_once(source, kind, assign_space, refine, found=found)
     sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_bytes = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES)))
-    sample_rows = max(n_clusters, min(sample_rows, sample_bytes // max(1, row_bytes)))
+    sample_rows = max(n_clusters, min(sample_rows, allowance.most_sampled(row_bytes)))
     chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
     itemsize = 4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8
     needs = Needs(
@@ -243,6 +275,7 @@ def plan_fit(
         max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
         default_size(n_clusters),
         n_directions(kind, components, n_clusters) if streamed else 0,
+        source.made_bytes,
     )
     if once:
         assign_space = "original" if kind == IdentitySketch.kind else "sketch"
@@ -278,9 +311,11 @@ def plan_fit(
         needs,
         fit_passes,
     )
-    if plan.peak_bytes > limit:
-        raise MemoryLimitError(_refusal(plan, needs))
-    return plan
+    return checked(
+        plan,
+        "raise memory_limit, or use fewer n_components, fewer n_clusters, or a smaller chunk_bytes",
+        needs.largest_chunk,
+    )
 
 
 def _check_once(source: RowSource, kind: str, assign_space: str, refine: int, *, found: bool) -> None:
@@ -328,21 +363,30 @@ def _choose_space(needs: Needs, regime: Regime, base: int, limit: int) -> Space:
     return "original" if max(needs.stages(regime, "original", base).values()) <= limit else "sketch"
 
 
-def _refusal(plan: Plan, needs: Needs) -> str:
-    """Say what does not fit, and what to do."""
+def checked(plan: Plan, remedy: str, largest_chunk: int) -> Plan:
+    """The plan, if it fits.
+
+    Raises
+    ------
+    MemoryLimitError
+        What does not fit, and what to do.
+    """
+    if plan.peak_bytes <= plan.limit_bytes:
+        return plan
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     said = (
         f"the fit of {plan.source} needs about {human_bytes(plan.peak_bytes)} (stage {stage!r}), "
         f"above the limit of {human_bytes(plan.limit_bytes)}"
     )
     if plan.base_bytes >= plan.limit_bytes:
-        return f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries: raise memory_limit"
-    if needs.largest_chunk > 2 * plan.chunk_bytes:
-        return (
-            f"{said}: it is stored in chunks of {human_bytes(needs.largest_chunk)}, which can only be read whole; "
+        base = human_bytes(plan.base_bytes)
+        raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: raise memory_limit")
+    if largest_chunk > 2 * plan.chunk_bytes:
+        raise MemoryLimitError(
+            f"{said}: it is stored in chunks of {human_bytes(largest_chunk)}, which can only be read whole; "
             "store it in smaller ones, use fewer threads (executor=1), or raise memory_limit"
         )
-    return f"{said}; raise memory_limit, or use fewer n_components, fewer n_clusters, or a smaller chunk_bytes"
+    raise MemoryLimitError(f"{said}; {remedy}")
 
 
 def chunk_size(decoded_bytes: int | None, largest: int = LARGEST_CHUNK_BYTES) -> int:

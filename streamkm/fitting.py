@@ -32,6 +32,7 @@ from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
+from streamkm.limits import give_back
 from streamkm.making import first_round
 from streamkm.model import Model
 from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, fit_pass, sketch_pass
@@ -128,6 +129,7 @@ def run_fit(
         found = Found.unpack(keeper.load("found"))
         if found is None:
             sketched = _gather(workers, walk, plan, settings, weights, keeper, progress)
+            give_back(plan.limit_bytes)
             streamed = None
             if plan.fit_passes:
                 how = (plan.sketch, plan.n_components, settings.word("sketch"))
@@ -146,6 +148,7 @@ def run_fit(
                 labelling = replace(labelling, here=here, sample=again.sample)
                 del again
             del sketched  # the passes to come need the memory
+            give_back(plan.limit_bytes)
             model, assigned, history = assign_found(labelling, found, settings.refine, keeper, progress)
         labels = labels_of(found.look.sample, assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)

@@ -18,7 +18,7 @@ PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
 LIBRARY_BYTES = 310 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
-LOADING_BYTES = 64 * MIB  # of these, what may not be loaded yet when the fit begins
+LOADING_BYTES = 14 * MIB  # of these, what is not loaded when a fit begins: kernels' code; measured, 6 to 14 MiB
 READ_BYTES = 12 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 SEARCH_COPIES = 12  # of the centers
@@ -49,6 +49,8 @@ class Needs:
         Rows of a coreset, if there is to be one.
     directions : int
         Singular vectors that are found in a pass of their own; 0: none are.
+    made_bytes : int
+        Of the source.
     """
 
     n_rows: int
@@ -67,10 +69,11 @@ class Needs:
     n_chunks: int
     coreset_rows: int
     directions: int = 0
+    made_bytes: int = 0
 
     def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
-        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES)
+        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + self.made_bytes
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
         blocks = self.n_rows * (8 + self.block_row_bytes) if regime == "blocks" else 0

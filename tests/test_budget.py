@@ -12,6 +12,7 @@ from streamkm import StreamKMeans, budget, limits
 from streamkm.budget import plan_fit
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.limits import memory_limit_bytes
+from streamkm.projection import LIBRARY_BYTES, LOADING_BYTES
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 
@@ -197,6 +198,24 @@ def test_what_stands_for_the_rows_can_be_asked_for():
     rule = plan(source, coreset="lightweight").coreset_rule(10, 3)
     assert (rule.method, rule.n_clusters, rule.seed) == ("lightweight", 10, 3)
     assert plan(source, coreset=None).coreset_rule(10, 3) is None
+
+
+def test_what_the_process_holds_counts_in_steps(monkeypatch):
+    held = []
+    for beyond in (-1, 0, 1, budget.BASE_STEP_BYTES, budget.BASE_STEP_BYTES + 1):
+        resident = LIBRARY_BYTES - LOADING_BYTES + beyond
+        monkeypatch.setattr(budget, "resident_bytes", lambda resident=resident: resident)
+        held.append(budget.Allowance.of("1 GiB").base_bytes)
+        assert held[-1] >= resident + LOADING_BYTES
+    step = budget.BASE_STEP_BYTES
+    assert [base - LIBRARY_BYTES for base in held] == [0, 0, step, step, 2 * step]
+    assert plan(UnreadSource(1000, 20)).base_bytes == held[-1]
+
+
+def test_chunks_that_a_program_makes_take_memory_twice():
+    X = np.zeros((50_000, 100), np.float32)
+    made, listed = (plan(open_source(chunks)).memory for chunks in (lambda: iter([X]), [X]))
+    assert made["sketch"] - listed["sketch"] >= 2 * X.nbytes
 
 
 def test_projection_covers_what_must_be_held():

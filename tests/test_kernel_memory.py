@@ -95,3 +95,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     with pytest.raises(MemoryLimitError, match="are this process and its libraries: raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
     assert not source.read_rows
+
+
+def test_storage_chunks_that_are_too_large_are_named(tmp_path):
+    zarr.create_array(store=str(tmp_path / "x.zarr"), shape=(40_000, 4000), chunks=(40_000, 4000), dtype="float32")
+    kmeans = StreamKernelKMeans(3, progress=False, executor=1, memory_limit="1 GiB")
+    with pytest.raises(MemoryLimitError, match=r"stored in chunks of 610\.4 MiB, which can only be read whole"):
+        kmeans.plan(tmp_path / "x.zarr")

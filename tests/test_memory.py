@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,25 @@ def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(tmp_path):
     assert said["inertia"] == roomy["inertia"]
     assert (said["n"], said["passes"]) == (1_200_000, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+GIVE_BACK = """
+import json
+from streamkm.limits import give_back, resident_bytes
+
+small = [bytearray(50_000) for _ in range(2_000)]  # from the heap, whose end is in use
+kept = small[::100]
+del small
+before = resident_bytes()
+give_back(3 * before)
+roomy = resident_bytes()
+give_back(before)
+print(json.dumps([before - roomy, roomy - resident_bytes()]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_given_back_where_a_limit_is_near():
+    roomy, crowded = run([GIVE_BACK])
+    assert roomy == 0
+    assert crowded > 80_000_000

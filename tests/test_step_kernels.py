@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import event
 
-from streamkm.kernels import rows, totals, trials
+from streamkm.kernels import lloyd, ordering, rows, splitting, totals, trials
 from streamkm.kernels.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.scattering import add_square, scatter_columns, turn_square
 from streamkm.matrices import rows_between
@@ -89,6 +91,27 @@ def test_means_and_what_centers_add_to_the_objective():
     assert totals.crossed(sums, counts, centers) == pytest.approx(expected)
 
 
+def test_joined_sums_and_the_mean_row():
+    first, second = RNG.normal(size=(2, 5, 7))
+    out = np.empty((5, 7))
+    totals.join(first, second, out)
+    np.testing.assert_array_equal(out, first + second)
+    totals.join(out, second, out)
+    np.testing.assert_array_equal(out, first + second + second)
+    mean = np.full(7, 9.0)
+    totals.mean_row(first, mean)
+    np.testing.assert_array_equal(mean, first.mean(axis=0))
+
+
+@given(st.lists(st.floats(0, np.inf), max_size=200), st.integers(0, 3))
+@settings(deadline=None)
+def test_radix_order_is_a_stable_sort(values, copies):
+    keys = np.array(values * (1 + copies) + [0.0, 1.0, 1.0, 5e-324, np.inf])
+    order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    ordering.lowest_first((keys + 0.0).view(np.uint64), order, other)
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
+
+
 def test_picked_rows():
     X = sp.random_array((20, 30), density=0.2, format="csr", rng=RNG)
     picked = np.array([3, 3, 19, 0])
@@ -115,3 +138,31 @@ def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
         assert np.shares_memory(found.data, X.data)
         assert np.shares_memory(found.indices, X.indices)
     assert np.shares_memory(rows_between(dense, 2, 5), dense)
+
+
+def test_copied_rows_compile_no_text_of_errors():
+    """``out[i] = X[j]`` of arrays of any length compiles a message with both shapes: 25 functions, 20 MiB, 2 s."""
+    compiled = []
+
+    class Listener(event.Listener):
+        def on_start(self, event):
+            compiled.append(event.data["dispatcher"].py_func.__module__)
+
+        def on_end(self, event):
+            pass
+
+    X, places, weights = np.ones((3, 4)), np.arange(3), np.empty(0)
+    csr, table = sp.csr_array(X), np.ones((4, 16))
+    arrays = (csr.indptr, csr.indices, csr.data)
+    with event.install_listener("numba:compile", Listener()):
+        for kernel, arguments in (
+            (rows.place_dense_rows, (X.view(np.uint8), places, places, X.copy().view(np.uint8))),
+            (ordering.lowest_first, (X[0].view(np.uint64), np.empty(4, np.int64), np.empty(4, np.int64))),
+            (totals.means, (X, np.ones(3), X, X.copy())),
+            (splitting.split_dense, (X, weights, places, places[:2], 1, np.empty((2, 4)))),
+            (lloyd.scores_csr, (*arrays, table, np.zeros(16), np.empty((3, 16)))),
+            (lloyd.nearest_csr, (*arrays, table, np.zeros(16), np.empty(3, np.int32), np.empty(3), np.empty(0))),
+        ):
+            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
+    assert compiled
+    assert not [module for module in compiled if "unicode" in module]

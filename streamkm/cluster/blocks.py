@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels.lanes import LANES
+from streamkm.kernels.totals import mean_row
 from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
@@ -98,12 +99,14 @@ class CenterTable:
         """
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
-        shift = np.zeros(n_components) if around_origin else centers.mean(axis=0)
+        given = np.ascontiguousarray(centers)
+        shift = np.zeros(n_components)
+        if not around_origin:
+            mean_row(given, shift)
         table = aligned_zeros((n_components * padded,), dtype)
         width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
         exact = np.empty(n_clusters)
         laid = cls(centers, table, width, np.full(padded, np.inf, dtype))
-        given = np.ascontiguousarray(centers)
         for columns, tile in laid.tiles():
             kernels.lay_out(given[columns], shift, tile, exact[columns])
         laid.bias[:n_clusters] = exact

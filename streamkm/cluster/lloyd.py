@@ -65,9 +65,10 @@ def join_totals(parts: Sequence[Totals]) -> Totals:
     """Add up, in order; no addend is changed."""
     if len(parts) == 1:
         return parts[0]
-    sums = parts[0].sums + parts[1].sums
+    sums = np.empty_like(parts[0].sums)
+    kernels.join(parts[0].sums, parts[1].sums, sums)
     for part in parts[2:]:
-        sums += part.sums
+        kernels.join(sums, part.sums, sums)
     counts = sum((part.counts for part in parts[1:]), start=parts[0].counts)
     return Totals(sums, counts, sum(part.d2 for part in parts))
 

@@ -16,13 +16,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places
+from streamkm.kernels.ordering import lowest_first
 from streamkm.kernels.rows import place_dense_rows, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
-from streamkm.sketches import Sketch
+from streamkm.sketches import CountSketch, Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk
@@ -150,6 +151,10 @@ class Sample:
         rounds = -(-stop // (PIECE_ROWS * executor.n_workers))  # of pieces alike, one for each thread
         cuts = np.unique(np.linspace(0, stop, rounds * executor.n_workers + 1).astype(int)).tolist()
         pieces = [slice(start, end) for start, end in pairwise(cuts)]
+        if sp.issparse(self.X) and isinstance(sketch, CountSketch) and sketch.keeps_entries:
+            whole = as_block_matrix(sketch.apply(rows_between(self.X, 0, stop)))  # cheaper than to join pieces
+            norms = executor.map("sketch-sample", _norms_of_slice, pieces, whole)
+            return Block(whole, np.concatenate(list(norms)), self.weights[:stop])
         parts = list(executor.map("sketch-sample", _sketch_slice, pieces, self.X, sketch))
         X = _stacked_here(executor, [part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
@@ -219,11 +224,15 @@ class SampleCollector:
         return Candidates(X, keys[order], rows[order])
 
 
-def _ascending(keys: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Positions in the order of their keys; equal keys keep theirs."""
-    order = np.argsort(keys)  # several times faster than a stable sort
-    lowest_first = keys[order]
-    return order if (lowest_first[1:] > lowest_first[:-1]).all() else np.argsort(keys, kind="stable")
+def _ascending(keys: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions in the order of their keys, which are not negative; equal keys keep theirs."""
+    order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    lowest_first(np.ascontiguousarray(keys).view(np.uint64), order, other)
+    return order
+
+
+def _norms_of_slice(piece: slice, sketched: Matrix) -> NDArray[np.float64]:
+    return sketched_d2norms(rows_between(sketched, piece.start, piece.stop))
 
 
 def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:
@@ -282,11 +291,11 @@ def stacked(parts: Sequence[Matrix]) -> Matrix:
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
     """Rows `order` of the stacked parts, without stacking what is not taken."""
     starts = np.cumsum([0, *(part.shape[0] for part in parts)])
-    by_row = np.argsort(order, kind="stable")
-    cuts = np.searchsorted(order[by_row], starts)
+    home = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(starts))
+    by_part, cuts = rows_by_label(home[order], len(parts))
     homes: list[tuple[Any, NDArray[np.intp], int]] = []
     for i, part in enumerate(parts):
-        homes.append((part, by_row[cuts[i] : cuts[i + 1]], int(starts[i])))
+        homes.append((part, by_part[cuts[i] : cuts[i + 1]], int(starts[i])))
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, places, first in homes:

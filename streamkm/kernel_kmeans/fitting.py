@@ -25,6 +25,7 @@ from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
+from streamkm.limits import give_back
 from streamkm.passes import count_pass, fit_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
@@ -127,6 +128,7 @@ def run_kernel_fit(
             found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
             keeper.save("found", found.pack)
         centers = found.centers
+        give_back(plan.limit_bytes)
         model, assigned, history = assign_found(Labelling(workers, walk, weights), centers, 0, keeper, progress)
     view = centers.look.sketched.X
     view_labels = assigned.labels[centers.look.sample.rows]
@@ -159,6 +161,7 @@ def _find(fit: _Fitting) -> KernelFound:
             chunk_rows = count_pass(fit.workers, walk, stage)
     with progress.stage("sample", fit.plan.n_chunks) as stage:
         sketched = sample_rows(fit.workers, walk, Gathered(rule), fit.weights, chunk_rows, stage, keeper)
+    give_back(fit.plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
     mapping = _map(fit, sample, chunk_rows)

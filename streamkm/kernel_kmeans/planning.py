@@ -10,18 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.budget import (
-    SAMPLE_BYTES,
-    SAMPLE_ROWS_PER_CLUSTER,
-    SHARE,
-    Plan,
-    chunk_size,
-    decoded_row_bytes,
-)
-from streamkm.errors import InvalidInputError, MemoryLimitError
+from streamkm.budget import SAMPLE_ROWS_PER_CLUSTER, Allowance, Plan, checked, decoded_row_bytes
+from streamkm.errors import InvalidInputError
 from streamkm.kernel_kmeans.projection import KernelNeeds
-from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
-from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES
 from streamkm.sources.base import ChunkedSource, RowSource
 
 METHODS = {
@@ -108,20 +99,12 @@ def plan_kernel_fit(
     MemoryLimitError
         If the projected memory exceeds `memory_limit`; see `limits.memory_limit_bytes`.
     """
-    limit = memory_limit_bytes(memory_limit)
-    base = max(LIBRARY_BYTES, resident_bytes() + LOADING_BYTES)
-    room = limit - base
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    decoded = None if n_rows is None else n_rows * row_bytes
-    size = (
-        int(chunk_bytes)
-        if chunk_bytes != "auto"
-        else chunk_size(decoded, int(room / (SHARE * source.read_factor * n_threads)))
-    )
+    allowance = Allowance.of(memory_limit)
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    most = min(SAMPLE_BYTES, int(room / (SHARE * CANDIDATES))) // max(1, row_bytes)
-    sample_rows = max(n_clusters, columns, min(wanted, most))
+    sample_rows = max(n_clusters, columns, min(wanted, allowance.most_sampled(row_bytes)))
     held = 0 if method.endswith("fourier") else columns
     if method in COLUMN_SKETCHES:
         if n_rows is not None and n_rows**2 > MOST_EVALUATIONS:
@@ -146,6 +129,7 @@ def plan_kernel_fit(
         pool_rows=min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0,
         largest_chunk=max((chunk.n_bytes for chunk in chunks), default=size),
         read_factor=source.read_factor,
+        made_bytes=source.made_bytes,
         all_rows=all_rows,
     )
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
@@ -166,9 +150,9 @@ def plan_kernel_fit(
         coreset="uniform",
         sample_rows=sample_rows,
         assign_space="sketch",
-        memory=needs.stages(base),
-        limit_bytes=limit,
-        base_bytes=base,
+        memory=needs.stages(allowance.base_bytes),
+        limit_bytes=allowance.limit_bytes,
+        base_bytes=allowance.base_bytes,
         needs=None,
     )
     if not source.replayable:
@@ -176,9 +160,8 @@ def plan_kernel_fit(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-    if plan.peak_bytes > limit:
-        raise MemoryLimitError(_refusal(plan))
-    return plan
+    remedy = 'raise memory_limit, or use fewer n_landmarks, a smaller rank or chunk_bytes, or fit_on="sample"'
+    return checked(plan, remedy, needs.largest_chunk)
 
 
 def _landmark_bytes(source: RowSource, row_bytes: int) -> int:
@@ -187,15 +170,3 @@ def _landmark_bytes(source: RowSource, row_bytes: int) -> int:
         return 3 * row_bytes
     working = 4 if np.can_cast(source.dtype, np.float32) else 8
     return (working + 8) * (source.n_features or row_bytes // source.dtype.itemsize)
-
-
-def _refusal(plan: Plan) -> str:
-    """Say what does not fit, and what to do."""
-    stage = max(plan.memory, key=lambda name: plan.memory[name])
-    said = (
-        f"the fit of {plan.source} needs about {human_bytes(plan.peak_bytes)} (stage {stage!r}), above the limit of "
-        f"{human_bytes(plan.limit_bytes)}"
-    )
-    if plan.base_bytes >= plan.limit_bytes:
-        return f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries: raise memory_limit"
-    return f'{said}; raise memory_limit, or use fewer n_landmarks, a smaller rank or chunk_bytes, or fit_on="sample"'

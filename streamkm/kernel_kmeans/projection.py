@@ -36,6 +36,7 @@ class KernelNeeds:
     largest_chunk : int
         Decoded bytes of the largest chunk.
     read_factor : float
+    made_bytes : int
         Of the source.
     all_rows : bool
         Whether projection and clustering see all rows.
@@ -54,11 +55,12 @@ class KernelNeeds:
     pool_rows: int
     largest_chunk: int
     read_factor: float
+    made_bytes: int
     all_rows: bool
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
-        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES)
+        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + self.made_bytes
         kept = min(self.n_rows, self.sample_rows)
         sample, row = kept * self.row_bytes, 8 + 4 * self.rank
         mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)

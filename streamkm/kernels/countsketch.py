@@ -172,7 +172,8 @@ def merged_d2norms(n_components, indptr, indices, data, out):
     out : float64 (n,)
         Written.
     """
-    buckets = np.zeros(n_components, np.float64)
+    buckets = np.empty(n_components, np.float64)
+    buckets[:] = 0.0
     for i in range(indptr.shape[0] - 1):
         for t in range(indptr[i], indptr[i + 1]):
             buckets[indices[t]] += data[t]

@@ -52,7 +52,8 @@ def nearest_csr(indptr, indices, data, table, width, bias, labels, scores, secon
         stop = min(column + width, n_columns)
         tile, total = _tile(table, n_columns, column, stop), np.empty(stop - column, table.dtype)
         for i in range(indptr.shape[0] - 1):
-            total[:] = bias[column:stop]
+            for j in range(stop - column):
+                total[j] = bias[column + j]
             add_entries(total, tile, indices, data, indptr[i], indptr[i + 1])
             label = lowest(total)
             score = total[label]
@@ -314,7 +315,8 @@ def scores_csr(indptr, indices, data, table, width, bias, out):
         tile = _tile(table, n_columns, column, stop)
         for i in range(indptr.shape[0] - 1):
             total = out[i, column:stop]
-            total[:] = bias[column:stop]
+            for j in range(stop - column):
+                total[j] = bias[column + j]
             add_entries(total, tile, indices, data, indptr[i], indptr[i + 1])
 
 
@@ -336,7 +338,8 @@ def lay_out(centers, shift, table, bias):
     """
     n_clusters, n_components = centers.shape
     bias[:] = 0.0
-    crossed = np.zeros(n_clusters)
+    crossed = np.empty(n_clusters)
+    crossed[:] = 0.0
     for first in range(0, n_components, LAID_OUT):
         last = min(first + LAID_OUT, n_components)
         for c in range(n_clusters):

@@ -35,7 +35,8 @@ def products_of_nonzeros(rows, table, bias, out):
     n_rows, n_columns = out.shape
     n_features = rows.shape[1]
     n_pieces = (n_features + PIECE - 1) // PIECE
-    starts = np.zeros(n_pieces * n_rows + 1, np.int64)
+    starts = np.empty(n_pieces * n_rows + 1, np.int64)
+    starts[0] = 0
     indices = np.empty(n_rows * n_features + 1, np.int32)
     data = np.empty(n_rows * n_features + 1, np.float32)
     n_found = 0
@@ -48,7 +49,9 @@ def products_of_nonzeros(rows, table, bias, out):
             starts[piece * n_rows + i + 1] = n_found
     totals = np.empty((n_rows, TILE), np.float32)
     for tile in range(table.shape[0]):
-        totals[:] = bias[tile]
+        for i in range(n_rows):
+            for c in range(TILE):
+                totals[i, c] = bias[tile, c]
         for t in range(n_pieces * n_rows):
             add_tile(totals[t % n_rows], table[tile], indices, data, starts[t], starts[t + 1], 0, TILE_VECTORS, 0)
         first = tile * TILE

@@ -35,7 +35,9 @@ def place_dense_rows(X, rows, places, out):
         Written.
     """
     for q in range(rows.shape[0]):
-        out[places[q]] = X[rows[q]]
+        row, placed = X[rows[q]], out[places[q]]
+        for j in range(row.shape[0]):
+            placed[j] = row[j]
 
 
 @nb.njit(nogil=True, cache=True)

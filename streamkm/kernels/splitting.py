@@ -34,11 +34,12 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         By how much two means lower the sum of squared distances against one; 0 if a half came out empty.
     """
     n_components = halves.shape[1]
-    table = np.zeros((n_components, 2), np.float32)
-    sums = np.zeros((n_components, 2), np.float64)
-    counts = np.zeros(2, np.float64)
+    table = np.empty((n_components, 2), np.float32)
+    table[:] = 0.0
+    sums = np.empty((n_components, 2), np.float64)
+    counts = np.empty(2, np.float64)
     weighted = weights.shape[0] > 0
-    bias = np.zeros(2, np.float64)
+    bias = np.empty(2, np.float64)
     for half in range(2):
         i = rows[seeds[half]]
         for t in range(indptr[i], indptr[i + 1]):
@@ -99,11 +100,13 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
     """
     n_components = halves.shape[1]
     direction = np.empty(n_components, X.dtype)
-    sums = np.zeros((2, n_components), np.float64)
-    counts = np.zeros(2, np.float64)
+    sums = np.empty((2, n_components), np.float64)
+    counts = np.empty(2, np.float64)
     weighted = weights.shape[0] > 0
     for half in range(2):
-        halves[half] = X[rows[seeds[half]]]
+        seed = X[rows[seeds[half]]]
+        for j in range(n_components):
+            halves[half, j] = seed[j]
     for _ in range(n_steps):
         limit = 0.0
         for j in range(n_components):

@@ -26,7 +26,43 @@ def means(sums, counts, fallback, out):
             for j in range(row.shape[0]):
                 row[j] = total[j] / count
         else:
-            row[:] = fallback[c]
+            kept = fallback[c]
+            for j in range(row.shape[0]):
+                row[j] = kept[j]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def join(first, second, out):
+    """Add up two arrays of sums. O(k * m).
+
+    Parameters
+    ----------
+    first, second, out : float64 (k, m)
+        `out` is written, and may be `first`.
+    """
+    for c in range(out.shape[0]):
+        a, b, total = first[c], second[c], out[c]
+        for j in range(total.shape[0]):
+            total[j] = a[j] + b[j]
+
+
+@nb.njit(nogil=True, cache=True)
+def mean_row(X, out):
+    """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
+
+    Parameters
+    ----------
+    X : float64 (k, m)
+    out : float64 (m,)
+        Written.
+    """
+    out[:] = 0.0
+    for c in range(X.shape[0]):
+        row = X[c]
+        for j in range(out.shape[0]):
+            out[j] += row[j]
+    for j in range(out.shape[0]):
+        out[j] /= X.shape[0]
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)

@@ -32,7 +32,8 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
     -------
     int64
     """
-    masses = np.zeros(n_trials)
+    masses = np.empty(n_trials)
+    masses[:] = 0.0
     weighted = weights.shape[0] > 0
     for i in range(closest.shape[0]):
         weight = weights[i] if weighted else 1.0

@@ -94,7 +94,7 @@ class CountSketch:
         """
         if isinstance(X, np.ndarray):
             return self._apply_dense(X)
-        if self.n_components <= DENSE_COMPONENTS:
+        if not self.keeps_entries:
             return self._apply_csr_to_dense(X)
         n_stored = X.nnz * self.nnz_per_feature
         indices, data = np.empty(n_stored, np.int32), np.empty(n_stored, np.float32)
@@ -127,6 +127,11 @@ class CountSketch:
         hash_features(seeds[block], start, stop, bounds[block + 1] - bounds[block], buckets, signs)
         buckets += np.int32(bounds[block])
         return buckets, signs
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether the sketch of a CSR row is one, each stored entry with another index and sign."""
+        return self.n_components > DENSE_COMPONENTS
 
     @property
     def scale(self) -> float:

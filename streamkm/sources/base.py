@@ -106,6 +106,8 @@ class RowSource(ABC):
         Whether the rows are those of a sketch store.
     read_factor : float
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
+    made_bytes : int
+        Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -121,6 +123,7 @@ class RowSource(ABC):
     replayable: bool = True
     is_sketched: bool = False
     read_factor: float = 1.5
+    made_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
 

@@ -7,7 +7,6 @@ import base, arrays, csr_rows and errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.csr_rows import make_csr
+
+MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
 
 
 class IterableSource(RowSource):
@@ -44,6 +45,7 @@ class IterableSource(RowSource):
 
     n_rows = None
     n_bytes = None
+    read_factor = 2.0  # pieces wait for threads
     in_process = True
 
     def __init__(
@@ -62,10 +64,12 @@ class IterableSource(RowSource):
             first = next(iterator, None)
         if first is None:
             raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
-        self._begun: Iterator[Any] | None = chain([first], iterator)
+        self._begun: Iterator[Any] | None = _begun(first, iterator)
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype = opened.dtype
+        is_made = callable(chunks) or not self.replayable  # those of a list are there already
+        self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
 
@@ -96,7 +100,9 @@ class IterableSource(RowSource):
 
     def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:
         """Yield copies of the chunks, cut where they are larger than `target_bytes`, and the bytes of each."""
-        for number, values in enumerate(iterator):
+        number = -1
+        for values in iterator:  # not of enumerate, which holds what it gave last
+            number += 1
             if _is_empty(values):
                 continue
             opened = _open_chunk(values, f"chunk {number} of {self.name}")
@@ -109,6 +115,8 @@ class IterableSource(RowSource):
                     data = X.data.astype(self.dtype, copy=True)
                     width = self.n_features or X.shape[1]
                     yield make_csr(data, X.indices.copy(), X.indptr.copy(), n_features=width), chunk.n_bytes
+                del X
+            del values, opened  # before the next one is made
 
     def _check(self, chunk: ChunkedSource, number: int) -> None:
         if chunk.is_sparse != self.is_sparse:
@@ -128,6 +136,13 @@ class IterableSource(RowSource):
                 f"chunk {number} of {self.name} holds {chunk.dtype}, which the {self.dtype} of chunk 0 cannot hold; "
                 f"convert all chunks to one dtype"
             )
+
+
+def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    """Chain what was taken and the rest. `itertools.chain` would hold the first to the end."""
+    yield first
+    del first
+    yield from rest
 
 
 def _is_empty(values: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamkm.errors import InvalidInputError
 from streamkm.sources import open_source
+from streamkm.sources.iterables import MADE_COPIES
 from tests.contracts import Opened, RowSourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
 
@@ -86,6 +88,32 @@ def test_the_first_pass_makes_every_chunk_once():
     assert len(made) == 5
     list(source.stream(300))
     assert len(made) == 10
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_chunk_is_let_go_before_the_next_one_is_made(sparse):
+    left = []
+
+    def make():
+        before = None
+        for chunk in pieces(sparse_matrix() if sparse else dense_matrix(), (0, 10, 20, 53)):
+            left.append(before is not None and before() is not None)
+            values = chunk.data if sparse else chunk.copy()
+            made = sp.csr_array((values, chunk.indices, chunk.indptr), chunk.shape) if sparse else values
+            before = weakref.ref(made)
+            del values, chunk
+            yield made
+            del made
+
+    list(open_source(make).stream(100))
+    assert left == [False] * 3
+
+
+def test_only_chunks_that_are_made_take_more_memory():
+    chunks = pieces(dense_matrix())
+    for made in (iter(chunks), lambda: iter(chunks)):
+        assert open_source(made).made_bytes == MADE_COPIES * chunks[0].nbytes
+    assert open_source(Again(chunks)).made_bytes == 0
 
 
 def test_small_chunks_are_merged_and_large_ones_cut():
