@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import event
 
-from streamkm.kernels import lloyd, ordering, rows, splitting, totals, trials
+from streamkm.kernels import lloyd, nonzeros, ordering, rows, splitting, totals, trials
 from streamkm.kernels.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.scattering import add_square, scatter_columns, turn_square
 from streamkm.matrices import rows_between
@@ -152,16 +152,18 @@ def test_copied_rows_compile_no_text_of_errors():
             pass
 
     X, places, weights = np.ones((3, 4)), np.arange(3), np.empty(0)
-    csr, table = sp.csr_array(X), np.ones((4, 16))
+    csr, table = sp.csr_array(X), (np.ones(64), 16, np.zeros(16))  # a table, its width and bias
     arrays = (csr.indptr, csr.indices, csr.data)
+    products = (np.zeros((1, 80), np.float32), np.empty((3, 5), np.float32))
     with event.install_listener("numba:compile", Listener()):
         for kernel, arguments in (
             (rows.place_dense_rows, (X.view(np.uint8), places, places, X.copy().view(np.uint8))),
             (ordering.lowest_first, (X[0].view(np.uint64), np.empty(4, np.int64), np.empty(4, np.int64))),
             (totals.means, (X, np.ones(3), X, X.copy())),
             (splitting.split_dense, (X, weights, places, places[:2], 1, np.empty((2, 4)))),
-            (lloyd.scores_csr, (*arrays, table, np.zeros(16), np.empty((3, 16)))),
-            (lloyd.nearest_csr, (*arrays, table, np.zeros(16), np.empty(3, np.int32), np.empty(3), np.empty(0))),
+            (lloyd.scores_csr, (*arrays, *table, np.empty((3, 16)))),
+            (nonzeros.products_of_nonzeros, (X.astype(np.float32), np.ones((1, 4, 80), np.float32), *products)),
+            (lloyd.nearest_csr, (*arrays, *table, np.empty(3, np.int32), np.empty(3), np.empty(0))),
         ):
             nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
     assert compiled
