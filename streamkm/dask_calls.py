@@ -1,7 +1,7 @@
 """What calls on a Dask cluster are: functions that run on its workers, and what they see to there.
 
 A call gets its items with futures in place of what is held, BLAS has one thread while it runs, what it gives says to
-Dask how large it is, and a file that it cannot read is said to be missing on this worker. May import executors and
+Dask how large it is, and a file that it cannot read is said to be missing on this worker. May import runs and
 below; knows nothing of the client.
 """
 
@@ -20,7 +20,7 @@ from dask.sizeof import sizeof
 from threadpoolctl import threadpool_limits
 
 from streamkm.errors import SourceError, SourceNotFoundError
-from streamkm.executors import fold_run
+from streamkm.runs import fold_run
 
 
 @dataclass(frozen=True, slots=True)

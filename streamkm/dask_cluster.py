@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,7 +22,8 @@ import dask
 
 from streamkm import dask_calls as calls
 from streamkm.errors import ClusterError
-from streamkm.executors import RUNS, Executor, Outputs, State, Waiting, run_length, runs_of
+from streamkm.executors import Executor, Outputs, State, Waiting
+from streamkm.runs import RUNS, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,8 @@ class DaskCluster(Executor):
         self._ids = itertools.count()
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sends = False
-        self._run_items: int | None = None  # of calls that read, where workers do
-        self._slots: list[str] = []
+        self._lengths: list[int] | None = None  # of the runs of items that workers read
+        self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -83,7 +85,7 @@ class DaskCluster(Executor):
                 yield (chunk, self._kept(future)), n_rows
         else:
             chunks = source.chunks(target_bytes)
-            self._run_items = run_length(len(chunks), RUNS)
+            self._lengths = run_lengths(len(chunks), RUNS)
             for chunk in chunks:
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
@@ -111,21 +113,24 @@ class DaskCluster(Executor):
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and keep what it gives; see `Executor.hold`.
 
-        Chunks that workers read are called in the runs that `fold` will carry its states over, by workers in turn: one
-        that holds more runs than others would be waited for in every step over them. Where a worker is gone, or idle
-        while another has calls waiting, Dask moves them. Rows that were sent are called one by one where they are, as a
-        run of them would have to lie on one worker.
+        Chunks that workers read are called in the runs that `fold` will carry its states over, each by the worker that
+        has the fewest so far: one that holds more than others would be waited for in every step over them. Where that
+        worker is gone, or others are idle while it has calls waiting, Dask moves them. Rows that were sent are called
+        one by one where they are, as a run of them would have to lie on one worker.
         """
         iterator = iter(items)
         first = list(itertools.islice(iterator, 1))  # the items of a source say how many they are once they begin
-        length, self._run_items = self._run_items, None
-        numbers = itertools.count()
+        lengths, self._lengths = self._lengths, None
+        held: Counter[str] = Counter()
 
         def start(run: list[Any]) -> Waiting:
-            place = self._slots[next(numbers) % len(self._slots)] if length and self._slots else None
+            place = None
+            if lengths and self._n_threads:
+                place = min(self._n_threads, key=lambda worker: held[worker] / self._n_threads[worker])
+                held[place] += len(run)
             return self._pair(stage, calls.work_each, function, [_encoded(item) for item in run], *shared, place=place)
 
-        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), length or 1), start):
+        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), lengths or ()), start):
             for index, info in enumerate(infos):
                 yield _Held(kept, index), info
 
@@ -195,13 +200,12 @@ class DaskCluster(Executor):
             ``distributed.scheduler.no-workers-timeout`` says, or ten minutes.
         """
         try:
-            n_threads = self._client.nthreads()
+            self._n_threads = dict(self._client.nthreads())
         except OSError as error:
             raise self._out_of_reach(error) from error
         self._looked = time.monotonic()
-        self._slots = _in_turn(n_threads)
-        if self._slots:
-            self._last_seen, self.n_workers = self._looked, len(self._slots)
+        if self._n_threads:
+            self._last_seen, self.n_workers = self._looked, sum(self._n_threads.values())
             return
         setting = dask.config.get("distributed.scheduler.no-workers-timeout", None)
         limit = NO_WORKERS_SECONDS if setting is None else dask.utils.parse_timedelta(setting)
@@ -318,12 +322,6 @@ class _Held:
 
     def __init__(self, future: Any, index: int):
         self.future, self.index = future, index
-
-
-def _in_turn(n_threads: dict[str, int]) -> list[str]:
-    """Addresses of workers, each as often as it has threads, no worker again before all others had a turn."""
-    turns = [(turn, address) for address, count in n_threads.items() for turn in range(count)]
-    return [address for _, address in sorted(turns)]
 
 
 def _encoded(item: Any) -> Any:
