@@ -155,6 +155,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
         place: Any = settings.scheduler
         security = None
         if place is None:
+            # Dask looks at what workers do a hundred times a second, which takes them a hundredth of their time
             place = opened.enter_context(
                 LocalCluster(
                     n_workers=settings.workers,
@@ -162,6 +163,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
                     memory_limit=settings.memory_limit,
                     processes=True,
                     dashboard_address=":0",
+                    config={"distributed.worker.profile.enabled": settings.report is not None},
                 )
             )
         elif settings.tls_ca_file is not None:

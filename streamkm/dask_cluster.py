@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import secrets
-import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask
-import scipy.sparse as sp
-from dask.sizeof import sizeof
-from threadpoolctl import threadpool_limits
 
-from streamkm.errors import ClusterError, SourceError, SourceNotFoundError
-from streamkm.executors import RUNS, Executor, Outputs, State, Waiting, fold_run, run_length, runs_of
+from streamkm import dask_calls as calls
+from streamkm.errors import ClusterError
+from streamkm.executors import Executor, Outputs, State, Waiting
+from streamkm.runs import RUNS, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 logger = logging.getLogger(__name__)
@@ -58,7 +55,8 @@ class DaskCluster(Executor):
         self._ids = itertools.count()
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sends = False
-        self._run_items = 1
+        self._lengths: list[int] | None = None  # of the runs of items that workers read
+        self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -76,7 +74,7 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 with self._explained():
                     # sent as data: inside the task graph they would stay on the scheduler
-                    (future,) = self._client.scatter([_measurable(rows)], hash=False)
+                    (future,) = self._client.scatter([calls.measurable(rows)], hash=False)
                 self._sends = True
                 yield self._kept(future), len(rows.places)
         elif hasattr(source, "delayed"):
@@ -87,7 +85,7 @@ class DaskCluster(Executor):
                 yield (chunk, self._kept(future)), n_rows
         else:
             chunks = source.chunks(target_bytes)
-            self._run_items = run_length(len(chunks), RUNS)
+            self._lengths = run_lengths(len(chunks), RUNS)
             for chunk in chunks:
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
@@ -102,11 +100,11 @@ class DaskCluster(Executor):
         packed = cloudpickle.dumps(value)
         # the warning is about data in graphs; this is what they are to be shared by
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
-            return self._submit("share", _unpacked, packed)
+            return self._submit("share", calls.unpacked, packed)
 
     def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
         def start(item: Any) -> Waiting:
-            return _Call(self, self._submit(stage, _work, function, _encoded(item), *shared))
+            return _Call(self, self._submit(stage, calls.work, function, _encoded(item), *shared))
 
         return self._ordered(items, start)
 
@@ -115,17 +113,24 @@ class DaskCluster(Executor):
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and keep what it gives; see `Executor.hold`.
 
-        Chunks that workers read are called in the runs that `fold` will carry its states over. Rows that were sent are
-        called one by one, as a run of them would have to lie on one worker.
+        Chunks that workers read are called in the runs that `fold` will carry its states over, each by the worker that
+        has the fewest so far: one that holds more than others would be waited for in every step over them. Where that
+        worker is gone, or others are idle while it has calls waiting, Dask moves them. Rows that were sent are called
+        one by one where they are, as a run of them would have to lie on one worker.
         """
         iterator = iter(items)
         first = list(itertools.islice(iterator, 1))  # the items of a source say how many they are once they begin
-        length, self._run_items = self._run_items, 1
+        lengths, self._lengths = self._lengths, None
+        held: Counter[str] = Counter()
 
         def start(run: list[Any]) -> Waiting:
-            return self._pair(stage, _work_each, function, [_encoded(item) for item in run], *shared)
+            place = None
+            if lengths and self._n_threads:
+                place = min(self._n_threads, key=lambda worker: held[worker] / self._n_threads[worker])
+                held[place] += len(run)
+            return self._pair(stage, calls.work_each, function, [_encoded(item) for item in run], *shared, place=place)
 
-        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), length), start):
+        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), lengths or ()), start):
             for index, info in enumerate(infos):
                 yield _Held(kept, index), info
 
@@ -136,12 +141,12 @@ class DaskCluster(Executor):
             self._bring_together(run)
             encoded = [_encoded(item) for item in run]
             if wanted == "left":
-                return _Call(self, self._submit(stage, _work_on_state, encoded, step, *shared), fetch=False)
+                return _Call(self, self._submit(stage, calls.work_on_state, encoded, step, *shared), fetch=False)
             if wanted == "told":
-                return self._pair(stage, _work_on_run, encoded, step, *shared)
-            both = self._submit(stage, _work_on_run, encoded, step, *shared)
-            outputs = self._submit(f"{stage}-held", _part, both, 1)
-            state = _Call(self, self._submit(f"{stage}-kept", _part, both, 0), fetch=False)
+                return self._pair(stage, calls.work_on_run, encoded, step, *shared)
+            both = self._submit(stage, calls.work_on_run, encoded, step, *shared)
+            outputs = self._submit(f"{stage}-held", calls.part, both, 1)
+            state = _Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
             return _Apart(state, outputs, len(run))
 
         for started in self._ordered(runs, start):
@@ -150,16 +155,18 @@ class DaskCluster(Executor):
     def _fetch(self, handle: Any) -> Any:
         return _Call(self, handle).result() if hasattr(handle, "status") else handle
 
-    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Any:
+        """Start a call, on the worker with the address `place` if it can be."""
         key = (f"{stage}-{self._token}", next(self._ids))
+        where = {} if place is None else {"workers": [place], "allow_other_workers": True}
         with self._explained():
-            return self._kept(self._client.submit(function, *args, key=key, pure=False))
+            return self._kept(self._client.submit(function, *args, key=key, pure=False, **where))
 
-    def _pair(self, stage: str, function: Callable[..., Any], *args: Any) -> Waiting:
-        both = self._submit(stage, function, *args)
+    def _pair(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Waiting:
+        both = self._submit(stage, function, *args, place=place)
         return _Pair(
-            self._submit(f"{stage}-kept", _part, both, 0),
-            _Call(self, self._submit(f"{stage}-told", _part, both, 1)),
+            self._submit(f"{stage}-kept", calls.part, both, 0),
+            _Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
         )
 
     def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
@@ -174,7 +181,7 @@ class DaskCluster(Executor):
         held = [item for item in run if isinstance(item, _Held)]
         if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
             return
-        together = self._submit("gather", _decoded_list, [_encoded(item) for item in held])
+        together = self._submit("gather", calls.decoded, [_encoded(item) for item in held])
         for index, item in enumerate(held):
             item.future, item.index = together, index
 
@@ -193,12 +200,12 @@ class DaskCluster(Executor):
             ``distributed.scheduler.no-workers-timeout`` says, or ten minutes.
         """
         try:
-            n_threads = sum(self._client.nthreads().values())
+            self._n_threads = dict(self._client.nthreads())
         except OSError as error:
             raise self._out_of_reach(error) from error
         self._looked = time.monotonic()
-        if n_threads:
-            self._last_seen, self.n_workers = self._looked, n_threads
+        if self._n_threads:
+            self._last_seen, self.n_workers = self._looked, sum(self._n_threads.values())
             return
         setting = dask.config.get("distributed.scheduler.no-workers-timeout", None)
         limit = NO_WORKERS_SECONDS if setting is None else dask.utils.parse_timedelta(setting)
@@ -317,126 +324,8 @@ class _Held:
         self.future, self.index = future, index
 
 
-@dataclass(frozen=True, slots=True)
-class _Which:
-    """Stands beside a future for what of it is meant."""
-
-    index: int
-
-
 def _encoded(item: Any) -> Any:
     """An item as calls get it: futures where Dask sees them; of a list, each of its items."""
     if isinstance(item, list):
         return [_encoded(each) for each in item]
-    return (item.future, _Which(item.index)) if isinstance(item, _Held) else item
-
-
-def _decoded(item: Any) -> Any:
-    """An item as functions want it."""
-    if isinstance(item, list):
-        return [_decoded(each) for each in item]
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], _Which):
-        return item[0][item[1].index]
-    return item
-
-
-def _decoded_list(items: list[Any]) -> list[Any]:
-    return [_decoded(item) for item in items]
-
-
-def _unpacked(packed: bytes) -> Any:
-    return _measurable(cloudpickle.loads(packed))
-
-
-def _work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
-    with _on_worker():
-        return function(_decoded(item), *shared)
-
-
-def _work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
-    with _on_worker():
-        pairs = [function(_decoded(item), *shared) for item in run]
-    return _measurable([kept for kept, _ in pairs]), _measurable([told for _, told in pairs])
-
-
-def _work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
-    with _on_worker():
-        state, outputs = fold_run(_decoded_list(run), step, *shared)
-    return _measurable(state), outputs
-
-
-def _work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
-    return _work_on_run(run, step, *shared)[0]
-
-
-def _part(both: tuple[Any, Any], which: int) -> Any:
-    return both[which]
-
-
-def _measurable(value: Any) -> Any:
-    """See that Dask knows how large a value is, which decides where calls run, what is moved and what is spilled.
-
-    It takes an object of an unknown class for some fifty bytes; a block may have millions.
-    """
-    for part in value if isinstance(value, list | tuple) else (value,):
-        if (is_dataclass(part) or sp.issparse(part)) and type(part) not in _MEASURED:
-            _MEASURED.add(type(part))
-            sizeof.register(type(part), _bytes_of)
-        if isinstance(part, tuple):
-            _measurable(part)
-    return value
-
-
-def _bytes_of(value: Any) -> int:
-    """Bytes of all arrays of a value."""
-    if is_dataclass(value):
-        return sum(_bytes_of(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes_of, value))
-    if sp.issparse(value):
-        return sum(int(getattr(value, name).nbytes) for name in ("data", "indices", "indptr") if hasattr(value, name))
-    return int(sizeof(value))
-
-
-_MEASURED: set[type] = set()
-
-
-class _OneBlasThread:
-    """Holds BLAS to one thread while any call of this process runs, as on threads: results are then the same."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._limits: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_inside == 0:
-                self._limits = threadpool_limits(1, user_api="blas")
-            self._n_inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                self._limits.restore_original_limits()
-
-
-_ONE_BLAS_THREAD = _OneBlasThread()
-
-
-@contextmanager
-def _on_worker() -> Iterator[None]:
-    """Where calls run: BLAS with one thread; what cannot be read is said to be so on this worker."""
-    from distributed import get_worker
-
-    try:
-        with _ONE_BLAS_THREAD:
-            yield
-    except (SourceError, FileNotFoundError, PermissionError) as error:
-        missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
-        kind = SourceNotFoundError if missing else SourceError
-        raise kind(
-            f"{error}, seen from worker {get_worker().address} in {os.getcwd()}; every worker must see the data under "
-            f"the same path"
-        ) from error
+    return (item.future, calls.Which(item.index)) if isinstance(item, _Held) else item

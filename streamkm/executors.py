@@ -16,14 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+from streamkm.runs import FEW_RUNS, RUNS, JoinTree, fold_run, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 State = TypeVar("State")
-
-RUNS = 24  # runs that a short list of items is folded in: enough for 24 workers
-FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
-RUN_LENGTH = 16  # items a run of a long list has at most
-ARITY = 8  # states joined at once
 Outputs = Literal["left", "told", "held"]  # of a fold: left out, given, or handles given
 
 
@@ -162,18 +158,20 @@ class Executor(ABC):
         """
         listener = listener or Listener()
         tree = JoinTree(lambda states: self._join(stage, combine, states), eager=self.joins_here)
-        n_done, length = 0, run_length(n_items, FEW_RUNS if large_state else RUNS)
+        n_done, lengths = 0, run_lengths(n_items, FEW_RUNS if large_state else RUNS)
         if listener.begun is not None:
             n_done = listener.begun.n_items
             tree.restore(listener.begun.levels)
-        runs = runs_of(itertools.islice(items, n_done, None), length)
+            lengths = lengths[list(itertools.accumulate(lengths, initial=0)).index(n_done) :]
+        runs = runs_of(itertools.islice(items, n_done, None), lengths)
 
         def folded() -> Folded[State]:
             return Folded(n_done, tree.levels(self._fetch))
 
+        left = iter(lengths)
         for handle, outputs in self._carried(stage, step, runs, listener.outputs, *shared):
             tree.add(handle)
-            n_done = min(n_done + length, n_items)
+            n_done += next(left, 0)
             for output in outputs:
                 if listener.on_output is not None:
                     listener.on_output(output)
@@ -241,75 +239,3 @@ class LocalThreads(Executor):
 
     def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
         return combine(states)
-
-
-class JoinTree:
-    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
-
-    Parameters
-    ----------
-    join : callable
-        Of a list of states.
-    eager : bool
-        Whether to join neighbours one by one, as soon as there are two, instead of eight at once: the same sums in the
-        same order, while others still work.
-    """
-
-    def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):
-        self._join = join
-        self._eager = eager
-        self._levels: list[list[Any]] = []
-        self._counts: list[int] = []
-
-    def add(self, state: Any, level: int = 0) -> None:
-        """Take the next state."""
-        if level == len(self._levels):
-            self._levels.append([])
-            self._counts.append(0)
-        waiting = self._levels[level]
-        waiting.append(state)
-        self._counts[level] += 1
-        if self._eager and len(waiting) > 1:
-            waiting[:] = [self._join(waiting)]
-        if self._counts[level] == ARITY:
-            self._levels[level], self._counts[level] = [], 0
-            self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
-
-    def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """What is in the tree, bottom first: states joined so far, and those that are waiting."""
-        pairs = zip(self._counts, self._levels, strict=True)
-        return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
-
-    def restore(self, levels: tuple[tuple[int, tuple[Any, ...]], ...]) -> None:
-        """Put back what `levels` gave."""
-        self._counts = [count for count, _ in levels]
-        self._levels = [list(waiting) for _, waiting in levels]
-
-    def total(self) -> Any:
-        """Join what is left."""
-        carried: list[Any] = []
-        for waiting in self._levels:
-            states = waiting + carried
-            carried = [self._join(states)] if len(states) > 1 else states
-        return carried[0]
-
-
-def run_length(n_items: int, n_runs: int) -> int:
-    """How many consecutive items one call of `fold` carries its state over."""
-    return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
-
-
-def runs_of(items: Iterable[Any], length: int) -> Iterator[list[Any]]:
-    """Cut items into lists of `length`; the last may be shorter."""
-    iterator = iter(items)
-    while run := list(itertools.islice(iterator, length)):
-        yield run
-
-
-def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
-    """Carry a state over a run; give it and the outputs."""
-    state, outputs = None, []
-    for item in run:
-        state, output = step(state, item, *shared)
-        outputs.append(output)
-    return state, outputs

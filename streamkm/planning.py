@@ -4,7 +4,7 @@ Pure arithmetic of a `Plan`, of `Rates` that `timing` measures, and of a `Cluste
 reads nothing, starts nothing.
 
 The model. W workers of T threads; P = W T threads work at once, or as many as there are processors where all processes
-share one machine of C of them. n rows in c chunks; `run_length(c)` consecutive chunks are one call: R calls. L is the
+share one machine of C of them. n rows in c chunks, which are cut into R = `count_runs(c)` runs: a call each. L is the
 latency of a message there and back, B the bandwidth of each machine. A task costs the scheduler s, the client a and its
 worker w seconds of a processor. Sums (k, d) have f = 8 k d bytes. A row costs `wall` seconds of a thread and `cpu`
 seconds of processors, both times `crowd` where more than one thread works.
@@ -35,7 +35,7 @@ at the client
     Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
     sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
 
-Chunks, sketch, regime, passes and the client's memory are `budget.plan_fit`'s, runs and their tree `executors`'. The
+Chunks, sketch, regime, passes and the client's memory are `budget.plan_fit`'s, runs and their tree `runs`'. The
 client is a machine like this one, and so is each worker's processor; storage is as fast as it was measured, unless its
 bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps as on the sample.
 """
@@ -48,10 +48,10 @@ from dataclasses import dataclass
 from streamkm.budget import Plan
 from streamkm.cluster.sample import FEWEST_CANDIDATES, SPARE
 from streamkm.errors import InvalidInputError
-from streamkm.executors import ARITY, FEW_RUNS, RUNS, JoinTree, run_length
 from streamkm.forecasts import Cluster, Cost, Forecast, Rates, Step
 from streamkm.making import FOUND
 from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.runs import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
 SCHEDULER_BYTES = 200 << 20
@@ -110,8 +110,8 @@ class _Load:
 
     Attributes
     ----------
-    run_chunks : int
-        Chunks of a call.
+    n_runs : int
+        Calls that walk.
     shared, told, state : int
         Bytes that every worker gets; that calls tell the client; of the sums of a call.
     read : int or None
@@ -120,7 +120,7 @@ class _Load:
         Seconds of the client for what calls tell.
     """
 
-    run_chunks: int
+    n_runs: int
     shared: int
     told: int
     state: int
@@ -154,9 +154,9 @@ class _Model:
         return self.plan.regime in ("blocks", "spilled")
 
     @property
-    def _run_chunks(self) -> int:
-        """Chunks of a call that carries sums of the assign pass."""
-        return run_length(self.n_chunks, FEW_RUNS if self.state_bytes > self.plan.chunk_bytes else RUNS)
+    def _fewest_runs(self) -> int:
+        """Calls, or a multiple of them, that carry sums of the assign pass."""
+        return FEW_RUNS if self.state_bytes > self.plan.chunk_bytes else RUNS
 
     def stages(self) -> list[Step]:
         """All stages, in order."""
@@ -170,7 +170,10 @@ class _Model:
             found.append(Step("polish", seconds["polish"], "client"))
         sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in FOUND else 0
         shared = self.state_bytes + self.needs.table(self.width) + sketch_bytes
-        load = _Load(self._run_chunks, shared, 4 * self.n_rows, self.state_bytes, self.plan.stored_bytes or 0)
+        load = _Load(
+            count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
+            self.plan.stored_bytes or 0,
+        )  # fmt: skip
         names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1))]
         return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 
@@ -182,14 +185,14 @@ class _Model:
             part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
             told += int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
         gathered = self.n_chunks * self.rates.gather_s
-        load = _Load(run_length(self.n_chunks, RUNS), 0, told, 0, self.plan.stored_bytes or 0, gathered)
+        load = _Load(count_runs(self.n_chunks, RUNS), 0, told, 0, self.plan.stored_bytes or 0, gathered)
         return self._pass("sketch", self.rates.sketch, load)
 
     def _lloyd(self) -> Step:
         """All steps on all rows sketched."""
         state = 8 * self.needs.n_clusters * self.needs.n_components
         shared = state + self.needs.table(self.needs.n_components)
-        one = self._pass("lloyd", self.rates.step, _Load(run_length(self.n_chunks, RUNS), shared, 0, state, None))
+        one = self._pass("lloyd", self.rates.step, _Load(count_runs(self.n_chunks, RUNS), shared, 0, state, None))
         steps = self.rates.iterations
         return Step(
             "lloyd", steps * one.seconds, one.bound, steps * one.tasks, 0, steps * one.network_bytes,
@@ -200,7 +203,7 @@ class _Model:
         """One walk over all rows."""
         cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
         shared, told, state, gathered = load.shared, load.told, load.state, load.gathered_s
-        n_runs = -(-self.n_chunks // load.run_chunks)
+        n_runs = load.n_runs
         n_joins = count_joins(n_runs) if state else 0
         tasks = (1 if load.read is None else 3) * n_runs + n_joins + 1
         crowd = cost.crowd if cluster.slots > 1 else 1.0
@@ -245,7 +248,7 @@ class _Model:
         told = min(chunk_rows, candidates) * (needs.row_bytes + 16)
         if self.plan.regime == "coreset":
             told += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
-        labels = 4 * chunk_rows * self._run_chunks
+        labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
         run = run_length(self.n_chunks, RUNS)
         return {

@@ -60,11 +60,11 @@ def at(monkeypatch):
         seen = Counter()
         submit = DaskCluster._submit
 
-        def watched(self, name, *args):
+        def watched(self, name, *args, **place):
             seen[name] += 1
             if seen[name] == number and name == stage:
                 action()
-            return submit(self, name, *args)
+            return submit(self, name, *args, **place)
 
         monkeypatch.setattr(DaskCluster, "_submit", watched)
         return seen

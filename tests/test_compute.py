@@ -10,12 +10,14 @@ from functools import reduce
 
 import numpy as np
 import pytest
+from distributed import get_worker
 
-from streamkm import executors
+from streamkm import executors, runs
 from streamkm.compute import local_executor, open_executor
 from streamkm.dask_cluster import DaskCluster
 from streamkm.errors import InvalidParameterError
 from streamkm.executors import LocalThreads
+from streamkm.sources import open_source
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -39,6 +41,13 @@ def slow_square(item):
 
 def keep(item):
     return np.full(3, item), item
+
+
+def keep_where(chunk, slow):
+    """Say which worker keeps the rows of a chunk; one of them takes its time."""
+    address = get_worker().address
+    time.sleep(0.02 if address == slow else 0.0)
+    return chunk, (address, chunk.stop - chunk.start)
 
 
 def add_step(state, item, factor):
@@ -99,6 +108,19 @@ def test_what_is_held_can_be_used_again(executor):
         assert list(executor.map("test", add_kept, handles, 1)) == [3 * i + 1 for i in range(10)]
 
 
+def test_workers_hold_the_same_share_however_fast_they_are(client, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3_900, 2)))
+    source = open_source(tmp_path / "x.npy")
+    slow, _ = workers = sorted(client.nthreads())
+    with open_executor(client) as executor:
+        held, chunks = Counter(), (chunk for chunk, _ in executor.items(source, 1_600))
+        for _, (address, n_rows) in executor.hold("test", keep_where, chunks, slow):
+            held[address] += n_rows
+    assert held.total() == 3_900
+    assert sorted(held) == workers
+    assert max(held.values()) - min(held.values()) <= 2 * 100
+
+
 @pytest.mark.parametrize("n_items", NUMBERS)
 def test_fold_is_bit_identical(n_items, client):
     totals, orders = [], []
@@ -157,18 +179,31 @@ def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
         assert flat == "".join(f"{i}," for i in range(n_items))  # every item once, in order
 
 
-def test_runs_are_never_long_nor_joins_wide():
-    for n_items in (1, 10, 1000, 100_000):
-        for n_runs in (executors.RUNS, executors.FEW_RUNS):
-            assert 1 <= executors.run_length(n_items, n_runs) <= executors.RUN_LENGTH
+@pytest.mark.parametrize("n_runs", [runs.RUNS, runs.FEW_RUNS])
+def test_runs_are_short_and_equal(n_runs):
+    for n_items in (*range(1, 900), 10_000, 99_999):
+        lengths = runs.run_lengths(n_items, n_runs)
+        assert sum(lengths) == n_items
+        assert len(lengths) == runs.count_runs(n_items, n_runs)
+        assert 1 <= min(lengths) <= max(lengths) <= min(lengths) + 1
+        assert max(lengths) <= runs.run_length(n_items, n_runs) <= runs.RUN_LENGTH
+        assert len(lengths) == n_items or len(lengths) % n_runs == 0
+
+
+def test_what_nobody_counted_runs_alone():
+    assert list(runs.runs_of(iter("abcdefg"), [2, 3])) == [["a", "b"], ["c", "d", "e"], ["f"], ["g"]]
+    assert list(runs.runs_of(iter("abc"), [2, 3])) == [["a", "b"], ["c"]]
+
+
+def test_joins_are_never_wide():
     with open_executor(1) as executor:
         shape = executor.fold("t", trace_step, trace_combine, range(5000), 5000)
     depth = deepest = 0
     for character in shape:
         depth += {"(": 1, ")": -1}.get(character, 0)
         deepest = max(deepest, depth)
-    # 313 runs: a leaf passes at most 7 additions on each of 3 levels, and 2 at the end of each
-    assert deepest <= 3 * (executors.ARITY - 1) + 3
+    # 336 runs: a leaf passes at most 7 additions on each of 3 levels, and 2 at the end of each
+    assert deepest <= 3 * (runs.ARITY - 1) + 3
 
 
 class CountedState:
@@ -205,7 +240,7 @@ def test_few_states_are_alive(n_threads):
         total = executor.fold("t", counted_step, counted_combine, range(16_000), 16_000)
     assert isinstance(total, CountedState)
     levels = 4  # 1,000 runs, joined by eights
-    assert CountedState.most <= 2 * n_threads + 2 + levels * executors.ARITY
+    assert CountedState.most <= 2 * n_threads + 2 + levels * runs.ARITY
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])

@@ -86,7 +86,9 @@ def test_a_worker_killed_in_every_stage(cluster, monkeypatch, data, wanted, stag
             started.kill(started.living()[0])
 
     submit, choose = DaskCluster._submit, fitting.first_round
-    monkeypatch.setattr(DaskCluster, "_submit", lambda self, name, *rest: (count(name), submit(self, name, *rest))[1])
+    monkeypatch.setattr(
+        DaskCluster, "_submit", lambda self, name, *rest, **place: (count(name), submit(self, name, *rest, **place))[1]
+    )
     monkeypatch.setattr(fitting, "first_round", lambda *given: (count("landmarks"), choose(*given))[1])
     got = kernel_kmeans(executor=client).fit(data)
     assert seen[stage] >= number

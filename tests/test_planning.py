@@ -16,10 +16,10 @@ from streamkm import StreamKMeans
 from streamkm.budget import Plan
 from streamkm.cli import main
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.executors import fold_run, run_length, runs_of
 from streamkm.forecasts import Cluster, Cost, Rates, human_seconds
 from streamkm.planning import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.runs import fold_run, run_lengths, runs_of
 from streamkm.sources import open_source
 from streamkm.sources.scaled import ScaledSource
 from tests.benchmarks.bench_cluster import Finished, Made
@@ -71,11 +71,11 @@ def test_stages_by_hand():
         4, 2, scheduler_s=0.001, client_s=0.002, worker_s=0.003, latency_s=0.005, bandwidth=1e9, storage=1e8
     )
     found = forecast(plan_of(), RATES, cluster)
-    # 320 chunks in runs of 14: 23 runs, each three tasks, and what is shared; eight threads take three turns
-    assert run_length(320, 24) == 14
-    sketch, tasks = stage(found, "sketch"), 3 * 23 + 1
+    # 320 chunks in 24 runs, each three tasks, and what is shared; eight threads take three turns
+    assert len(run_lengths(320, 24)) == 24
+    sketch, tasks = stage(found, "sketch"), 3 * 24 + 1
     assert sketch.tasks == tasks
-    workers = max(3 * N / 23 * 2e-6, N * 3e-6 / 8) + tasks * 0.003 / 8
+    workers = max(3 * N / 24 * 2e-6, N * 3e-6 / 8) + tasks * 0.003 / 8
     client = tasks * 0.002 + 320 * 0.001
     storage = 300 * N / 1e8
     assert sketch.bound == "storage"
@@ -83,25 +83,25 @@ def test_stages_by_hand():
     assert sketch.seconds == pytest.approx(2 * 0.005 + storage + 0.005)
     assert sketch.read_bytes == 300 * N
     assert sketch.client_bytes == sketch.network_bytes == 75_000 * (D + 16)
-    # sums of 64,000 bytes: 23 runs, two joins of eight, one of the seven that are left, one of what these give
+    # sums of 64,000 bytes: 24 runs, three joins of eight, one of what these give
     f, u = 8 * K * D, 8 * K * D / 1e9
-    assert count_joins(23) == 4
+    assert count_joins(24) == 4
     quick = forecast(plan_of(), RATES, replace(cluster, storage=math.inf))
-    assign, tasks = stage(quick, "assign"), 3 * 23 + 4 + 1
+    assign, tasks = stage(quick, "assign"), 3 * 24 + 4 + 1
     shared = f + 4 * D * 16  # the table is padded to 16 lanes
-    work = max(3 * N / 23 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 22 * (0.002 + u)) / 8
+    work = max(3 * N / 24 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 23 * (0.002 + u)) / 8
     send = (2 + 2) * shared / 1e9 + 2 * 0.005
     assert (assign.tasks, assign.bound) == (tasks, "workers")
     assert assign.seconds == pytest.approx(send + work + 2 * (0.002 + 8 * u + 0.005))
     assert assign.client_bytes == 4 * N + shared + f
-    assert assign.network_bytes == assign.client_bytes + 4 * shared + 22 * f
+    assert assign.network_bytes == assign.client_bytes + 4 * shared + 23 * f
     assert stage(quick, "sketch").bound == "client"
 
 
 def test_steps_on_all_rows_by_hand():
     cluster = Cluster(2, scheduler_s=0.5, bandwidth=1e9, latency_s=0.01)
     found = forecast(plan_of(regime="blocks"), RATES, cluster)
-    lloyd, tasks = stage(found, "lloyd"), 23 + 4 + 1
+    lloyd, tasks = stage(found, "lloyd"), 24 + 4 + 1
     f = 8 * K * M
     shared, add = f + 4 * M * 16, 0.002 * M / D
     step = 3 * shared / 1e9 + 0.02 + tasks * 0.5 + 2 * (add + 8 * f / 1e9 + 0.01)
@@ -112,11 +112,11 @@ def test_steps_on_all_rows_by_hand():
 def test_one_machine_shares_its_processors():
     rates = replace(RATES, gather_s=0.0, join_s=0.0)
     two, four = (stage(forecast(plan_of(), rates, Cluster(w, cores=2, **FREE)), "assign") for w in (2, 4))
-    assert two.seconds == pytest.approx(12 * N / 23 * 4e-6 * 1.5)  # 23 runs, two at once
+    assert two.seconds == pytest.approx(12 * N / 24 * 4e-6 * 1.5)  # 24 runs, two at once
     assert four.seconds == two.seconds
     costly = Cluster(2, cores=2, **{**FREE, "scheduler_s": 0.1, "client_s": 0.2, "worker_s": 0.3})
     shared = stage(forecast(plan_of(), rates, costly), "assign")
-    tasks = 3 * 23 + 4 + 1
+    tasks = 3 * 24 + 4 + 1
     assert shared.bound == "machine"
     assert shared.seconds == pytest.approx((N * 4e-6 * 1.5 + tasks * 0.6) / 2)
     assert stage(forecast(plan_of(), rates, replace(costly, cores=None)), "assign").bound == "client"
@@ -136,8 +136,8 @@ def test_joins_are_those_of_a_fold(n_runs):
 
 def test_runs_are_those_of_a_fold():
     found = forecast(plan_of(n_chunks=1000), RATES, Cluster(3))
-    runs = list(runs_of(range(1000), run_length(1000, 24)))
-    assert fold_run(runs[0], lambda state, item: ((state or 0) + 1, None))[0] == 16
+    runs = list(runs_of(range(1000), run_lengths(1000, 24)))
+    assert fold_run(runs[0], lambda state, item: ((state or 0) + 1, None))[0] == 13  # 1,000 chunks in 72 runs
     assert stage(found, "sketch").tasks == 3 * len(runs) + 1
 
 

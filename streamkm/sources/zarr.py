@@ -27,6 +27,7 @@ from streamkm.sources.dense import DenseSource
 from streamkm.sources.layouts import Node, find_matrix, join
 from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype
+from streamkm.sources.zarr_here import read_rows
 from streamkm.sources.zarr_remote import RemoteStore
 
 # whatever codecs raise on bytes that are not theirs
@@ -154,7 +155,7 @@ class ZarrArray(StoredArray):
         if isinstance(store, LocalStore) and not (Path(store.root) / self._array.path).exists():
             raise SourceNotFoundError(f"{self.name} does not exist")
         try:
-            return np.asarray(self._array[start:stop])
+            return read_rows(self._array, start, stop)
         except SourceError:
             raise
         except (BaseZarrError, *_DAMAGE) as error:

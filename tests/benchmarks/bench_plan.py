@@ -24,7 +24,6 @@ WORKERS = (1, 2, 4)
 WITHIN = 0.3
 FEW_CALLS, MANY_CALLS, ROUND_TRIPS = 100, 1100, 50
 LARGE_BYTES = 1 << 26
-NARROW_FEATURES, NARROW_CLUSTERS = 16, 20
 LARGE_ROWS = (10**9, 10**10, 10**11)
 LARGE_WORKERS = 200
 CLIENT_MEMORY = "1 TiB"
@@ -46,29 +45,12 @@ def run(settings: Settings) -> list[Row]:
 
 def _cases(settings: Settings) -> list[tuple[Path, int, Path | None]]:
     """Data, k, and the sample that is measured in place of the data, if any."""
-    few, many = (_narrow(settings, n) for n in ((2_000, 20_000) if settings.quick else (100_000, 10_000_000)))
+    few, many = (data.narrow(settings, n) for n in ((2_000, 20_000) if settings.quick else (100_000, 10_000_000)))
     text, more = (data.topics(settings, kind="svmlight", large=large) for large in (False, True))
-    k = 10 if settings.quick else 50
+    k, groups = 10 if settings.quick else 50, data.NARROW_GROUPS
     return [
-        (few, NARROW_CLUSTERS, None), (data.digits(settings), k, None), (more, k, text), (many, NARROW_CLUSTERS, None),
+        (few, groups, None), (data.digits(settings), k, None), (more, k, text), (many, groups, None),
     ]  # fmt: skip
-
-
-def _narrow(settings: Settings, n_rows: int) -> Path:
-    """Dense rows around as many points as there are clusters, float32, .npy; made piece by piece."""
-    path = settings.folder / f"narrow{n_rows // 1000}k.npy"
-    if not path.exists():
-        rng = np.random.default_rng(0)
-        points = 3 * rng.normal(size=(NARROW_CLUSTERS, NARROW_FEATURES)).astype(np.float32)
-        part = path.with_suffix(".part")
-        out = np.lib.format.open_memmap(part, "w+", np.float32, (n_rows, NARROW_FEATURES))
-        for start in range(0, n_rows, 1 << 18):
-            rows = out[start : start + (1 << 18)]
-            rows[:] = points[rng.integers(NARROW_CLUSTERS, size=len(rows))]
-            rows += rng.standard_normal(rows.shape, np.float32)
-        out.flush()
-        part.rename(path)
-    return path
 
 
 def _row(

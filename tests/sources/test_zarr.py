@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import warnings
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zarr
+from numcodecs.gzip import GZip
 from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
@@ -268,3 +270,61 @@ def test_what_is_no_matrix_is_refused(tmp_path, values, message):
 def test_a_local_store_knows_its_stored_bytes(tmp_path):
     array = write(LocalStore(tmp_path / "x.zarr"), dense_matrix(), chunks=(8, 7))
     assert open_source(array).n_bytes == array.nbytes_stored()
+
+
+class TestThreads:
+    """Who decodes: as many threads as read, and no others."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        write(tmp_path / "x.zarr", dense_matrix(4_000), chunks=(100, 7), compressors=GzipCodec())
+        return tmp_path / "x.zarr"
+
+    @pytest.fixture
+    def decoding(self, monkeypatch):
+        """Threads that decode a storage chunk, by their numbers."""
+        seen, decode = set(), GZip.decode
+
+        def noted(*args):
+            seen.add(threading.get_ident())
+            return decode(*args)
+
+        monkeypatch.setattr(GZip, "decode", noted)
+        return seen
+
+    def test_one_thread_decodes_for_a_reader(self, path, decoding):
+        source = open_source(path)
+        for chunk in source.chunks(40_000):
+            source.read(chunk)
+        assert len(decoding) == 1
+
+    def test_as_many_threads_decode_as_read(self, path, decoding):
+        source, together = open_source(path), threading.Barrier(3)
+
+        def read(chunk):
+            together.wait()
+            return source.read(chunk)
+
+        with ThreadPoolExecutor(3) as pool:
+            assert len(list(pool.map(read, source.chunks(40_000)[:3]))) == 3
+        assert len(decoding) == 3
+
+    def test_an_event_loop_that_runs_is_no_hindrance(self, path, decoding):
+        async def read():
+            source = open_source(path)
+            return source.read(source.chunks(1 << 30)[0]).X
+
+        np.testing.assert_array_equal(asyncio.run(read()), dense_matrix(4_000))
+        assert decoding
+        assert threading.get_ident() not in decoding
+
+    def test_what_is_damaged_is_said_and_the_next_read_goes_on(self, path):
+        damaged = path / "c" / "3" / "0"
+        whole = damaged.read_bytes()
+        source = open_source(path)
+        (chunk,) = source.chunks(1 << 30)
+        damaged.write_bytes(whole[:20])
+        with pytest.raises(SourceError, match="rows 0-3,999"):
+            source.read(chunk)
+        damaged.write_bytes(whole)
+        np.testing.assert_array_equal(source.read(chunk).X, dense_matrix(4_000))

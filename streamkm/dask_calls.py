@@ -1,0 +1,143 @@
+"""What calls on a Dask cluster are: functions that run on its workers, and what they see to there.
+
+A call gets its items with futures in place of what is held, BLAS has one thread while it runs, what it gives says to
+Dask how large it is, and a file that it cannot read is said to be missing on this worker. May import runs and
+below; knows nothing of the client.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import scipy.sparse as sp
+from dask.sizeof import sizeof
+from threadpoolctl import threadpool_limits
+
+from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.runs import fold_run
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Stands beside a future for what of it is meant."""
+
+    index: int
+
+
+def decoded(item: Any) -> Any:
+    """An item as functions want it; of a list, each of its items."""
+    if isinstance(item, list):
+        return [decoded(each) for each in item]
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Which):
+        return item[0][item[1].index]
+    return item
+
+
+def unpacked(packed: bytes) -> Any:
+    """A value that was shared."""
+    return measurable(cloudpickle.loads(packed))
+
+
+def work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
+    """Call for one item; see `Executor.map`."""
+    with _on_worker():
+        return function(decoded(item), *shared)
+
+
+def work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
+    """Call for each item of a run; what is kept of all, and what is told of all. See `Executor.hold`."""
+    with _on_worker():
+        pairs = [function(decoded(item), *shared) for item in run]
+    return measurable([kept for kept, _ in pairs]), measurable([told for _, told in pairs])
+
+
+def work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
+    """Carry a state over a run; the state and the outputs. See `Executor.fold`."""
+    with _on_worker():
+        state, outputs = fold_run(decoded(run), step, *shared)
+    return measurable(state), outputs
+
+
+def work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
+    """Carry a state over a run whose outputs nobody wants."""
+    return work_on_run(run, step, *shared)[0]
+
+
+def part(both: tuple[Any, Any], which: int) -> Any:
+    """One of the two that a call gives."""
+    return both[which]
+
+
+def measurable(value: Any) -> Any:
+    """See that Dask knows how large a value is, which decides where calls run, what is moved and what is spilled.
+
+    It takes an object of an unknown class for some fifty bytes; a block may have millions.
+    """
+    for piece in value if isinstance(value, list | tuple) else (value,):
+        if (is_dataclass(piece) or sp.issparse(piece)) and type(piece) not in _MEASURED:
+            _MEASURED.add(type(piece))
+            sizeof.register(type(piece), _bytes_of)
+        if isinstance(piece, tuple):
+            measurable(piece)
+    return value
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of all arrays of a value."""
+    if is_dataclass(value):
+        return sum(_bytes_of(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes_of, value))
+    if sp.issparse(value):
+        return sum(int(getattr(value, name).nbytes) for name in ("data", "indices", "indptr") if hasattr(value, name))
+    return int(sizeof(value))
+
+
+_MEASURED: set[type] = set()
+
+
+class _OneBlasThread:
+    """Holds BLAS to one thread while any call of this process runs, as on threads: results are then the same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limits.restore_original_limits()
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()
+
+
+@contextmanager
+def _on_worker() -> Iterator[None]:
+    """Where calls run: BLAS with one thread; what cannot be read is said to be so on this worker."""
+    from distributed import get_worker
+
+    try:
+        with _ONE_BLAS_THREAD:
+            yield
+    except (SourceError, FileNotFoundError, PermissionError) as error:
+        missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        kind = SourceNotFoundError if missing else SourceError
+        raise kind(
+            f"{error}, seen from worker {get_worker().address} in {os.getcwd()}; every worker must see the data under "
+            f"the same path"
+        ) from error

@@ -1,0 +1,102 @@
+"""How many items are cut into runs, and how the states that runs leave are joined: by the number of items alone.
+
+A run is the work of one call. All runs are about equal, and there are a multiple of 24 of them (of 8, where states are
+large), so that 2, 3, 4, 6 or 8 workers end together. Knows nothing of where work runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+RUNS = 24  # runs of a list, or a multiple of them: enough for 24 workers
+FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
+RUN_LENGTH = 16  # items a run has at most
+ARITY = 8  # states joined at once
+
+
+def count_runs(n_items: int, n_runs: int) -> int:
+    """Runs of a list: a multiple of `n_runs` none of which exceeds `RUN_LENGTH`; one for each item of a short list."""
+    return min(n_items, n_runs * -(-n_items // (n_runs * RUN_LENGTH)))
+
+
+def run_length(n_items: int, n_runs: int) -> int:
+    """Items that a run has at most, for bounds: of long lists the same, whatever their number."""
+    return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
+
+
+def run_lengths(n_items: int, n_runs: int) -> list[int]:
+    """How many consecutive items each call of a fold carries its state over; they differ by one at most."""
+    count = count_runs(n_items, n_runs)
+    return [(i + 1) * n_items // count - i * n_items // count for i in range(count)]
+
+
+def runs_of(items: Iterable[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
+    """Cut items into lists of these lengths; what is left then, one by one."""
+    iterator = iter(items)
+    for length in itertools.chain(lengths, itertools.repeat(1)):
+        run = list(itertools.islice(iterator, length))
+        if not run:
+            return
+        yield run
+
+
+def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
+    """Carry a state over a run; give it and the outputs."""
+    state, outputs = None, []
+    for item in run:
+        state, output = step(state, item, *shared)
+        outputs.append(output)
+    return state, outputs
+
+
+class JoinTree:
+    """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
+
+    Parameters
+    ----------
+    join : callable
+        Of a list of states.
+    eager : bool
+        Whether to join neighbours one by one, as soon as there are two, instead of eight at once: the same sums in the
+        same order, while others still work.
+    """
+
+    def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):
+        self._join = join
+        self._eager = eager
+        self._levels: list[list[Any]] = []
+        self._counts: list[int] = []
+
+    def add(self, state: Any, level: int = 0) -> None:
+        """Take the next state."""
+        if level == len(self._levels):
+            self._levels.append([])
+            self._counts.append(0)
+        waiting = self._levels[level]
+        waiting.append(state)
+        self._counts[level] += 1
+        if self._eager and len(waiting) > 1:
+            waiting[:] = [self._join(waiting)]
+        if self._counts[level] == ARITY:
+            self._levels[level], self._counts[level] = [], 0
+            self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
+
+    def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
+        """What is in the tree, bottom first: states joined so far, and those that are waiting."""
+        pairs = zip(self._counts, self._levels, strict=True)
+        return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
+
+    def restore(self, levels: tuple[tuple[int, tuple[Any, ...]], ...]) -> None:
+        """Put back what `levels` gave."""
+        self._counts = [count for count, _ in levels]
+        self._levels = [list(waiting) for _, waiting in levels]
+
+    def total(self) -> Any:
+        """Join what is left."""
+        carried: list[Any] = []
+        for waiting in self._levels:
+            states = waiting + carried
+            carried = [self._join(states)] if len(states) > 1 else states
+        return carried[0]
