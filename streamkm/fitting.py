@@ -143,7 +143,7 @@ def run_fit(
                 assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
         else:
             labelling = Labelling(workers, walk, weights)
-            if _sample_is_all(walk, plan, weights, keeper):
+            if _sample_is_all(walk, plan, weights):
                 again = sketched or _gather(workers, walk, plan, settings, weights, keeper, progress)
                 labelling = replace(labelling, here=here, sample=again.sample)
                 del again
@@ -222,14 +222,14 @@ def sample_rows(
     return sketched
 
 
-def _sample_is_all(walk: Walk, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> bool:
+def _sample_is_all(walk: Walk, plan: Plan, weights: NDArray[np.float64]) -> bool:
     """Whether the row sample has all rows, in original features, as the source in this process would give them again.
 
     Sums of clusters are then gathered cluster by cluster in one array, not chunk by chunk in many.
     """
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.regime == "sample"
     original = walk.source.n_features is not None and plan.space_for(walk.source.n_features) == "original"
-    return fits and original and walk.source.in_process and not len(weights) and keeper.labels_to is None
+    return fits and original and walk.source.in_process and not len(weights)
 
 
 def assign_found(
@@ -245,14 +245,14 @@ def assign_found(
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            if by.here is not None and by.sample is not None:
-                assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage)
-            elif keeper.labels_to is None:
-                kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
-                assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
-            else:
+            if keeper.labels_to is not None:
                 labels, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
                 assigned = Assigned(NO_LABELS, totals)
+            elif by.sample is None:
+                kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
+                assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
+            if by.sample is not None and by.here is not None:  # the same sums whoever writes the labels
+                assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         if index < refine:

@@ -22,7 +22,7 @@ from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.runs import fold_run, run_lengths, runs_of
 from streamkm.sources import open_source
 from streamkm.sources.scaled import ScaledSource
-from tests.benchmarks.bench_cluster import Finished, Made
+from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
 
 MIB = 1 << 20
