@@ -18,7 +18,8 @@ from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
 from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
-from streamkm.sketches import IdentitySketch, PreconditionedSampling, Sketch
+from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
+from streamkm.sketches.countsketch import DENSE_COMPONENTS
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -32,6 +33,7 @@ SHARE = 8  # of what a limit leaves for data, one part each for the row sample a
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 UNKNOWN_ROW_BYTES = 1024
 BASE_STEP_BYTES = 16 * MIB
+LEAVES_ZEROS = ("countsketch", "identity", "leverage", "laplacian", "selection")  # of sparse rows
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
@@ -264,9 +266,7 @@ def plan_fit(
         components,
         n_threads,
         row_bytes,
-        8 * sketch.n_kept
-        if isinstance(sketch, PreconditionedSampling)
-        else block_row_bytes(source, row_bytes, components),
+        _block_row_bytes(source, row_bytes, sketch, kind, components),
         _float_row_bytes(source, row_bytes),
         max((chunk.n_bytes for chunk in chunks), default=size),
         itemsize,
@@ -410,10 +410,15 @@ def decoded_row_bytes(source: RowSource) -> int:
     return UNKNOWN_ROW_BYTES
 
 
-def block_row_bytes(source: RowSource, row_bytes: int, n_components: int) -> int:
+def _block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
     """Bytes of a row once sketched, about."""
-    if source.is_sparse:
-        return min(8 * row_bytes // (4 + source.dtype.itemsize), 4 * n_components)
+    if isinstance(sketch, PreconditionedSampling):
+        return 8 * sketch.n_kept
+    if source.is_sparse and kind in LEAVES_ZEROS:
+        if kind == CountSketch.kind and n_components <= DENSE_COMPONENTS:
+            return 4 * n_components
+        entries = sketch.nnz_per_feature if isinstance(sketch, CountSketch) else 1
+        return entries * 8 * row_bytes // (4 + source.dtype.itemsize)
     itemsize = 4 if np.can_cast(source.dtype, np.float32) else 8
     return itemsize * n_components
 

@@ -13,6 +13,7 @@ from streamkm.budget import plan_fit
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.limits import memory_limit_bytes
 from streamkm.projection import LIBRARY_BYTES, LOADING_BYTES
+from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 
@@ -227,6 +228,19 @@ def test_projection_covers_what_must_be_held():
     assert got.memory["sketch"] >= got.memory["cluster"] * 0.5
     wide = plan(UnreadSource(n, d, dtype=np.float64), n_clusters=k)
     assert wide.memory["cluster"] >= n * d * 8
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "kind", ["gaussian", "signs", "sparse", "hadamard", "svd", "countsketch", CountSketch(700, 1, nnz_per_feature=3)]
+)
+def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
+    X = sp.random_array((400, 3000), density=0.01, format="csr", dtype=dtype, rng=np.random.default_rng(0))
+    size = 256 if isinstance(kind, str) else "auto"
+    kmeans = StreamKMeans(3, sketch=kind, n_components=size, progress=False, random_state=0).fit(X)
+    sketched = kmeans.sketch_.apply(X)
+    held = sketched.nbytes if isinstance(sketched, np.ndarray) else sketched.data.nbytes + sketched.indices.nbytes
+    assert kmeans.plan_.needs.block_row_bytes >= 0.9 * held / 400
 
 
 def test_centers_that_do_not_fit_are_kept_in_the_sketch():

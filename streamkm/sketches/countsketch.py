@@ -22,9 +22,7 @@ from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 MAX_PER_FEATURE = 8
-DENSE_COMPONENTS = (
-    256  # sparse rows are sketched densely up to this m: by m alone, so that a row is always sketched alike
-)
+DENSE_COMPONENTS = 256  # sparse rows are sketched densely up to this m: by m alone, so that rows are sketched alike
 BATCH_ENTRIES = 1 << 17  # of dense rows that are converted at once, so that they stay in the cache
 
 
