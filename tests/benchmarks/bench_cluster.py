@@ -82,10 +82,10 @@ def _minutes(settings: Settings) -> list[Minute]:
     n_text, n_narrow = (500_000, 20_000) if settings.quick else (5_000_000, 20_000_000)
     text, few = data.topics(settings, kind="svmlight", n_rows=n_text), data.topics(settings, kind="svmlight")
     narrow = data.narrow(settings, n_narrow), data.narrow(settings, 2_000 if settings.quick else 100_000)
-    k = 10 if settings.quick else 200
+    few_k, k = (10, 10) if settings.quick else (50, 400)
     return [
         Minute(data.digits(settings, MINUTE_ROWS), data.digits(settings), 20, 0 if settings.quick else 2),
-        Minute(text, few, k, 0 if settings.quick else 2),
+        Minute(text, few, few_k, 0 if settings.quick else 8),
         Minute(*narrow, k),
     ]
 

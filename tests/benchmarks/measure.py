@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -122,21 +123,32 @@ def run_child(
     started = time.time()
     variables = {**os.environ, **(environment or {}), "BENCHMARK_SPAWNED": repr(started)}
     command = [sys.executable, "-m", "tests.benchmarks.child", request]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired:
-        raise MissingPeerError(f"no result within {limit_s:.0f} s", limit_s or 0.0) from None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=pipe, stderr=pipe, text=True) as child:
+        try:
+            printed, errors = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _give_up(child)
+            raise MissingPeerError(f"no result within {limit_s:.0f} s", limit_s or 0.0) from None
     took = time.time() - started
-    if done.returncode and method == "peer":
-        raise MissingPeerError(f"it failed: {(done.stderr.splitlines() or ['no message'])[-1]}")
-    if done.returncode:
-        raise RuntimeError(f"{method} failed:\n{done.stderr[-4000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if child.returncode and method == "peer":
+        raise MissingPeerError(f"it failed: {(errors.splitlines() or ['no message'])[-1]}")
+    if child.returncode:
+        raise RuntimeError(f"{method} failed:\n{errors[-4000:]}")
+    result: dict[str, Any] = json.loads(printed.splitlines()[-1])
     if MISSING in result:
         raise MissingPeerError(result[MISSING])
     return {**result, "process": took}
+
+
+def _give_up(child: subprocess.Popen[str]) -> None:
+    """Interrupt a process, so that it ends those that it started; kill it if it does not listen."""
+    child.send_signal(signal.SIGINT)
+    try:
+        child.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
 
 
 def paired(

@@ -138,7 +138,8 @@ def installed(timers: Timers) -> Iterator[None]:
     submit = ThreadPoolExecutor.submit
 
     def submit_timed(pool: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        ours = str(getattr(pool, "_thread_name_prefix", "")).startswith("streamkm")
+        name = str(getattr(pool, "_thread_name_prefix", ""))
+        ours = name.startswith("streamkm") and name != "streamkm-decode"  # decoding is part of a read, which is timed
         return submit(pool, timers.task(function) if ours else function, *args, **kwargs)
 
     try:
