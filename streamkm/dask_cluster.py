@@ -121,13 +121,10 @@ class DaskCluster(Executor):
         iterator = iter(items)
         first = list(itertools.islice(iterator, 1))  # the items of a source say how many they are once they begin
         lengths, self._lengths = self._lengths, None
-        held: Counter[str] = Counter()
+        given: Counter[str] = Counter()
 
         def start(run: list[Any]) -> Waiting:
-            place = None
-            if lengths and self._n_threads:
-                place = min(self._n_threads, key=lambda worker: held[worker] / self._n_threads[worker])
-                held[place] += len(run)
+            place = self._next_place(given, run) if lengths else None
             return self._pair(stage, calls.work_each, function, [_encoded(item) for item in run], *shared, place=place)
 
         for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), lengths or ()), start):
@@ -137,20 +134,34 @@ class DaskCluster(Executor):
     def _carried(
         self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
+        self._lengths = None
+        given: Counter[str] = Counter()
+
         def start(run: list[Any]) -> Waiting:
             self._bring_together(run)
             encoded = [_encoded(item) for item in run]
+            place = self._next_place(given, run) if self._lengths else None  # of chunks that workers read
             if wanted == "left":
-                return _Call(self, self._submit(stage, calls.work_on_state, encoded, step, *shared), fetch=False)
+                call = self._submit(stage, calls.work_on_state, encoded, step, *shared, place=place)
+                return _Call(self, call, fetch=False)
             if wanted == "told":
-                return self._pair(stage, calls.work_on_run, encoded, step, *shared)
-            both = self._submit(stage, calls.work_on_run, encoded, step, *shared)
+                return self._pair(stage, calls.work_on_run, encoded, step, *shared, place=place)
+            both = self._submit(stage, calls.work_on_run, encoded, step, *shared, place=place)
             outputs = self._submit(f"{stage}-held", calls.part, both, 1)
             state = _Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
             return _Apart(state, outputs, len(run))
 
         for started in self._ordered(runs, start):
             yield (started, ()) if wanted == "left" else started
+        self._lengths = None
+
+    def _next_place(self, given: Counter[str], run: list[Any]) -> str | None:
+        """The worker that was given the fewest items for each of its threads; it gets these too."""
+        if not self._n_threads:
+            return None
+        place = min(self._n_threads, key=lambda worker: given[worker] / self._n_threads[worker])
+        given[place] += len(run)
+        return place
 
     def _fetch(self, handle: Any) -> Any:
         return _Call(self, handle).result() if hasattr(handle, "status") else handle
