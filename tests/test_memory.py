@@ -142,5 +142,5 @@ print(json.dumps([before - roomy, roomy - resident_bytes()]))
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_given_back_where_a_limit_is_near():
     roomy, crowded = run([GIVE_BACK])
-    assert roomy == 0
+    assert abs(roomy) < 1_000_000  # looking takes a page now and then
     assert crowded > 80_000_000

@@ -10,10 +10,10 @@ Data: digits like those of MNIST8M by this project's own generator, from `mnist.
 in OUT unless `--digits` names an array that exists, with its digits beside it as DIGITS.zarr.labels.npy. Fewer rows are
 the beginning of more.
 
-What it shows, on two cores: 26 s a fit on the sample (NMI 0.308 to 0.317 over three seeds) and 92 s on all rows (0.318),
-of which 5 s read and 20 s label; 18 to 56 s for 100 to 1,600 landmarks, 25 to 32 s for ranks 10 to 160; peaks of 455 to
-638 MiB, 1,091 on all rows. NMI hardly depends on either size (0.294 to 0.318, which seeds alone nearly span), and is
-that of k-means of the images (14 s, 0.314).
+What it shows, on two cores: 26 s a fit on the sample (NMI 0.308 to 0.317 over three seeds) and 92 s on all rows
+(0.318), of which 5 s sample and 20 s label; 18 to 56 s for 100 to 1,600 landmarks, 25 to 32 s for ranks 10 to 160;
+peaks of 455 to 638 MiB, 1,091 on all rows. NMI hardly depends on either size (0.294 to 0.318), and is that of k-means
+of the images (14 s, 0.314).
 
 What differs from the paper. Its digits are those of MNIST8M; ours are turned, sheared, scaled and shifted, with noise
 on the strokes, so that NMI is not comparable. Its SVD and its k-means see all rows, which is `fit_on="all"` here, in
