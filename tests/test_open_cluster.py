@@ -37,6 +37,8 @@ def test_processes_of_this_machine():
 
 @pytest.mark.parametrize("reported", [False, True])
 def test_processes_that_are_started_are_profiled_for_a_report_alone(tmp_path, reported):
+    if reported:
+        pytest.importorskip("bokeh")
     report = str(tmp_path / "report.html") if reported else None
     with open_cluster(ClusterSettings(workers=1, report=report)) as client:
         profiled = client.run(dask.config.get, "distributed.worker.profile.enabled")
