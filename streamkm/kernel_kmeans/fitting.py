@@ -247,7 +247,7 @@ def trace_residual(found: KernelFound, totals: Totals) -> float | None:
     crossed = float(np.einsum("ij,ij->", centers, totals.sums))
     squared = float(totals.counts @ np.einsum("ij,ij->i", centers, centers))
     explained = totals.d2 + 2 * crossed - squared  # sum of the features' squared norms
-    return max(0.0, trace - explained)
+    return max(trace - explained, float(np.finfo(np.float32).eps) * trace)  # no less than float32 features can tell
 
 
 def _sampled(here: Executor, sample: Sample, features: Sketch, settings: KernelSettings) -> Block:
