@@ -3,14 +3,14 @@
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
 read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. May import h5py,
-hdf5_direct, remote, remote_file, stored and errors. Which dataset to read is none of its business.
+collector, hdf5_direct, remote, remote_file, stored and errors. Which dataset to read is none of its business.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import h5py
@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.sources.collector import collector_off
 from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile, Stamp
-from streamkm.sources.remote import Address
+from streamkm.sources.remote import Address, settle
 from streamkm.sources.remote_file import RemoteFile
 from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary
 
@@ -205,17 +206,24 @@ def open_file(path: str, remote: RemoteFile | None = None) -> Iterator[h5py.File
     SourceError
         No such file, no permission, no HDF5, or truncated.
     """
+    with collector_off if remote else nullcontext():
+        if remote:
+            settle(remote.address)  # a collection may have begun
+        with _opened_file(remote or path) as file:
+            yield file
+
+
+def _opened_file(path: str | RemoteFile) -> h5py.File:
     try:
-        file = h5py.File(remote or path, "r")
+        return h5py.File(path, "r")
     except StreamkmError as error:
         # h5py's frames hold the object in a way that crashes if it outlives the library
         raise error.with_traceback(None) from None
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
-        raise SourceError(f"{path} cannot be opened as HDF5: {error}") from error.with_traceback(None)
-    with file:
-        yield file
+        name = path.name if isinstance(path, RemoteFile) else path
+        raise SourceError(f"{name} cannot be opened as HDF5: {error}") from error.with_traceback(None)
 
 
 def require_filters(dataset: h5py.Dataset, name: str) -> None:

@@ -7,6 +7,7 @@ fsspec. May import errors. What the bytes mean is none of its business.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -217,6 +218,15 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
     data: bytes = _ask(address, get)
     check_same(address)
     return data
+
+
+def settle(address: Address) -> None:
+    """Wait until the thread that fetches, where its file system has one, is in the middle of nothing."""
+    fs, _ = address.file_system()
+    if fs.async_impl:
+        from fsspec.asyn import sync
+
+        sync(fs.loop, asyncio.sleep, 0)
 
 
 def check_same(address: Address) -> None:

@@ -36,6 +36,8 @@ class RemoteFile(io.RawIOBase):
 
     Attributes
     ----------
+    address : Address
+        With the version that was opened.
     name : str
     size : int
 
@@ -47,11 +49,11 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, address: Address, least_bytes: int = LEAST_BYTES) -> None:
         super().__init__()
-        self._address = opened(address)
-        if self._address.version is None:
+        self.address = opened(address)
+        if self.address.version is None:
             raise SourceError(f"{address} is a directory; name objects, or a glob of them")
         self.name = str(address)
-        self.size = self._address.version.n_bytes
+        self.size = self.address.version.n_bytes
         self._least_bytes = least_bytes
         self._position = 0
         self._windows: list[tuple[int, bytes]] = []  # the newest last
@@ -107,7 +109,7 @@ class RemoteFile(io.RawIOBase):
                 ahead = last - self._position
         start = 0 if self.size <= self._least_bytes else self._position
         stop = min(start + min(max(wanted, ahead), REQUEST_BYTES), self.size)
-        window = start, fetch(self._address, start, stop)
+        window = start, fetch(self.address, start, stop)
         room = REQUEST_BYTES // 4
         kept: list[tuple[int, bytes]] = []
         for old in reversed(self._windows[1 - _KEPT_WINDOWS :]):

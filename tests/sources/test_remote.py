@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
@@ -361,6 +362,26 @@ def test_answers_that_end_early_are_asked_for_again(web, local, path):
     web.cut = 2
     assert_same_fit(fit(source), local(path.removesuffix(":/X")))
     assert web.cut == 0
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize("path", ["x.h5:/gzip", "x.h5:/lzf", "x.h5:/csr"])
+def test_hdf5_objects_in_cycles_never_stop_the_threads_that_fetch(web, folder, local, path):
+    # the library is locked while a request of its is under way; freeing one of its objects waits for that lock
+    with h5py.File(folder / "x.h5") as file:
+        held = [file["plain"].id for _ in range(200)]
+    assert gc.isenabled()
+    source = open_source(f"{web.url}/{path}")
+
+    def litter(method: str, path: str) -> None:
+        cycle = [held.pop()]
+        cycle.append(cycle)
+        del cycle
+        assert [[] for _ in range(2 * gc.get_threshold()[0])]  # enough for a collection
+
+    web.before = litter
+    assert_same_fit(fit(source), local(path))
+    assert gc.isenabled()
 
 
 def test_failures_that_stay_are_told_with_what_failed(web, caplog):
