@@ -314,6 +314,4 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
 
 def _within(totals: Totals, total_d2norm: float) -> float:
     """Sum of squared distances of rows to the means of their clusters."""
-    filled = totals.counts > 0
-    squared = np.einsum("ij,ij->i", totals.sums, totals.sums)[filled]
-    return total_d2norm - float(squared @ (1 / totals.counts[filled]))
+    return total_d2norm - totals.explained()

@@ -6,14 +6,15 @@ Whatever an executor runs gives bit-identical results on all; see `executors`. M
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.executors import Executor, Folded, Listener, LocalThreads
@@ -34,6 +35,24 @@ CONNECT_SECONDS = 10
 logger = logging.getLogger(__name__)
 
 
+class _Blas:
+    """The process's BLAS libraries, looked for (3 ms) whenever other modules are imported than the last time."""
+
+    def __init__(self) -> None:
+        self._n_modules = 0
+        self._found: ThreadpoolController | None = None
+
+    def of_one_thread(self) -> AbstractContextManager[Any]:
+        """Hold them to one thread."""
+        if self._found is None or self._n_modules != len(sys.modules):
+            self._n_modules, self._found = len(sys.modules), ThreadpoolController()
+        limited: AbstractContextManager[Any] = self._found.limit(limits=1, user_api="blas")
+        return limited
+
+
+_blas = _Blas()
+
+
 @contextmanager
 def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
@@ -50,7 +69,7 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
         For anything else.
     """
     client = _active_client() if executor == "auto" else executor
-    with threadpool_limits(1, user_api="blas"):
+    with _blas.of_one_thread():
         if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
             from streamkm.dask_cluster import DaskCluster
 
@@ -231,8 +250,6 @@ def local_threads(executor: Any = "auto") -> int:
 
 def _active_client() -> Any:
     """The Dask client of this process, without importing distributed where nobody did."""
-    import sys
-
     if "distributed" not in sys.modules:
         return None
     from distributed import get_client
@@ -245,8 +262,6 @@ def _active_client() -> Any:
 
 def _thread_count() -> int:
     """Dask's setting where somebody imported Dask, else the processors that this process may use."""
-    import sys
-
     import joblib
 
     dask = sys.modules.get("dask")

@@ -56,10 +56,10 @@ def rows_between(X: Matrix, start: int, stop: int) -> Matrix:
     return part
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros that begin at a cache line: a vector then never lies across two, which costs a quarter of the time."""
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Memory that begins at a cache line: a vector then never lies across two, which costs a quarter of the time."""
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(n_bytes + LINE_BYTES, np.uint8)
+    memory = np.empty(n_bytes + LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % LINE_BYTES
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels.lanes import LANES
 from streamkm.kernels.totals import mean_row
-from streamkm.matrices import Matrix, aligned_zeros, as_working, working_dtype
+from streamkm.matrices import Matrix, aligned_empty, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
@@ -103,7 +103,7 @@ class CenterTable:
         shift = np.zeros(n_components)
         if not around_origin:
             mean_row(given, shift)
-        table = aligned_zeros((n_components * padded,), dtype)
+        table = aligned_empty((n_components * padded,), dtype)
         width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
         exact = np.empty(n_clusters)
         laid = cls(centers, table, width, np.full(padded, np.inf, dtype))
@@ -250,10 +250,10 @@ def add_rows(
         for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
             stop = start + n_batch
             order, starts = rows_by_label(labels[start:stop], len(counts))
-            kernels.add_dense(batch, weights[start:stop], order, starts, 0, sums, counts)
+            kernels.add_dense(batch, weights[start:stop], order, starts, 0, False, sums, counts)
     else:
         order, starts = rows_by_label(labels, len(counts))
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, sums, counts)
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, False, sums, counts)
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -60,6 +60,10 @@ class Totals:
         kernels.means(self.sums, self.counts, fallback, self.sums)
         return self.sums
 
+    def explained(self) -> float:
+        """What the clusters' means explain of the rows' squared norms: the rest is squared distances to them."""
+        return float(kernels.explained(self.sums, self.counts))
+
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
     """Add up, in order; no addend is changed."""

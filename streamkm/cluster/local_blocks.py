@@ -6,6 +6,7 @@ nothing has to be joined. A cluster's sum runs over its rows in order, whatever 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -59,16 +60,15 @@ class LocalBlocks(Blocks):
 
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
-        return nearest_in(self.executor, self.whole.X, self.table(centers), stage)
+        parts = self.executor.map(stage, _nearest, [piece.X for piece in self.handles], self.table(centers))
+        return np.concatenate(list(parts))
 
-    def scores(self, table: CenterTable, stage: str = "seed") -> NDArray[Any]:
-        """As `CenterTable.scores`, of all rows (n, k)."""
-        out = np.empty((self.n_rows, len(table.bias)), table.bias.dtype)
-        bounds = np.cumsum([0, *(piece.n_rows for piece in self.handles)])
+    def score(self, table: CenterTable, out: NDArray[Any], stage: str = "seed") -> None:
+        """As `CenterTable.score`, of all rows (n, p)."""
+        bounds = itertools.accumulate((piece.n_rows for piece in self.handles), initial=0)
         tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
         for _ in self.executor.map(stage, _score, tasks, table):
             pass
-        return out[:, : table.n_clusters]
 
 
 def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
@@ -95,7 +95,7 @@ def label_sums(
     labels : int32 (n,)
     """
     order, starts = rows_by_label(labels, n_clusters)
-    totals = Totals.zeros(n_clusters, X.shape[1])
+    totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))  # begun by who adds
     shares = np.searchsorted(starts, np.linspace(0, starts[-1], CLUSTER_PIECES * executor.n_workers + 1)[1:-1])
     cuts = np.unique([0, *shares, n_clusters])
     for _ in executor.map(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals):
@@ -133,14 +133,15 @@ def _add(
     sums, counts = totals.sums, totals.counts
     if not isinstance(X, np.ndarray):
         part = starts[first : last + 1]
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, part, first, sums, counts)
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, part, first, True, sums, counts)
     elif X.dtype == working_dtype(X.dtype):
-        kernels.add_dense(X, weights, order, starts[first : last + 1], first, sums, counts)
+        kernels.add_dense(X, weights, order, starts[first : last + 1], first, True, sums, counts)
     else:  # converted as it is needed
         n_batch = batch_rows(X.shape[1], 1)
+        sums[first:last] = 0
         for c in range(first, last):
             for start in range(starts[c], starts[c + 1], n_batch):
                 rows = order[start : min(start + n_batch, starts[c + 1])]
                 part, numbers = np.array([0, len(rows)]), np.arange(len(rows))
                 picked = weights[rows] if len(weights) else weights
-                kernels.add_dense(as_working(X[rows]), picked, numbers, part, c, sums, counts)
+                kernels.add_dense(as_working(X[rows]), picked, numbers, part, c, False, sums, counts)

@@ -100,8 +100,8 @@ def _swaps(
     rng: np.random.Generator,
     tried: set[tuple[int, int]],
     known: Splits,
-) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
-    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
+) -> tuple[list[tuple[int, int]], list[NDArray[np.float64]]]:
+    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves, k (2, m)."""
     labels, d2, costs = _removal_costs(pieces, centers)
     gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
     swaps: list[tuple[int, int]] = []
@@ -147,8 +147,8 @@ def _split_gains(
     n_clusters: int,
     rng: np.random.Generator,
     known: Splits,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m).
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Gain of splitting each cluster (k,) and the means of the halves, k (2, m).
 
     A cluster that has the rows it had in the round before is not split again: `known` is looked up, then brought up to
     date.
@@ -162,7 +162,7 @@ def _split_gains(
     found = [known[key] if key in known else next(fresh) for key in keys]
     known.clear()
     known.update(zip(keys, found, strict=True))
-    return np.array([gain for gain, _ in found]), np.stack([halves for _, halves in found])
+    return np.array([gain for gain, _ in found]), [halves for _, halves in found]
 
 
 def _split(

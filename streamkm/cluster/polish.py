@@ -42,14 +42,14 @@ def original_centers(
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
-    fallback = np.zeros(totals.sums.shape)  # memory that is not touched unless it is needed
+    explained, fallback = totals.explained(), totals.sums  # nobody falls back
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
+        fallback = np.zeros(totals.sums.shape)
         lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)
         nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
         fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
-    means = totals.to_means(fallback)
-    return means, float(totals.counts @ np.einsum("ij,ij->i", means, means))
+    return totals.to_means(fallback), explained
 
 
 def polish(

@@ -15,6 +15,8 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
 from streamkm.kernels import trials as kernels
 
+SHARED_ENTRIES = 1 << 21  # of a block whose products with a few rows are worth waking up threads
+
 
 def kmeans_plusplus(
     block: Block, n_clusters: int, *, rng: np.random.Generator, executor: Executor | None = None
@@ -32,7 +34,7 @@ def kmeans_plusplus(
         At least 1, at most the number of rows.
     rng : Generator
     executor : Executor, optional
-        Of this process; its threads share the work.
+        Of this process; its threads share the work where there is enough of it.
 
     Returns
     -------
@@ -44,8 +46,9 @@ def kmeans_plusplus(
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the greedy
     variant of its conclusion.
     """
-    pieces = None if executor is None else LocalBlocks.of(executor, block)
     n_rows, n_components = block.X.shape
+    large = (n_rows * n_components if isinstance(block.X, np.ndarray) else block.X.nnz) >= SHARED_ENTRIES
+    pieces = LocalBlocks.of(executor, block) if executor is not None and large else None
     n_trials = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, n_components))
     closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
@@ -54,7 +57,11 @@ def kmeans_plusplus(
     for found in range(n_clusters):
         candidates = densified(block.X, trials, n_components)
         table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
-        scores = table.scores(block.X) if pieces is None else pieces.scores(table)
+        scores = np.empty((n_rows, len(table.bias)), block.X.dtype)
+        if pieces is None:
+            table.score(block.X, scores)
+        else:
+            pieces.score(table, scores)
         best = int(kernels.best_trial(scores, len(trials), block.d2norms, block.weights, closest))
         centers[found] = candidates[best]
         kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)

@@ -130,7 +130,7 @@ def order_by_label(labels, order, starts):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
+def add_csr(indptr, indices, data, weights, order, starts, first, fresh, sums, counts):
     """Add CSR rows to the sums of their clusters, one cluster after the other. O(nnz).
 
     The sums of one cluster stay in the cache while its rows are added, in ascending order.
@@ -145,6 +145,8 @@ def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
         As `order_by_label` gives them; `starts` may be a piece of them.
     first : int
         Label that `starts` begins with.
+    fresh : bool
+        Whether these sums begin here, whatever `sums` holds.
     sums : float64 (k, m)
         Added to.
     counts : float64 (k,)
@@ -154,6 +156,8 @@ def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
     per_line = LINE_BYTES // data.itemsize
     for c in range(starts.shape[0] - 1):
         row = sums[first + c]
+        if fresh:
+            row[:] = 0.0
         count = 0.0
         for q in range(starts[c], starts[c + 1]):
             i = order[q]
@@ -170,14 +174,14 @@ def add_csr(indptr, indices, data, weights, order, starts, first, sums, counts):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
-def add_dense(X, weights, order, starts, first, sums, counts):
+def add_dense(X, weights, order, starts, first, fresh, sums, counts):
     """Add dense rows to the sums of their clusters, one cluster after the other. O(n * m).
 
     Parameters
     ----------
     X : float32 or float64 (n, m)
     weights : float64 (n,) or (0,)
-    order, starts, first
+    order, starts, first, fresh
         As for `add_csr`.
     sums : float64 (k, m)
         Added to.
@@ -188,6 +192,8 @@ def add_dense(X, weights, order, starts, first, sums, counts):
     n_features = X.shape[1]
     for c in range(starts.shape[0] - 1):
         row = sums[first + c]
+        if fresh:
+            row[:] = 0.0
         count = 0.0
         for q in range(starts[c], starts[c + 1]):
             weight = weights[order[q]] if weighted else 1.0
@@ -324,7 +330,7 @@ def scores_csr(indptr, indices, data, table, width, bias, out):
 def lay_out(centers, shift, table, bias):
     """Fill a table of centers and its bias in one pass over the centers.
 
-    The readable form is ``table[:, :k] = -2 * (centers - shift).T`` and
+    The readable form is ``table[:, :k] = -2 * (centers - shift).T``, ``table[:, k:] = 0`` and
     ``bias[:k] = sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ shift``. O(k * m).
 
     Parameters
@@ -332,7 +338,7 @@ def lay_out(centers, shift, table, bias):
     centers : float64 (k, m)
     shift : float64 (m,)
     table : float32 or float64 (m, p)
-        Written in its first k columns.
+        Written.
     bias : float64 (k,)
         Written.
     """
@@ -351,5 +357,8 @@ def lay_out(centers, shift, table, bias):
                 product += offset * shift[j]
             bias[c] += squared
             crossed[c] += product
+        for j in range(first, last):
+            for c in range(n_clusters, table.shape[1]):
+                table[j, c] = 0.0
     for c in range(n_clusters):
         bias[c] += 2.0 * crossed[c]

@@ -66,6 +66,31 @@ def mean_row(X, out):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+def explained(sums, counts):
+    """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
+
+    Parameters
+    ----------
+    sums : float64 (k, m)
+    counts : float64 (k,)
+        Clusters of 0 add nothing.
+
+    Returns
+    -------
+    float64
+    """
+    result = 0.0
+    for c in range(sums.shape[0]):
+        total = sums[c]
+        squared = 0.0
+        for j in range(total.shape[0]):
+            squared += total[j] * total[j]
+        if counts[c] > 0:
+            result += squared / counts[c]
+    return result
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
 def crossed(sums, counts, centers):
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 

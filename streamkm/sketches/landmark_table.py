@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels.kernel_values import placed_dense
 from streamkm.kernels.nonzeros import TILE
-from streamkm.matrices import aligned_zeros
+from streamkm.matrices import aligned_empty
 
 # products of dense rows are made of the entries other than 0 alone if these are at most such a share (1.4 to 2 times as
 # fast there, up to 5 times with fewer) and features and landmarks so many: else there is little work, or half a tile
@@ -76,9 +76,10 @@ class LandmarkTable:
         if small or np.count_nonzero(landmarks != shift) > THIN * landmarks.size:
             return cls(mean, origin, np.ascontiguousarray(placed.T), None, d2norms)
         center = (mean - shift) * scale
-        tiles = aligned_zeros((-(-n_landmarks // TILE), n_features, TILE), np.float32)
+        tiles = aligned_empty((-(-n_landmarks // TILE), n_features, TILE), np.float32)
         for first, tile in zip(range(0, n_landmarks, TILE), tiles, strict=True):
             tile[:, : n_landmarks - first] = placed[first : first + TILE].T
+            tile[:, n_landmarks - first :] = 0
         with np.errstate(over="ignore", invalid="ignore"):  # landmarks too far away for float32 are unlike all rows
             bias = np.stack([-(center @ tile.astype(np.float64)) for tile in tiles]).astype(np.float32)
         return cls(shift, center, tiles, bias, d2norms)
