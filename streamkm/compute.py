@@ -46,6 +46,8 @@ class _Blas:
         """Hold them to one thread."""
         if self._found is None or self._n_modules != len(sys.modules):
             self._n_modules, self._found = len(sys.modules), ThreadpoolController()
+            if not any(library["user_api"] == "blas" for library in self._found.info()):
+                logger.info("no BLAS is known to threadpoolctl: products may use more threads, and differ in last bits")
         limited: AbstractContextManager[Any] = self._found.limit(limits=1, user_api="blas")
         return limited
 
