@@ -17,12 +17,13 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
-from streamkm.executors import Executor, Folded, Listener, LocalThreads
+from streamkm.executors import Executor, Folded, Joining, Listener, LocalThreads
 
 __all__ = [
     "ClusterSettings",
     "Executor",
     "Folded",
+    "Joining",
     "Listener",
     "local_executor",
     "local_threads",

@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -22,7 +23,7 @@ import dask
 
 from streamkm import dask_calls as calls
 from streamkm.errors import ClusterError
-from streamkm.executors import Executor, Outputs, State, Waiting
+from streamkm.executors import Executor, Joining, Outputs, Waiting
 from streamkm.runs import RUNS, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -180,8 +181,8 @@ class DaskCluster(Executor):
             _Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
         )
 
-    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
-        return self._submit(f"{stage}-join", combine, states)
+    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
+        return partial(self._submit, f"{stage}-join", joining.combine)  # workers keep what they made
 
     def _kept(self, future: Any) -> Any:
         self._futures.add(future)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from streamkm.runs import FEW_RUNS, RUNS, JoinTree, fold_run, run_lengths, runs_of
@@ -64,6 +65,23 @@ class Listener(Generic[State]):
     def outputs(self) -> Outputs:
         """What becomes of the outputs."""
         return "left" if self.on_output is None else "held" if self.held else "told"
+
+
+@dataclass(frozen=True, slots=True)
+class Joining(Generic[State]):
+    """How states are joined.
+
+    Attributes
+    ----------
+    combine : callable
+        Of a sequence of states; changes none of them. It must add from the left: joining (a, b, c) is joining (a, b)
+        and then c.
+    absorb : callable, optional
+        Of two states: the same, in the memory of the first.
+    """
+
+    combine: Callable[[Sequence[State]], State]
+    absorb: Callable[[State, State], State] | None = None
 
 
 class Waiting(Protocol):
@@ -124,8 +142,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
-        """Join a few states, in order, into one."""
+    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
+        """What joins a few states, in order, into one."""
 
     def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
         """Yield ``function(item, *shared)`` in the order of the items."""
@@ -135,7 +153,7 @@ class Executor(ABC):
         self,
         stage: str,
         step: Callable[..., tuple[State, Any]],
-        combine: Callable[[Sequence[State]], State],
+        combine: Callable[[Sequence[State]], State] | Joining[State],
         items: Iterable[Any],
         n_items: int,
         *shared: Any,
@@ -144,12 +162,13 @@ class Executor(ABC):
     ) -> State:
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
 
-        Items are cut into runs of consecutive items, each carried by one call; `combine` joins the states of eight runs
-        at a time, in order. It must add from the left: joining (a, b, c) is joining (a, b) and then c. Outputs go to
-        the listener in order.
+        Items are cut into runs of consecutive items, each carried by one call; the states of eight runs at a time are
+        joined, in order. Outputs go to the listener in order.
 
         Parameters
         ----------
+        combine : callable or Joining
+            A callable is `Joining.combine`.
         n_items : int
             Length of `items`, at least 1.
         large_state : bool
@@ -157,7 +176,8 @@ class Executor(ABC):
         listener : Listener, optional
         """
         listener = listener or Listener()
-        tree = JoinTree(lambda states: self._join(stage, combine, states), eager=self.joins_here)
+        joining = combine if isinstance(combine, Joining) else Joining(combine)
+        tree = JoinTree(self._joiner(stage, joining), eager=self.joins_here)
         n_done, lengths = 0, run_lengths(n_items, FEW_RUNS if large_state else RUNS)
         if listener.begun is not None:
             n_done = listener.begun.n_items
@@ -237,5 +257,5 @@ class LocalThreads(Executor):
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         return self.map(stage, fold_run, runs, step, *shared)
 
-    def _join(self, stage: str, combine: Callable[[Sequence[State]], State], states: list[Any]) -> Any:
-        return combine(states)
+    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
+        return joining.combine if joining.absorb is None else partial(reduce, joining.absorb)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.lloyd import Blocks, Totals, inertia_of, join_totals, merged
+from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, inertia_of, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
@@ -340,7 +340,7 @@ def fold_assigned(
     totals = executor.fold(
         stage.name,
         _assign_item,
-        join_totals,
+        JOIN_TOTALS,
         walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
         shared,
@@ -391,7 +391,7 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
 
     table = blocks.executor.share(CenterTable.build(model.centers, blocks.dtype))
     totals = blocks.executor.fold(
-        stage.name, _assign_block, join_totals, blocks.handles, len(blocks.handles), table, listener=Listener(take)
+        stage.name, _assign_block, JOIN_TOTALS, blocks.handles, len(blocks.handles), table, listener=Listener(take)
     )
     return Assigned(labels, totals)
 

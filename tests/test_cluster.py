@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.lloyd import Blocks, join_totals, lloyd
+from streamkm.cluster.lloyd import Blocks, absorb_totals, join_totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, cut, label_sums
 from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.polish import original_centers, polish
@@ -246,7 +247,7 @@ def test_far_from_the_origin(executor, dtype):
     np.testing.assert_allclose(got.inertia, best, rtol=1e-2)
 
 
-def test_joined_totals_leave_the_addends_alone(executor):
+def test_joined_totals_leave_the_addends_alone_unless_one_absorbs_the_others(executor):
     X, _ = blobs()
     parts = [in_blocks(executor, X[start : start + 200], 1).totals(X[:6]) for start in (0, 200, 400)]
     before = [(part.sums.copy(), part.counts.copy()) for part in parts]
@@ -257,6 +258,12 @@ def test_joined_totals_leave_the_addends_alone(executor):
     wanted = naive.sums_and_counts(X, naive.nearest(X, X[:6])[0], 6)
     np.testing.assert_allclose(joined.sums, wanted[0], rtol=1e-12)
     np.testing.assert_array_equal(joined.counts, wanted[1])
+    first, *others = parts
+    absorbed = reduce(absorb_totals, others, first)
+    assert absorbed.sums is first.sums
+    np.testing.assert_array_equal(absorbed.sums, joined.sums)
+    np.testing.assert_array_equal(absorbed.counts, joined.counts)
+    assert absorbed.d2 == joined.d2
 
 
 # ---- clusters that lose their rows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.spilled import Held, loaded
-from streamkm.compute import Executor
+from streamkm.compute import Executor, Joining
 from streamkm.kernels import totals as kernels
 from streamkm.kernels.rows import add_csr_rows
 from streamkm.matrices import Matrix
@@ -77,6 +77,15 @@ def join_totals(parts: Sequence[Totals]) -> Totals:
     return Totals(sums, counts, sum(part.d2 for part in parts))
 
 
+def absorb_totals(first: Totals, second: Totals) -> Totals:
+    """As `join_totals` of both, in the memory of the first: new memory costs more than the sums."""
+    kernels.join(first.sums, second.sums, first.sums)
+    return Totals(first.sums, first.counts + second.counts, first.d2 + second.d2)
+
+
+JOIN_TOTALS = Joining(join_totals, absorb_totals)
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Blocks in order, held by an executor.
@@ -107,7 +116,7 @@ class Blocks:
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
         table = self.executor.share(self.table(centers))
-        return self.executor.fold(stage, _step, join_totals, self.handles, len(self.handles), table)
+        return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
 
 @dataclass(frozen=True, slots=True)
