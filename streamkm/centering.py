@@ -23,7 +23,7 @@ from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
-from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.matrices import Matrix, pack_matrix, unpack_matrix
 from streamkm.model import Metric, Model, Space
 from streamkm.passes import Assigned, Sketched
 from streamkm.progress import Progress, Stage
@@ -143,10 +143,15 @@ class Look:
     sketched: Block
 
     @classmethod
-    def of(cls, sample: Sample, sketched: Block, n_rows: int) -> Look:
+    def of(cls, here: Executor, sample: Sample, sketched: Block, n_rows: int) -> Look:
         """Copies: views would keep the whole sample."""
         few, block = sample.first(n_rows), prefix(sketched, n_rows)
-        return cls(replace(few, X=few.X.copy()), Block(block.X.copy(), block.d2norms.copy(), block.weights.copy()))
+        original, rows = here.map("polish", _copied, [few.X, block.X])
+        return cls(replace(few, X=original), Block(rows, block.d2norms.copy(), block.weights.copy()))
+
+
+def _copied(X: Matrix) -> Matrix:
+    return X.copy()
 
 
 def find_centers(
@@ -202,7 +207,7 @@ def find_centers(
                 begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
-    look = Look.of(sample, sampled, n_searched)
+    look = Look.of(here, sample, sampled, n_searched)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
 
