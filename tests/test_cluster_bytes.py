@@ -54,17 +54,14 @@ def per_iteration(relay, client, path, n_rows):
 def test_bytes_of_an_iteration_do_not_depend_on_the_rows(counted, tmp_path):
     relay, client = counted
     through, moved = {}, []
-    n_calls = 24 + 3 + 1 + 1  # runs, joins of eight, the last join, what is shared
-    # sums travel to where they are joined, blocks stay: those of 48,000 rows have 12 MB
-    most_moved = (n_calls + 2 * N_WORKERS) * 2 * STATE_BYTES
-    for n_rows in (4_800, *[48_000] * 5):
+    for n_rows in (4_800, 48_000, 48_000, 48_000):
         path = tmp_path / f"{n_rows}.npy"
         np.save(path, np.random.default_rng(0).normal(size=(n_rows, M)).astype(np.float32))
         through[n_rows], between = per_iteration(relay, client, path, n_rows)
         moved.append(between)
-        if n_rows == 48_000 and between <= most_moved:
-            break
-    else:  # Dask moves a block where one worker's processor is taken away for a while, but not each time
-        pytest.fail(f"{moved} bytes were sent by workers, each time more than {most_moved}")
+    n_calls = 24 + 3 + 1 + 1  # runs, joins of eight, the last join, what is shared
     assert max(through.values()) <= 2 * N_WORKERS * STATE_BYTES + n_calls * CALL_BYTES
     assert through[48_000] <= 1.25 * through[4_800]
+    # sums travel to where they are joined, blocks stay: those of 48,000 rows have 12 MB
+    # but for a block that Dask moves where one worker's processor is taken away for a while: the least of three counts
+    assert min(moved[1:]) <= (n_calls + 2 * N_WORKERS) * 2 * STATE_BYTES

@@ -6,9 +6,8 @@ nothing has to be joined. A cluster's sum runs over its rows in order, whatever 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -60,12 +59,11 @@ class LocalBlocks(Blocks):
 
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
-        parts = self.executor.map(stage, _nearest, [piece.X for piece in self.handles], self.table(centers))
-        return np.concatenate(list(parts))
+        return _labelled(self.executor, [piece.X for piece in self.handles], self.table(centers), stage)
 
     def score(self, table: CenterTable, out: NDArray[Any], stage: str = "seed") -> None:
         """As `CenterTable.score`, of all rows (n, p)."""
-        bounds = itertools.accumulate((piece.n_rows for piece in self.handles), initial=0)
+        bounds = accumulate((piece.n_rows for piece in self.handles), initial=0)
         tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
         for _ in self.executor.map(stage, _score, tasks, table):
             pass
@@ -74,8 +72,11 @@ class LocalBlocks(Blocks):
 def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
     """Nearest centers of all rows (n,), by threads of this process."""
     cuts = np.unique(np.linspace(0, X.shape[0], ROW_PIECES * executor.n_workers + 1).astype(int))
-    parts = executor.map(stage, _nearest, [rows_between(X, start, stop) for start, stop in pairwise(cuts)], table)
-    return np.concatenate(list(parts))
+    return _labelled(executor, [rows_between(X, start, stop) for start, stop in pairwise(cuts)], table, stage)
+
+
+def _labelled(executor: Executor, pieces: list[Matrix], table: CenterTable, stage: str) -> NDArray[np.int32]:
+    return np.concatenate(list(executor.map(stage, _nearest, pieces, table)))
 
 
 def label_sums(

@@ -214,15 +214,15 @@ def open_file(path: str, remote: RemoteFile | None = None) -> Iterator[h5py.File
 
 
 def _opened_file(path: str | RemoteFile) -> h5py.File:
+    name = path.name if isinstance(path, RemoteFile) else path
     try:
         return h5py.File(path, "r")
     except StreamkmError as error:
         # h5py's frames hold the object in a way that crashes if it outlives the library
         raise error.with_traceback(None) from None
     except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{path} does not exist") from error
+        raise SourceNotFoundError(f"{name} does not exist") from error
     except OSError as error:
-        name = path.name if isinstance(path, RemoteFile) else path
         raise SourceError(f"{name} cannot be opened as HDF5: {error}") from error.with_traceback(None)
 
 
