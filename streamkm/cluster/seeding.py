@@ -15,7 +15,7 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
 from streamkm.kernels import trials as kernels
 
-SHARED_ENTRIES = 1 << 21  # of a block whose products with a few rows are worth waking up threads
+SHARED_ENTRIES = 1 << 19  # of a block whose products with a few rows are worth waking up threads
 
 
 def kmeans_plusplus(
