@@ -26,7 +26,7 @@ from streamkm.sources.stores import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _CODEC = {"cname": "zstd", "clevel": 1, "shuffle": "shuffle"}  # 0.6 GB/s written, 1.1 read, by one thread
-_PARTIAL = ".partial"  # ends the names of files that zarr was writing when it was killed
+_PARTIAL = ".partial"  # ends the names of files that zarr, or `replace_file`, was writing when it was killed
 
 
 class PartWriter:
@@ -267,9 +267,15 @@ def start_store(path: str | os.PathLike[str], sketch: Sketch) -> dict[str, int]:
 
 
 def publish(path: str | os.PathLike[str], info: StoreInfo) -> None:
-    """Make a store what `info` says, in one step; then remove parts that it no longer has."""
+    """Make a store what `info` says, in one step; then remove parts that it no longer has.
+
+    What a killed process left of files that it was writing is removed before. Only one process at a time may do this.
+    """
     root = info.to_root()
     with writing(path):
+        for folder in ("", "parts", "sketch"):
+            for left in (Path(path) / folder).glob(f"*{_PARTIAL}"):
+                left.unlink()
         sync(Path(path) / "parts")
     replace_file(Path(path) / ROOT, lambda file: file.write(root), len(root))
     sweep_parts(path, info)

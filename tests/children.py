@@ -6,6 +6,7 @@ Imported in those processes: no fixtures here.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -57,6 +58,20 @@ def run(operation, path, data, options=(), *, problem=None):
             raise
     if problem is not None:
         problem.put(ended)
+
+
+def run_until(moment, operation, path, data):
+    """As `run`; killed before it renames a complete file: after so many of them, or one whose old name begins so."""
+    replace, seen = os.replace, []
+
+    def replace_or_die(source, *rest, **options):
+        if len(seen) == moment or (isinstance(moment, str) and os.path.basename(source).startswith(moment)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(source)
+        replace(source, *rest, **options)
+
+    os.replace = replace_or_die
+    run(operation, path, data)
 
 
 def hold(directory, fingerprint, ready, seconds=60):

@@ -402,6 +402,47 @@ class TestAfterAKill:
     def test_many_times(self, data, reduced, operation):
         assert self.kill(operation, data, 3 if reduced else 15, random.Random(1)) >= 1
 
+    def ended_at(self, moments, operation, data):
+        """Kill an operation before each of some renamings, the narrowest gaps there are: how many of them came.
+
+        A file that is complete under its temporary name must not stay in the store when the operation is done.
+        """
+        context, given = children.processes(), data / {"write": "4.svm", "rows": "2.npy", "columns": "3.npy"}[operation]
+        if operation != "write":
+            do(write_store, data / "before", data / "1.npy", SKETCH)
+
+        def fresh(name):
+            shutil.rmtree(data / name, ignore_errors=True)
+            if operation != "write":
+                shutil.copytree(data / "before", data / name)
+            return data / name
+
+        def exit_code(function, *args):
+            child = context.Process(target=function, args=args)
+            child.start()
+            child.join()
+            return child.exitcode
+
+        assert exit_code(children.run, operation, fresh("undisturbed"), given) == 0
+        wanted = tree(data / "undisturbed")
+        for n_killed, moment in enumerate(moments):
+            if exit_code(children.run_until, moment, operation, fresh("s"), given) == 0:
+                return n_killed
+            # refused where all was done but the removal of what is needed no more
+            assert exit_code(children.run, operation, data / "s", given) == 0 or tree(data / "s") == wanted
+            assert tree(data / "s") == wanted, f"killed at {moment}"
+        return len(moments)
+
+    @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
+    def test_before_it_becomes_part_of_the_store(self, data, operation):
+        assert self.ended_at([".zarr.json."], operation, data) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
+    def test_before_every_renaming(self, data, reduced, operation):
+        step = 9 if reduced else 1
+        assert self.ended_at(range(0, 1_000, step), operation, data) > 20 // step
+
     def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
         np.save(tmp_path / "x.npy", matrix("dense"))
         interrupt(monkeypatch, after=2)
