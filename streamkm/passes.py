@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, inertia_of, merged
+from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, inertia_of, merged, plus_rows
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
@@ -370,8 +370,7 @@ def _assign_item(
     rows, weights = _read_weighted(walk, item)
     X = model.place(rows.X)
     labels, _, _ = table.nearest(X)
-    totals = Totals.zeros(*table.centers.shape) if state is None else state
-    add_rows(X, weights, labels, totals.sums, totals.counts)
+    totals = plus_rows(state, X, weights, labels, table.centers.shape)
     d2 = rows.d2norms if _by_norms(walk, model) else row_d2(X, labels, table.centers)
     gathered = float(weights @ d2) if len(weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
@@ -400,8 +399,7 @@ def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple
     block = loaded(held)
     X = merged(block.X)
     labels, _, _ = table.nearest(X)
-    totals = Totals.zeros(*table.centers.shape) if state is None else state
-    add_rows(X, block.weights, labels, totals.sums, totals.counts)
+    totals = plus_rows(state, X, block.weights, labels, table.centers.shape)
     d2 = row_d2(X, labels, table.centers)
     gathered = float(block.weights @ d2) if len(block.weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels

@@ -98,10 +98,15 @@ def test_kmeans_plusplus_finds_every_distinct_row_among_duplicates(sparse, dtype
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dtype):
-    block = one_block(stored(blobs(1501, 20, 7, dtype)[0], sparse))
-    alone = kmeans_plusplus(block, 20, rng=rng(3))
-    np.testing.assert_array_equal(kmeans_plusplus(block, 20, rng=rng(3), executor=executor), alone)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_clusters", [1, 20, 1200])  # of 2, 4 and 9 trials, more than a lane
+def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dtype, weighted, n_clusters, monkeypatch):
+    X = blobs(1501, 20, 7, dtype)[0]
+    block = one_block(stored(X, sparse), rng().random(1501) if weighted else None)
+    alone = kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor)
+    monkeypatch.setattr("streamkm.cluster.seeding.SHARED_ENTRIES", 0)
+    np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor), alone)
+    np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3)), alone)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

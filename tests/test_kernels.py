@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.cluster import blocks
-from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms, rows_by_label
 from streamkm.kernels import countsketch, lanes, lloyd, splitting
 from tests import naive
 from tests.sources.matrices import sparse_matrices
@@ -153,14 +153,24 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     weights = rng.random(len(X)) * (rng.random(len(X)) < 0.8) if weighted else None
     wanted = naive.sums_and_counts(X, labels, len(centers), weights)
     sums, counts = np.ones_like(centers), np.ones(len(centers))  # they are added to
-    rows = store(X, how)
-    add_rows(rows, NO_WEIGHTS if weights is None else weights, labels, sums, counts)
+    rows, given = store(X, how), NO_WEIGHTS if weights is None else weights
+    add_rows(rows, given, labels, sums, counts)
     np.testing.assert_allclose(sums - 1, wanted[0], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(counts - 1, wanted[1], rtol=1e-12, atol=1e-12)
+    begun = np.full_like(centers, np.nan)  # or begin, whatever was there
+    add_rows(rows, given, labels, begun, np.zeros(len(centers)), fresh=True)
+    np.testing.assert_allclose(begun, wanted[0], rtol=1e-12, atol=1e-12)
     d2 = row_d2(rows, labels, centers)
     at_label = naive.d2_matrix(X, centers)[np.arange(len(X)), labels]
     np.testing.assert_allclose(d2, np.where(labels < 0, 0, at_label), rtol=1e-12, atol=1e-12)
     assert (d2[labels < 0] == 0).all()
+
+
+@pytest.mark.parametrize("how", STORED)
+def test_sums_of_no_rows_begin_too(how):
+    sums = np.full((3, 2), np.nan)
+    add_rows(store(np.empty((0, 2)), how), NO_WEIGHTS, np.empty(0, np.int32), sums, np.zeros(3), fresh=True)
+    assert (sums == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -249,6 +259,46 @@ def test_split_is_two_means(dtype, weighted, n_steps):
     for gain, halves in split_both(X, rows, np.array([3, 110]), n_steps, weights):
         np.testing.assert_allclose(gain, wanted_gain, rtol=1e-4)
         np.testing.assert_allclose(halves, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
+    """Against single splits from seeds that are drawn the readable way; other clusters are left as they are."""
+    X, centers = rows_and_centers(n_rows=300, n_features=9)
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 5, 300).astype(np.int32)
+    labels[labels == 3] = 0
+    labels[0] = 3  # one row alone
+    weights = rng.random(300) if weighted else NO_WEIGHTS
+    d2 = naive.d2_matrix(X, centers)[np.arange(300), 0] * (weights if weighted else 1)
+    d2[labels == 4] = 0  # all on their center
+    order, starts = rows_by_label(labels, 5)
+    draws = rng.random((5, 4, 2))
+    gains, halves = np.full(5, -1.0), np.full((5, 2, 9), -1.0)
+    members = (order, starts, np.array([0, 3, 1, 4]))
+    rows = store(X, how)
+    if how == "dense":
+        splitting.split_each_dense(rows, weights, *members, d2, draws, 3, gains, halves)
+    else:
+        arrays = (rows.indptr, rows.indices, rows.data)
+        splitting.split_each_csr(*arrays, weights, *members, d2, draws, 3, gains, halves)
+    assert gains[2] == -1
+    assert (halves[2] == -1).all()
+    for c in (3, 4):
+        assert gains[c] == 0
+        assert (halves[c] == 0).all()
+    for c in (0, 1):
+        own = np.flatnonzero(labels == c)
+        mass, found = np.cumsum(d2[own]), []
+        for trial, (far, other) in enumerate(draws[c]):
+            first = int(np.searchsorted(mass, far * mass[-1]))
+            second = int(other * len(own)) if trial % 2 == 0 else int(np.searchsorted(mass, other * mass[-1]))
+            pair = np.array([first, second if first != second else (first + 1) % len(own)])
+            found.append(split_both(X, own, pair, 3, weights)[how != "dense"])
+        best = max(range(4), key=lambda trial: found[trial][0])
+        assert gains[c] == found[best][0] > 0
+        np.testing.assert_array_equal(halves[c], found[best][1])
 
 
 def test_split_of_equal_rows_gains_nothing():

@@ -243,17 +243,24 @@ def add_rows(
     labels: NDArray[np.int32],
     sums: NDArray[np.float64],
     counts: NDArray[np.float64],
+    *,
+    fresh: bool = False,
 ) -> None:
-    """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out."""
+    """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
+
+    `fresh`: the sums begin here, whatever is in their memory.
+    """
     if isinstance(X, np.ndarray):
+        if fresh and not len(X):
+            sums[:] = 0
         n_batch = batch_rows(X.shape[1], 1)
         for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
             stop = start + n_batch
             order, starts = rows_by_label(labels[start:stop], len(counts))
-            kernels.add_dense(batch, weights[start:stop], order, starts, 0, False, sums, counts)
+            kernels.add_dense(batch, weights[start:stop], order, starts, 0, fresh and start == 0, sums, counts)
     else:
         order, starts = rows_by_label(labels, len(counts))
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, False, sums, counts)
+        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, fresh, sums, counts)
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

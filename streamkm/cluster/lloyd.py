@@ -65,6 +65,21 @@ class Totals:
         return float(kernels.explained(self.sums, self.counts))
 
 
+def plus_rows(
+    totals: Totals | None,
+    X: Matrix,
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    shape: tuple[int, int],
+) -> Totals:
+    """Add rows to the sums of their labels, in the memory of `totals`; None: sums of this shape begin with them."""
+    fresh = totals is None
+    if totals is None:
+        totals = Totals(np.empty(shape), np.zeros(shape[0]))  # cleared as rows are added: twice would be once too much
+    add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
+    return totals
+
+
 def join_totals(parts: Sequence[Totals]) -> Totals:
     """Add up, in order; no addend is changed."""
     if len(parts) == 1:
@@ -262,10 +277,8 @@ def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
     block = loaded(held)
-    totals = Totals.zeros(*table.centers.shape) if state is None else state
     labels, _, _ = table.nearest(block.X)
-    add_rows(block.X, block.weights, labels, totals.sums, totals.counts)
-    return totals, None
+    return plus_rows(state, block.X, block.weights, labels, table.centers.shape), None
 
 
 def _refill(

@@ -24,6 +24,7 @@ Splits: TypeAlias = dict[bytes, tuple[float, NDArray[np.float64]]]
 """Gains and halves of clusters by their rows."""
 SPLIT_STEPS = 6  # of 2-means; the halves are tidied up by Lloyd steps on everything afterwards
 SPLIT_TRIALS = 2
+TASKS = 4  # for each thread, of clusters to split: they do not take the same time
 LLOYD_STEPS = 3  # after a round of swaps, before it is judged
 
 
@@ -100,8 +101,8 @@ def _swaps(
     rng: np.random.Generator,
     tried: set[tuple[int, int]],
     known: Splits,
-) -> tuple[list[tuple[int, int]], list[NDArray[np.float64]]]:
-    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves, k (2, m)."""
+) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
     labels, d2, costs = _removal_costs(pieces, centers)
     gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
     swaps: list[tuple[int, int]] = []
@@ -147,48 +148,41 @@ def _split_gains(
     n_clusters: int,
     rng: np.random.Generator,
     known: Splits,
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Gain of splitting each cluster (k,) and the means of the halves, k (2, m).
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m).
 
     A cluster that has the rows it had in the round before is not split again: `known` is looked up, then brought up to
     date.
     """
     order, starts = rows_by_label(labels, n_clusters)
     draws = rng.random((n_clusters, SPLIT_TRIALS, 2))
-    members = [order[starts[c] : starts[c + 1]] for c in range(n_clusters)]
-    keys = [rows.tobytes() for rows in members]
-    tasks = [(rows, draw) for rows, draw, key in zip(members, draws, keys, strict=True) if key not in known]
-    fresh = executor.map("search", _split, tasks, whole, d2)
-    found = [known[key] if key in known else next(fresh) for key in keys]
+    gains, halves = np.empty(n_clusters), np.empty((n_clusters, 2, whole.X.shape[1]))
+    keys = [order[starts[c] : starts[c + 1]].tobytes() for c in range(n_clusters)]
+    changed = []
+    for c, key in enumerate(keys):
+        if key in known:
+            gains[c], halves[c] = known[key]
+        else:
+            changed.append(c)
+    tasks = [part for part in np.array_split(np.array(changed, np.int64), executor.n_workers * TASKS) if len(part)]
+    for _ in executor.map("search", _split, tasks, whole, (order, starts), d2, draws, gains, halves):
+        pass
     known.clear()
-    known.update(zip(keys, found, strict=True))
-    return np.array([gain for gain, _ in found]), [halves for _, halves in found]
+    known.update(zip(keys, zip(gains.tolist(), halves, strict=True), strict=True))
+    return gains, halves
 
 
 def _split(
-    task: tuple[NDArray[np.int64], NDArray[np.float64]], whole: Block, d2: NDArray[np.float64]
-) -> tuple[float, NDArray[np.float64]]:
-    """The best of a few 2-means of one cluster's rows.
-
-    One seed is drawn by squared distance to the center, so that a few far rows are found too; the other uniformly, or
-    likewise, in turn.
-    """
-    rows, draws = task
-    best_gain, best = 0.0, np.zeros((2, whole.X.shape[1]))
-    mass = np.cumsum(d2[rows])
-    if len(rows) < 2 or mass[-1] <= 0:
-        return best_gain, best
-    X = whole.X
-    for trial, (far, other) in enumerate(draws):
-        first = int(np.searchsorted(mass, far * mass[-1]).clip(0, len(rows) - 1))
-        second = int(other * len(rows)) if trial % 2 == 0 else int(np.searchsorted(mass, other * mass[-1]))
-        second = min(second, len(rows) - 1)
-        pair = np.array([first, second if second != first else (first + 1) % len(rows)])
-        halves = np.zeros_like(best)
-        if not isinstance(X, np.ndarray):
-            gain = splitting.split_csr(X.indptr, X.indices, X.data, whole.weights, rows, pair, SPLIT_STEPS, halves)
-        else:
-            gain = splitting.split_dense(X, whole.weights, rows, pair, SPLIT_STEPS, halves)
-        if gain > best_gain:
-            best_gain, best = gain, halves
-    return best_gain, best
+    clusters: NDArray[np.int64],
+    whole: Block,
+    members: tuple[NDArray[np.int64], NDArray[np.int64]],
+    d2: NDArray[np.float64],
+    draws: NDArray[np.float64],
+    gains: NDArray[np.float64],
+    halves: NDArray[np.float64],
+) -> None:
+    X, given = whole.X, (*members, clusters, d2, draws, SPLIT_STEPS, gains, halves)
+    if isinstance(X, np.ndarray):
+        splitting.split_each_dense(X, whole.weights, *given)
+    else:
+        splitting.split_each_csr(X.indptr, X.indices, X.data, whole.weights, *given)

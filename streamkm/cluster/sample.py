@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
-from streamkm.kernels.hashing import hash_places
+from streamkm.kernels.hashing import hash_places, lowest_places
 from streamkm.kernels.ordering import lowest_first
 from streamkm.kernels.rows import place_dense_rows, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
@@ -76,6 +76,12 @@ class SampleRule:
         self, places: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Which rows of a chunk are candidates, ascending, and their keys."""
+        if not len(weights) and self.limit < 1:  # by far the usual case: some of the rows, and no sorting to find them
+            most = min(self.size, len(places))
+            picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
+            found = lowest_places(np.uint64(self.seed), places, self.limit, most, picked, keys)
+            if FEWEST_CANDIDATES <= found <= most:
+                return picked[:found], keys[:found]
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)

@@ -14,6 +14,8 @@ from streamkm.cluster.lloyd import densified
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
 from streamkm.kernels import trials as kernels
+from streamkm.kernels.lanes import LANES
+from streamkm.matrices import aligned_empty
 
 SHARED_ENTRIES = 1 << 19  # of a block whose products with a few rows are worth waking up threads
 
@@ -47,14 +49,36 @@ def kmeans_plusplus(
     variant of its conclusion.
     """
     n_rows, n_components = block.X.shape
-    large = (n_rows * n_components if isinstance(block.X, np.ndarray) else block.X.nnz) >= SHARED_ENTRIES
-    pieces = LocalBlocks.of(executor, block) if executor is not None and large else None
-    n_trials = 2 + int(np.log(n_clusters))
-    centers = np.empty((n_clusters, n_components))
-    closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
-    trials = np.array([rng.choice(n_rows, p=block.weights / block.weights.sum() if len(block.weights) else None)])
+    first = int(rng.choice(n_rows, p=block.weights / block.weights.sum() if len(block.weights) else None))
+    draws = rng.random((n_clusters, 2 + int(np.log(n_clusters))))
     negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
-    for found in range(n_clusters):
+    centers = np.empty((n_clusters, n_components))
+    n_entries = n_rows * n_components if isinstance(block.X, np.ndarray) else block.X.nnz
+    if executor is not None and n_entries >= SHARED_ENTRIES:
+        found = _step_by_step(block, LocalBlocks.of(executor, block), first, draws, negligible, centers)
+    elif isinstance(block.X, np.ndarray):
+        found = _step_by_step(block, None, first, draws, negligible, centers)
+    else:
+        X, padded = block.X, -(-draws.shape[1] // LANES) * LANES
+        given = (X.indptr, X.indices, X.data, block.d2norms, block.weights, first, draws, negligible)
+        table, bias = aligned_empty((n_components * padded,), X.dtype), np.empty(padded, X.dtype)
+        found = int(kernels.all_trials(*given, table, bias, centers))
+    return centers[:found]
+
+
+def _step_by_step(
+    block: Block,
+    pieces: LocalBlocks | None,
+    first: int,
+    draws: NDArray[np.float64],
+    negligible: float,
+    centers: NDArray[np.float64],
+) -> int:
+    """As `kernels.all_trials`, by matrix products for dense rows, and by threads where there are pieces."""
+    n_rows, n_components = block.X.shape
+    closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
+    trials = np.array([first])
+    for found in range(len(centers)):
         candidates = densified(block.X, trials, n_components)
         table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
         scores = np.empty((n_rows, len(table.bias)), block.X.dtype)
@@ -66,9 +90,9 @@ def kmeans_plusplus(
         centers[found] = candidates[best]
         kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)
         if mass[-1] <= negligible:
-            return centers[: found + 1]
-        trials = np.searchsorted(mass, rng.random(n_trials) * mass[-1]).clip(0, n_rows - 1)
-    return centers
+            return found + 1
+        trials = np.searchsorted(mass, draws[found] * mass[-1]).clip(0, n_rows - 1)
+    return len(centers)
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
