@@ -213,7 +213,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.model_ = model
         self.labels_ = fitted.labels
         self.cluster_centers_ = fitted.model.centers
-        self.cluster_means_ = fitted.totals.means(fallback=fitted.model.centers)
+        self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
         self.counts_ = fitted.totals.counts
         self.inertia_ = fitted.totals.d2
         self.distortion_ = fitted.distortion

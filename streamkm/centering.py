@@ -17,13 +17,13 @@ from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.lloyd import LloydResult, Totals, inertia_of, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample, as_block_matrix
+from streamkm.cluster.sample import Sample, as_block_matrix, first_rows
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
-from streamkm.matrices import Matrix, pack_matrix, unpack_matrix
+from streamkm.matrices import pack_matrix, unpack_matrix
 from streamkm.model import Metric, Model, Space
 from streamkm.passes import Assigned, Sketched
 from streamkm.progress import Progress, Stage
@@ -144,14 +144,12 @@ class Look:
 
     @classmethod
     def of(cls, here: Executor, sample: Sample, sketched: Block, n_rows: int) -> Look:
-        """Copies: views would keep the whole sample."""
-        few, block = sample.first(n_rows), prefix(sketched, n_rows)
-        original, rows = here.map("polish", _copied, [few.X, block.X])
-        return cls(replace(few, X=original), Block(rows, block.d2norms.copy(), block.weights.copy()))
-
-
-def _copied(X: Matrix) -> Matrix:
-    return X.copy()
+        """Copies, unless these are all rows: views would keep the whole sample."""
+        if n_rows >= len(sample.rows):
+            return cls(sample, sketched)
+        original, rows = here.each("polish", first_rows, [sample.X, sketched.X], n_rows)
+        few = Sample(original, sample.rows[:n_rows].copy(), sample.weights[:n_rows].copy(), False)
+        return cls(few, Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy()))
 
 
 def find_centers(

@@ -149,6 +149,10 @@ class Executor(ABC):
         """Yield ``function(item, *shared)`` in the order of the items."""
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 
+    def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
+        """``function(item, *shared)`` for every item, in order, when all are done: for short calls."""
+        return list(self.map(stage, function, items, *shared))
+
     def fold(
         self,
         stage: str,
@@ -251,6 +255,26 @@ class LocalThreads(Executor):
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
     ) -> Iterator[tuple[Any, Any]]:
         return self.map(stage, function, items, *shared)
+
+    def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
+        """As `Executor.each`; the caller's thread works too, and does not sleep until others have woken up."""
+        results: list[Any] = [None] * len(items)
+        numbers = iter(range(len(items)))  # each thread takes the next one
+
+        def work() -> None:
+            for number in numbers:
+                try:
+                    results[number] = function(items[number], *shared)
+                except BaseException:
+                    deque(numbers, maxlen=0)  # the rest is for nobody
+                    raise
+
+        helpers = [self._pool.submit(work) for _ in range(min(self.n_workers, len(items)) - 1)]
+        work()
+        for helper in helpers:
+            if not helper.cancel():  # it did begin
+                helper.result()
+        return results
 
     def _carried(
         self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any

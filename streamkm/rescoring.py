@@ -147,8 +147,7 @@ class Rescoring:
         starts = np.searchsorted(labels[order], np.arange(len(self._means) + 1))
         out = (self._means, self._d2, self._distances)
         tasks = np.array_split(clusters, min(TASKS, max(1, len(clusters))))
-        for _ in self._executor.map("score", _spread, tasks, self._X, order, starts, out):
-            pass
+        self._executor.each("score", _spread, tasks, self._X, order, starts, out)
 
     def _multiply(self, clusters: NDArray[np.int64]) -> None:
         """Products of these means with all, about the mean of all rows."""
@@ -157,7 +156,7 @@ class Rescoring:
         if self._shift.any():
             means = means - self._shift.astype(means.dtype)
         tasks = np.array_split(clusters, min(TASKS, max(1, len(clusters))))
-        for part, products in zip(tasks, self._executor.map("score", _products, tasks, means), strict=True):
+        for part, products in zip(tasks, self._executor.each("score", _products, tasks, means), strict=True):
             self._products[part, :k] = products
             self._products[:k, part] = products.T
 

@@ -101,6 +101,46 @@ def test_map_passes_what_is_shared(executor):
     assert list(executor.map("test", square, iter(range(5)), shared, 1)) == [101, 102, 105, 110, 117]
 
 
+@pytest.mark.parametrize("n_items", [0, 1, 2, 3, 20])
+def test_each_is_in_order(executor, n_items):
+    assert executor.each("s", slow_square, range(n_items)) == [i * i for i in range(n_items)]
+    assert executor.each("s", square, list(range(n_items)), 3, 4) == [i * i + 7 for i in range(n_items)]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threads):
+    met = threading.Barrier(n_threads, timeout=30)
+
+    def who(item):
+        met.wait()  # until so many of them are inside
+        return threading.get_ident()
+
+    with open_executor(n_threads) as executor:
+        threads = executor.each("s", who, range(n_threads))
+        assert len(set(threads)) == n_threads
+        assert threading.get_ident() in threads
+        busy = threading.Event()
+        for _ in range(n_threads):  # the others have work: the caller does not wait for them
+            executor._submit("s", busy.wait, 30)
+        assert set(executor.each("s", lambda item: threading.get_ident(), range(5))) == {threading.get_ident()}
+        busy.set()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_an_error_of_each_stops_all_threads(n_threads):
+    done = []
+
+    def fail_at_3(item):
+        if item == 3:
+            raise KeyError("three")
+        time.sleep(0.002)
+        done.append(item)
+
+    with open_executor(n_threads) as executor, pytest.raises(KeyError, match="three"):
+        executor.each("s", fail_at_3, range(1_000))
+    assert len(done) < 50
+
+
 def test_what_is_held_can_be_used_again(executor):
     handles, infos = zip(*executor.hold("test", keep, range(10)), strict=True)
     assert infos == tuple(range(10))

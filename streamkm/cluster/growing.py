@@ -189,7 +189,7 @@ class Growing:
         table = self._table(state.centers)
         positions = np.flatnonzero(state.moved)
         few = None if 3 * len(positions) > len(state.moved) else self._table(state.centers[positions])
-        found = list(self._executor.map("grow", _nearest, self._pieces, state, table, few, positions))
+        found = self._executor.each("grow", _nearest, self._pieces, state, table, few, positions)
         labels = np.concatenate([part for part, _ in found])
         state.scores = np.concatenate([part for _, part in found])
         changed = np.flatnonzero(labels != state.labels)
@@ -228,7 +228,7 @@ class Growing:
         draws = self._rng.random((len(stale), SPLIT_TRIALS, 2))
         tasks = [(order[starts[c] : starts[c + 1]], draws[at]) for at, c in enumerate(stale.tolist())]
         d2 = np.maximum(state.scores + self._block.d2norms, 0.0)
-        for c, (gain, halves) in zip(stale, self._executor.map("grow", _split, tasks, self._block, d2), strict=True):
+        for c, (gain, halves) in zip(stale, self._executor.each("grow", _split, tasks, self._block, d2), strict=True):
             state.gains[c], state.halves[c] = gain, halves
         state.churn[stale] = 0
 
@@ -236,7 +236,7 @@ class Growing:
         """Clusters to split, and for each one to remove, such that the gain exceeds the cost; best first."""
         state = self._state
         table = self._table(state.centers)
-        losses = np.concatenate(list(self._executor.map("grow", _losses, self._pieces, table)))
+        losses = np.concatenate(self._executor.each("grow", _losses, self._pieces, table))
         costs = np.bincount(state.labels, losses, minlength=self.n_clusters)
         splits: list[int] = []
         removed: list[int] = []

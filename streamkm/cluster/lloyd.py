@@ -262,7 +262,8 @@ def _accelerated(
                 behind = state.history[-WINDOW:]
                 converged = inertia == state.inertia or (len(behind) == WINDOW and behind[0] - inertia <= tol * inertia)
                 pace = state.pace + 1
-                ahead = means + min(MOST_MOMENTUM, pace / (pace + 3)) * (means - state.means)
+                ahead = np.empty_like(means)
+                kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         history = (*state.history, inertia)
         state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace)
         if on_step is not None:

@@ -65,8 +65,7 @@ class LocalBlocks(Blocks):
         """As `CenterTable.score`, of all rows (n, p)."""
         bounds = accumulate((piece.n_rows for piece in self.handles), initial=0)
         tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
-        for _ in self.executor.map(stage, _score, tasks, table):
-            pass
+        self.executor.each(stage, _score, tasks, table)
 
 
 def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
@@ -76,7 +75,7 @@ def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) ->
 
 
 def _labelled(executor: Executor, pieces: list[Matrix], table: CenterTable, stage: str) -> NDArray[np.int32]:
-    return np.concatenate(list(executor.map(stage, _nearest, pieces, table)))
+    return np.concatenate(executor.each(stage, _nearest, pieces, table))
 
 
 def label_sums(
@@ -97,10 +96,10 @@ def label_sums(
     """
     order, starts = rows_by_label(labels, n_clusters)
     totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))  # begun by who adds
-    shares = np.searchsorted(starts, np.linspace(0, starts[-1], CLUSTER_PIECES * executor.n_workers + 1)[1:-1])
-    cuts = np.unique([0, *shares, n_clusters])
-    for _ in executor.map(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals):
-        pass
+    n_rows, n_pieces = int(starts[-1]), CLUSTER_PIECES * executor.n_workers
+    shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
+    cuts = sorted({0, *shares.tolist(), n_clusters})
+    executor.each(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals)
     return totals
 
 

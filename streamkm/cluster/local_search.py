@@ -128,7 +128,7 @@ def _removal_costs(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
     """Labels (n,), weighted squared distances (n,), and what each cluster's rows lose at their second centers (k,)."""
     table = pieces.executor.share(CenterTable.build(centers, pieces.dtype, around_origin=True))
-    found = list(pieces.executor.map("search", _losses, pieces.handles, table))
+    found = pieces.executor.each("search", _losses, pieces.handles, table)
     labels, d2, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return labels, d2, np.bincount(labels, losses, minlength=len(centers)).astype(np.float64)
 
@@ -165,8 +165,7 @@ def _split_gains(
         else:
             changed.append(c)
     tasks = [part for part in np.array_split(np.array(changed, np.int64), executor.n_workers * TASKS) if len(part)]
-    for _ in executor.map("search", _split, tasks, whole, (order, starts), d2, draws, gains, halves):
-        pass
+    executor.each("search", _split, tasks, whole, (order, starts), d2, draws, gains, halves)
     known.clear()
     known.update(zip(keys, zip(gains.tolist(), halves, strict=True), strict=True))
     return gains, halves

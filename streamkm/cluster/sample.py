@@ -21,7 +21,7 @@ from streamkm.compute import Executor
 from streamkm.kernels.countsketch import merged_d2norms
 from streamkm.kernels.hashing import hash_places, lowest_places
 from streamkm.kernels.ordering import lowest_first
-from streamkm.kernels.rows import place_dense_rows, place_rows
+from streamkm.kernels.rows import place_dense_rows, place_lengths, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import CountSketch, Sketch
 
@@ -159,16 +159,11 @@ class Sample:
         pieces = [slice(start, end) for start, end in pairwise(cuts)]
         if sp.issparse(self.X) and isinstance(sketch, CountSketch) and sketch.keeps_entries:
             whole = as_block_matrix(sketch.apply(rows_between(self.X, 0, stop)))  # cheaper than to join pieces
-            norms = executor.map("sketch-sample", _norms_of_slice, pieces, whole)
-            return Block(whole, np.concatenate(list(norms)), self.weights[:stop])
-        parts = list(executor.map("sketch-sample", _sketch_slice, pieces, self.X, sketch))
+            norms = executor.each("sketch-sample", _norms_of_slice, pieces, whole)
+            return Block(whole, np.concatenate(norms), self.weights[:stop])
+        parts = executor.each("sketch-sample", _sketch_slice, pieces, self.X, sketch)
         X = _stacked_here(executor, [part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
-
-    def first(self, n_rows: int) -> Sample:
-        """A smaller sample."""
-        complete = self.complete and n_rows >= len(self.rows)
-        return Sample(rows_between(self.X, 0, n_rows), self.rows[:n_rows], self.weights[:n_rows], complete)
 
     def original_block(self) -> Block:
         """The rows as floats in their original features."""
@@ -276,8 +271,7 @@ def _stacked_here(executor: Executor, parts: list[Any]) -> Matrix:
 
 def _copy(executor: Executor, whole: NDArray[Any], starts: NDArray[np.int64], parts: Sequence[NDArray[Any]]) -> None:
     """Put parts into a whole, each by one call."""
-    for _ in executor.map("sketch-sample", _copy_part, list(zip(starts, parts, strict=False)), whole):
-        pass
+    executor.each("sketch-sample", _copy_part, list(zip(starts, parts, strict=False)), whole)
 
 
 def _copy_part(part: tuple[int, NDArray[Any]], whole: NDArray[Any]) -> None:
@@ -294,27 +288,33 @@ def stacked(parts: Sequence[Matrix]) -> Matrix:
     return stacked_csr([part if not isinstance(part, np.ndarray) else sp.csr_array(part) for part in parts], None)
 
 
+def first_rows(X: Matrix, n_rows: int) -> Matrix:
+    """A copy of the first rows."""
+    return _taken([X], np.arange(min(n_rows, X.shape[0])), X.shape[1])
+
+
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
     """Rows `order` of the stacked parts, without stacking what is not taken."""
     starts = np.cumsum([0, *(part.shape[0] for part in parts)])
     home = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(starts))
     by_part, cuts = rows_by_label(home[order], len(parts))
-    homes: list[tuple[Any, NDArray[np.intp], int]] = []
+    homes: list[tuple[Any, NDArray[np.intp], NDArray[np.intp]]] = []
     for i, part in enumerate(parts):
-        homes.append((part, by_part[cuts[i] : cuts[i + 1]], int(starts[i])))
+        places = by_part[cuts[i] : cuts[i + 1]]
+        homes.append((part, order[places] - starts[i], places))
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
-        for part, places, first in homes:
-            place_dense_rows(_row_bytes(part), order[places] - first, places, _row_bytes(out))
+        for part, rows, places in homes:
+            place_dense_rows(_row_bytes(part), rows, places, _row_bytes(out))
         return out
-    lengths = np.empty(len(order), np.int64)
-    for part, places, first in homes:
-        lengths[places] = np.diff(part.indptr)[order[places] - first]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indptr = np.zeros(len(order) + 1, np.int64)
+    for part, rows, places in homes:
+        place_lengths(part.indptr, rows, places, indptr[1:])
+    np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.result_type(*{part.indices.dtype for part, _, _ in homes}))
     data = np.empty(indptr[-1], np.result_type(*{part.data.dtype for part, _, _ in homes}))
-    for part, places, first in homes:
-        place_rows(part.indptr, part.indices, part.data, order[places] - first, places, indptr, indices, data)
+    for part, rows, places in homes:
+        place_rows(part.indptr, part.indices, part.data, rows, places, indptr, indices, data)
     width = n_features or max(part.shape[1] for part in parts)
     if indptr[-1] <= np.iinfo(indices.dtype).max:  # scipy wants one index type for both arrays
         return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=(len(order), width))

@@ -139,7 +139,7 @@ def sketched_columns_map(
     columns = KernelColumns(kernel, X)
     cuts = [*range(0, X.shape[0], PIECE_ROWS), X.shape[0]]
     pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    C = np.concatenate(list(here.map("columns", _combined, pieces, X, columns, sketch)))
+    C = np.concatenate(here.each("columns", _combined, pieces, X, columns, sketch))
     W = sketch.combine(np.ascontiguousarray(C.T))
     root = inverse_root(W, root_rank)
     inner = root.T @ _gram(C) @ root

@@ -41,6 +41,21 @@ def place_dense_rows(X, rows, places, out):
 
 
 @nb.njit(nogil=True, cache=True)
+def place_lengths(indptr, rows, places, out):
+    """Put the number of entries of CSR rows to their places: ``out[places] = diff(indptr)[rows]``.
+
+    Parameters
+    ----------
+    indptr : int32 or int64
+    rows, places : int64 (r,)
+    out : int64
+        Written.
+    """
+    for q in range(rows.shape[0]):
+        out[places[q]] = indptr[rows[q] + 1] - indptr[rows[q]]
+
+
+@nb.njit(nogil=True, cache=True)
 def place_rows(indptr, indices, data, rows, places, out_indptr, out_indices, out_data):
     """Copy CSR rows to their places among the rows of another array.
 

@@ -47,6 +47,23 @@ def join(first, second, out):
 
 
 @nb.njit(nogil=True, cache=True)
+def carried_on(means, before, share, out):
+    """Carry means on by a share of their last way: ``means + share * (means - before)``, to the bit. O(k * m).
+
+    Parameters
+    ----------
+    means, before : float64 (k, m)
+    share : float64
+    out : float64 (k, m)
+        Written.
+    """
+    for c in range(out.shape[0]):
+        here, there, ahead = means[c], before[c], out[c]
+        for j in range(ahead.shape[0]):
+            ahead[j] = here[j] + share * (here[j] - there[j])
+
+
+@nb.njit(nogil=True, cache=True)
 def mean_row(X, out):
     """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
 
