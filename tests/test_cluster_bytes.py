@@ -13,6 +13,7 @@ K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
 FEW, MANY = 2, 12  # iterations: their difference leaves out the passes
 STATE_BYTES = 8 * K * M
 CALL_BYTES = 8_000  # messages about one call, at most
+MOST_COUNTS = 8  # until one is undisturbed
 
 
 @pytest.fixture
@@ -53,15 +54,18 @@ def per_iteration(relay, client, path, n_rows):
 @pytest.mark.slow
 def test_bytes_of_an_iteration_do_not_depend_on_the_rows(counted, tmp_path):
     relay, client = counted
+    n_calls = 24 + 3 + 1 + 1  # runs, joins of eight, the last join, what is shared
+    most_moved = (n_calls + 2 * N_WORKERS) * 2 * STATE_BYTES
     through, moved = {}, []
-    for n_rows in (4_800, 48_000, 48_000, 48_000):
+    for n_rows in (4_800, *(48_000,) * MOST_COUNTS):
         path = tmp_path / f"{n_rows}.npy"
         np.save(path, np.random.default_rng(0).normal(size=(n_rows, M)).astype(np.float32))
         through[n_rows], between = per_iteration(relay, client, path, n_rows)
         moved.append(between)
-    n_calls = 24 + 3 + 1 + 1  # runs, joins of eight, the last join, what is shared
+        if n_rows == 48_000 and between <= most_moved:
+            break
     assert max(through.values()) <= 2 * N_WORKERS * STATE_BYTES + n_calls * CALL_BYTES
     assert through[48_000] <= 1.25 * through[4_800]
     # sums travel to where they are joined, blocks stay: those of 48,000 rows have 12 MB
-    # but for a block that Dask moves where one worker's processor is taken away for a while: the least of three counts
-    assert min(moved[1:]) <= (n_calls + 2 * N_WORKERS) * 2 * STATE_BYTES
+    # but for a block that Dask moves where one worker's processor is taken away for a while: one undisturbed count
+    assert min(moved[1:]) <= most_moved

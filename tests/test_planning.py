@@ -309,14 +309,15 @@ def test_sparse_rows_are_measured(wide):
 
 
 @pytest.mark.slow
-def test_tasks_are_those_of_a_real_cluster(tmp_path):
+def test_tasks_are_those_of_a_real_cluster(tmp_path, reduced):
     def done():
         return Counter(client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["finished"].counts)))
 
     kmeans = StreamKMeans(8, random_state=0, chunk_bytes=4 * D, progress=False)
     with cluster_of(tmp_path, 2) as (_, client):
         client.register_plugin(Finished())
-        for source, changed in ((Made(60), {}), (Made(400), {"refine": 1}), (Made(400), {"coreset": "sensitivity"})):
+        many = 200 if reduced else 400
+        for source, changed in ((Made(60), {}), (Made(many), {"refine": 1}), (Made(many), {"coreset": "sensitivity"})):
             kmeans.set_params(coreset="auto", refine=0, executor="auto").set_params(**changed)
             found, before = kmeans.forecast(source, Cluster(2)), done()
             fitted = kmeans.set_params(executor=client).fit(source)
