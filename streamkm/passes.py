@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, inertia_of, merged, plus_rows
+from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
@@ -369,9 +369,10 @@ def _assign_item(
     walk, model, table = shared
     rows, weights = _read_weighted(walk, item)
     X = model.place(rows.X)
-    labels, _, _ = table.nearest(X)
-    totals = plus_rows(state, X, weights, labels, table.centers.shape)
-    d2 = rows.d2norms if _by_norms(walk, model) else row_d2(X, labels, table.centers)
+    by_norms = _by_norms(walk, model)
+    labels, totals, d2 = assigned(state, X, weights, table, with_d2=not by_norms)
+    if by_norms:
+        d2 = rows.d2norms
     gathered = float(weights @ d2) if len(weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
 
@@ -397,10 +398,7 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
 
 def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
     block = loaded(held)
-    X = merged(block.X)
-    labels, _, _ = table.nearest(X)
-    totals = plus_rows(state, X, block.weights, labels, table.centers.shape)
-    d2 = row_d2(X, labels, table.centers)
+    labels, totals, d2 = assigned(state, merged(block.X), block.weights, table, with_d2=True)
     gathered = float(block.weights @ d2) if len(block.weights) else float(d2.sum())
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 

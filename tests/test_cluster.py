@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.lloyd import Blocks, absorb_totals, join_totals, lloyd
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
+from streamkm.cluster.lloyd import Blocks, Totals, absorb_totals, assigned, join_totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, cut, label_sums
 from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.polish import original_centers, polish
@@ -339,6 +339,30 @@ def planted(dtype, sparse):
         [X[0:30].mean(0), X[30:60].mean(0), X[60:180].mean(0), *(X[60 * c : 60 * c + 60].mean(0) for c in (3, 4, 5))]
     )
     return stored(X, sparse), bad.astype(np.float64)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 700, 9_000])  # in batches of 4,096
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "table_dtype"), [("u1", "f4"), ("f4", "f4"), ("f4", "f8"), ("f8", "f8"), ("f8", "f4")]
+)
+def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_rows):
+    X = (50 + 20 * rng().normal(size=(n_rows, 40))).astype(dtype)
+    weights = rng(1).random(n_rows) if weighted else NO_WEIGHTS
+    table = CenterTable.build(50 + 20 * rng(2).normal(size=(7, 40)), table_dtype)
+    labels = table.nearest(X)[0]
+    d2 = row_d2(X, labels, table.centers)
+    sums, counts = np.zeros((7, 40)), np.zeros(7)
+    for begun in (None, Totals(np.ones((7, 40)), np.ones(7))):
+        if begun is not None:
+            sums, counts = np.ones((7, 40)), np.ones(7)
+        add_rows(X, weights, labels, sums, counts)
+        found, totals, found_d2 = assigned(begun, X, weights, table, with_d2=True)
+        np.testing.assert_array_equal(found, labels)
+        np.testing.assert_array_equal(totals.sums, sums)
+        np.testing.assert_array_equal(totals.counts, counts)
+        np.testing.assert_array_equal(found_d2, d2)
+    assert len(assigned(None, X, weights, table, with_d2=False)[2]) == 0
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -147,7 +147,7 @@ class CenterTable:
         scores = np.empty(n_rows, self.table.dtype)
         second_scores = np.empty(n_rows if seconds else 0, self.table.dtype)
         if isinstance(X, np.ndarray):
-            for start, batch, products in self._products(X):
+            for start, batch, products in self.products(X):
                 stop = min(start + len(batch), n_rows)
                 kernels.nearest_dense(
                     products, self.bias, labels[start:stop], scores[start:stop], second_scores[start:stop]
@@ -167,13 +167,13 @@ class CenterTable:
     def score(self, X: Matrix, out: NDArray[Any]) -> None:
         """Write `scores` into an array of the table's dtype (n, p)."""
         if isinstance(X, np.ndarray):
-            for start, _, products in self._products(X):
+            for start, _, products in self.products(X):
                 np.add(products[: len(out) - start], self.bias, out=out[start : start + len(products)])
         else:
             data = X.data.astype(self.table.dtype, copy=False)
             kernels.scores_csr(X.indptr, X.indices, data, self.table, self.width, self.bias, out)
 
-    def _products(self, X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    def products(self, X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
         """Yield (first row, batch, ``batch @ table``); the last batch is filled up with zeros."""
         n_batch = batch_rows(self.centers.shape[1], len(self.bias))
         products = np.empty((n_batch, len(self.bias)), self.table.dtype)
@@ -261,6 +261,44 @@ def add_rows(
     else:
         order, starts = rows_by_label(labels, len(counts))
         kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, fresh, sums, counts)
+
+
+def assign_dense(
+    X: NDArray[Any],
+    weights: NDArray[np.float64],
+    table: CenterTable,
+    sums: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    *,
+    fresh: bool,
+    with_d2: bool,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """As `CenterTable.nearest`, `add_rows` and `row_d2`, to the bit, of dense rows that are turned to floats once.
+
+    Parameters
+    ----------
+    X : ndarray (n, m) of any real dtype that the table's holds exactly
+    fresh
+        As of `add_rows`.
+    with_d2 : bool
+
+    Returns
+    -------
+    labels : int32 (n,)
+    d2 : float64 (n,), or (0,) unless asked for
+    """
+    labels, scores = np.empty(len(X), np.int32), np.empty(len(X), table.table.dtype)
+    d2 = np.empty(len(X) if with_d2 else 0)
+    if fresh and not len(X):
+        sums[:] = 0
+    for start, batch, products in table.products(X):
+        here = slice(start, min(start + len(batch), len(X)))
+        kernels.nearest_dense(products, table.bias, labels[here], scores[here], scores[:0])
+        order, starts = rows_by_label(labels[here], table.n_clusters)
+        kernels.add_dense(batch, weights[here], order, starts, 0, fresh and start == 0, sums, counts)
+        if with_d2:
+            kernels.d2_dense(batch, labels[here], table.centers, d2[here])
+    return labels, d2
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
+from streamkm.cluster.blocks import CenterTable, add_rows, assign_dense, row_d2
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.kernels import totals as kernels
 from streamkm.kernels.rows import add_csr_rows
-from streamkm.matrices import Matrix
+from streamkm.matrices import Matrix, working_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +65,35 @@ class Totals:
         return float(kernels.explained(self.sums, self.counts))
 
 
-def plus_rows(
-    totals: Totals | None,
-    X: Matrix,
-    weights: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    shape: tuple[int, int],
-) -> Totals:
-    """Add rows to the sums of their labels, in the memory of `totals`; None: sums of this shape begin with them."""
+def assigned(
+    totals: Totals | None, X: Matrix, weights: NDArray[np.float64], table: CenterTable, *, with_d2: bool
+) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
+    """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
+
+    Parameters
+    ----------
+    totals : Totals or None
+        None: sums begin with these rows.
+    with_d2 : bool
+
+    Returns
+    -------
+    labels : int32 (n,)
+    totals : Totals
+    d2 : float64 (n,), or (0,) unless asked for
+        Squared distances to the nearest centers.
+    """
     fresh = totals is None
-    if totals is None:
-        totals = Totals(np.empty(shape), np.zeros(shape[0]))  # cleared as rows are added: twice would be once too much
+    if totals is None:  # cleared as rows are added: twice would be once too much
+        totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
+    dtype = table.table.dtype
+    if isinstance(X, np.ndarray) and np.result_type(working_dtype(X.dtype), dtype) == dtype:
+        given = (X, weights, table, totals.sums, totals.counts)
+        labels, d2 = assign_dense(*given, fresh=fresh, with_d2=with_d2)
+        return labels, totals, d2
+    labels = table.nearest(X)[0]
     add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-    return totals
+    return labels, totals, row_d2(X, labels, table.centers) if with_d2 else np.empty(0)
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
@@ -278,8 +294,7 @@ def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
     block = loaded(held)
-    labels, _, _ = table.nearest(block.X)
-    return plus_rows(state, block.X, block.weights, labels, table.centers.shape), None
+    return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
 
 
 def _refill(
