@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -295,13 +295,16 @@ def first_rows(X: Matrix, n_rows: int) -> Matrix:
 
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
     """Rows `order` of the stacked parts, without stacking what is not taken."""
-    starts = np.cumsum([0, *(part.shape[0] for part in parts)])
-    home = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(starts))
-    by_part, cuts = rows_by_label(home[order], len(parts))
-    homes: list[tuple[Any, NDArray[np.intp], NDArray[np.intp]]] = []
-    for i, part in enumerate(parts):
-        places = by_part[cuts[i] : cuts[i + 1]]
-        homes.append((part, order[places] - starts[i], places))
+    homes: list[tuple[Any, NDArray[np.intp], NDArray[np.intp]]] = []  # part, rows of it, their places in the result
+    if len(parts) == 1:
+        homes.append((parts[0], order, np.arange(len(order))))
+    else:
+        n_rows = [part.shape[0] for part in parts]
+        home = np.repeat(np.arange(len(parts), dtype=np.int32), n_rows)
+        by_part, cuts = rows_by_label(home[order], len(parts))
+        for i, (part, first) in enumerate(zip(parts, accumulate(n_rows, initial=0), strict=False)):
+            places = by_part[cuts[i] : cuts[i + 1]]
+            homes.append((part, order[places] - first, places))
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, rows, places in homes:
