@@ -160,8 +160,8 @@ def shares(data: str, k: int, runs: int) -> dict[str, Any]:
 
         X = sp.load_npz(data)
 
-    def fit() -> None:
-        StreamKMeans(k, random_state=0, progress=False).fit(X)
+    def fit() -> StreamKMeans:
+        return StreamKMeans(k, random_state=0, progress=False).fit(X)
 
     fit()
     found = []
@@ -169,8 +169,9 @@ def shares(data: str, k: int, runs: int) -> dict[str, Any]:
         timers = Timers()
         with installed(timers):
             started, cpu = time.perf_counter(), time.thread_time()
-            fit()
+            fitted = fit()
             cpu, stopped = time.thread_time() - cpu, time.perf_counter()
+        del fitted  # whoever fits keeps the result: that it is forgotten here is no part of the time
         seconds = stopped - started
         covered = _union(timers.inside, (started, stopped))
         outside = (cpu + timers.tasks_cpu - timers.inside_cpu) / (os.cpu_count() or 1)
