@@ -54,10 +54,9 @@ def kmeans_plusplus(
     negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
     centers = np.empty((n_clusters, n_components))
     n_entries = n_rows * n_components if isinstance(block.X, np.ndarray) else block.X.nnz
-    if executor is not None and n_entries >= SHARED_ENTRIES:
-        found = _step_by_step(block, LocalBlocks.of(executor, block), first, draws, negligible, centers)
-    elif isinstance(block.X, np.ndarray):
-        found = _step_by_step(block, None, first, draws, negligible, centers)
+    pieces = LocalBlocks.of(executor, block) if executor is not None and n_entries >= SHARED_ENTRIES else None
+    if pieces is not None or isinstance(block.X, np.ndarray):
+        found = _step_by_step(block, pieces, first, draws, negligible, centers)
     else:
         X, padded = block.X, -(-draws.shape[1] // LANES) * LANES
         given = (X.indptr, X.indices, X.data, block.d2norms, block.weights, first, draws, negligible)
