@@ -153,6 +153,11 @@ class Plan:
         return _choose_space(replace(self.needs, n_features=n_features), self.regime, self.base_bytes, self.limit_bytes)
 
     @property
+    def sketches_later(self) -> bool:
+        """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
+        return self.needs is not None and self.needs.fitted and self.regime != "sample"
+
+    @property
     def peak_bytes(self) -> int:
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
@@ -293,7 +298,7 @@ def plan_fit(
         n_rows,
         source.n_features,
         source.n_bytes,
-        1 if once else 2 + refine + counts_first + fit_passes,
+        1 if once else 2 + refine + counts_first + fit_passes + (found and regime != "sample"),
         counts_first,
         size,
         len(chunks) if isinstance(source, ChunkedSource) else None,
@@ -338,7 +343,7 @@ def _choose_regime(
 ) -> tuple[Regime, str]:
     """What k-means runs on, and why."""
     space: Space
-    if needs.fitted or coreset == "uniform":
+    if coreset == "uniform" or (needs.fitted and coreset == "auto"):
         found = coreset != "uniform" and not needs.directions
         return "sample", "on the row sample" + (", which its directions are found on" if found else "")
     if coreset != "auto":

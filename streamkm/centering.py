@@ -155,21 +155,18 @@ class Look:
 def find_centers(
     here: Executor,
     sketched: Sketched,
+    sketch: Sketch,
     plan: Plan,
     settings: Settings,
     keeper: Keeper,
     progress: Progress,
-    streamed: Sketch | None = None,
 ) -> Found:
     """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there.
 
-    Parameters
-    ----------
-    streamed : Sketch, optional
-        What was found on all rows; None: the sketch needs no rows, or the sample's.
+    Directions that were iterated along need no polishing: it would fit the sample, and where all rows took part they
+    know better.
     """
     sample = sketched.sample
-    sketch = streamed or oblivious_sketch(plan, settings, sample.X.shape[1]) or sampled_sketch(plan, sample, settings)
     n_searched = search_rows(settings.n_clusters)
     n_features = sample.X.shape[1]
     space = plan.space_for(n_features)
@@ -198,8 +195,13 @@ def find_centers(
     if polished:
         with progress.stage("polish", None, "steps") as stage:
             centers, explained = original_centers(here, sample, sampled, result.centers)
-            if isinstance(sketch, PCASketch) and not sample.complete:
-                result = replace(result, centers=centers)  # already iterated on these rows
+            iterated = isinstance(sketch, PCASketch)
+            if plan.regime != "sample" and isinstance(sketch, PCASketch | TruncatedSVDSketch):
+                iterated = True
+                # along the directions, what all rows say; only the rest is the sample's
+                centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
+            if iterated and not sample.complete:
+                result = replace(result, centers=centers)
             else:
                 kept = KeptSteps(keeper, "polish", stage)
                 begun = explained if kept.begun is None else kept.begun
@@ -245,8 +247,11 @@ def check_clusters(n_clusters: int, n_rows: int) -> None:
         raise InvalidInputError(f"n_samples={n_rows} should be >= n_clusters={n_clusters}; use fewer clusters")
 
 
-def sampled_sketch(plan: Plan, sample: Sample, settings: Settings) -> Sketch:
-    """The sketch that is found on the row sample."""
+def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
+    """The sketch that was given, that a plan names, or that is found on the row sample."""
+    sketch = oblivious_sketch(plan, settings, sample.X.shape[1])
+    if sketch is not None:
+        return sketch
     rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)] if plan.sketch == PCASketch.kind else sample.X
     return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
 

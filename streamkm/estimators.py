@@ -58,10 +58,11 @@ class StreamKMeans(Incremental, Assigner):
         k.
     sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
-        the principal directions of the row sample ("pca": Lloyd then runs on the sample alone). By name: "countsketch",
-        "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given
-        to; "pca", "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a sketch that is
-        made already, such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``.
+        the principal directions of the row sample ("pca": Lloyd then runs on the sample, see `coreset`). By name:
+        "countsketch", "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows
+        can be given to; "pca", "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a
+        sketch that is made already, such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or
+        ``PreconditionedSampling(0.1, d, 0)``.
     sketch_fit : {"sample", "all"}, default="sample"
         What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
         "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
@@ -94,8 +95,10 @@ class StreamKMeans(Incremental, Assigner):
         quarter of the memory.
     coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
         What stands for the rows while they are clustered. "uniform": the row sample; "sensitivity" and "lightweight":
-        weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched. "auto":
-        the row sample where its means are polished in the original space, else all rows if they fit, else sensitivity.
+        weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched, which
+        memory holds, or the disk. "auto": the row sample where its means are polished in the original space, else all
+        rows if they fit, else sensitivity. Where the sketch is found on rows, all but "auto" and "uniform" take one
+        more pass: for wide dense rows, None takes two or three times the time and finds better clusters.
     half_life : float, optional
         `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
     first_row : int, default=0
@@ -271,7 +274,8 @@ class StreamKMeans(Incremental, Assigner):
 
         Notes
         -----
-        Two passes over the data, `refine` more, and one for ``sketch_fit="all"``. O(nnz) for the sketch, O(nnz * k) for
+        Two passes over the data, `refine` more, one for ``sketch_fit="all"``, and one where a `coreset` of rows, or all
+        of them, is sketched by what was found on rows. O(nnz) for the sketch, O(nnz * k) for
         each assignment; memory for n sketched rows, the sample and the centers.
         """
         check_parameters(self)

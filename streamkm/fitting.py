@@ -25,6 +25,7 @@ from streamkm.centering import (
     distortion_of,
     find_centers,
     oblivious_sketch,
+    sketch_of,
 )
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Sample, SampleRule
@@ -125,17 +126,12 @@ def run_fit(
         here = stack.enter_context(local_executor(workers))
         if plan.block_room is not None:
             keeper.spill = stack.enter_context(closing(Spill(plan.block_room)))
+        gathering = _Gathering(workers, walk, plan, settings, weights, keeper, progress)
         sketched = None
         found = Found.unpack(keeper.load("found"))
         if found is None:
-            sketched = _gather(workers, walk, plan, settings, weights, keeper, progress)
-            give_back(plan.limit_bytes)
-            streamed = None
-            if plan.fit_passes:
-                how = (plan.sketch, plan.n_components, settings.word("sketch"))
-                first = first_round(*how, sketched.sample.X, settings.n_clusters)
-                streamed = _on_all_rows(workers, walk, first, sketched.chunk_rows, weights, keeper, progress)
-            found = find_centers(here, sketched, plan, settings, keeper, progress, streamed)
+            sketched, sketch = gathering.all_rows()
+            found = find_centers(here, sketched, sketch, plan, settings, keeper, progress)
             keeper.save("found", found.pack)
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
             model = found.model(walk.metric)
@@ -144,7 +140,7 @@ def run_fit(
         else:
             labelling = Labelling(workers, walk, weights)
             if _sample_is_all(walk, plan, weights):
-                again = sketched or _gather(workers, walk, plan, settings, weights, keeper, progress)
+                again = sketched or gathering.once()
                 labelling = replace(labelling, here=here, sample=again.sample)
                 del again
             del sketched  # the passes to come need the memory
@@ -157,52 +153,74 @@ def run_fit(
     return Fit(model, assigned.labels, rows, assigned.totals, distortion, found.result, history, view, seen)
 
 
-def _gather(
-    workers: Executor,
-    walk: Walk,
-    plan: Plan,
-    settings: Settings,
-    weights: NDArray[np.float64],
-    keeper: Keeper,
-    progress: Progress,
-) -> Sketched:
-    """Read all rows once, after counting them where that is needed."""
-    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, weights)
-    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")), keeper.spill)
-    chunk_rows = None
-    if plan.counts_first:
-        with progress.stage("count", plan.n_chunks) as stage:
-            chunk_rows = count_pass(workers, walk, stage)
-    sketch = oblivious_sketch(plan, settings, walk.source.n_features) if plan.regime != "sample" else None
-    with progress.stage("sketch", plan.n_chunks) as stage:
-        if sketch is None:
-            sketched = sample_rows(workers, walk, gathered, weights, chunk_rows, stage, keeper)
-        else:  # what is sketched is in memory, and gone with the process: its rows are read again
-            sketched = sketch_pass(workers, walk, sketch, gathered, weights, chunk_rows, stage)
-    check_clusters(settings.n_clusters, sketched.n_valid)
-    return sketched
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """The passes that come before centers are looked for."""
 
+    workers: Executor
+    walk: Walk
+    plan: Plan
+    settings: Settings
+    weights: NDArray[np.float64]
+    keeper: Keeper
+    progress: Progress
 
-def _on_all_rows(
-    workers: Executor,
-    walk: Walk,
-    first: SketchFit,
-    chunk_rows: NDArray[np.int64],
-    weights: NDArray[np.float64],
-    keeper: Keeper,
-    progress: Progress,
-) -> Sketch:
-    """Find a sketch on all rows: a pass for each round."""
-    record = keeper.load("directions")
-    if record is not None:
-        return sketch_from_dict(record[1], record[0])
-    found: Sketch | SketchFit = first
-    while not isinstance(found, Sketch):
-        with progress.stage("directions", len(chunk_rows)) as stage:
-            found = fit_pass(workers, walk, found, weights, chunk_rows, stage)
-    sketch = found
-    keeper.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
-    return sketch
+    def all_rows(self) -> tuple[Sketched, Sketch]:
+        """Read all rows as often as the plan says; the sketch, and what it leaves of them."""
+        sketched = self.once()
+        give_back(self.plan.limit_bytes)
+        sketch = self._sketch(sketched)
+        if self.plan.sketches_later:
+            chunk_rows = sketched.chunk_rows
+            del sketched  # this pass samples the same rows once more
+            with self.progress.stage("sketch-all", len(chunk_rows)) as stage:
+                args = (self._nothing(sketch), self.weights, chunk_rows, stage)
+                sketched = sketch_pass(self.workers, self.walk, sketch, *args)
+            give_back(self.plan.limit_bytes)
+        return sketched, sketch
+
+    def once(self) -> Sketched:
+        """Read all rows once, after counting them where that is needed."""
+        workers, walk, plan, settings, weights = self.workers, self.walk, self.plan, self.settings, self.weights
+        chunk_rows = None
+        if plan.counts_first:
+            with self.progress.stage("count", plan.n_chunks) as stage:
+                chunk_rows = count_pass(workers, walk, stage)
+        sketch = oblivious_sketch(plan, settings, walk.source.n_features) if plan.regime != "sample" else None
+        with self.progress.stage("sketch", plan.n_chunks) as stage:
+            if sketch is None:
+                sketched = sample_rows(workers, walk, self._nothing(None), weights, chunk_rows, stage, self.keeper)
+            else:  # what is sketched is in memory, and gone with the process: its rows are read again
+                sketched = sketch_pass(workers, walk, sketch, self._nothing(sketch), weights, chunk_rows, stage)
+        check_clusters(settings.n_clusters, sketched.n_valid)
+        return sketched
+
+    def _nothing(self, sketch: Sketch | None) -> Gathered:
+        """What a pass begins with that sketches so, or only samples."""
+        plan, settings = self.plan, self.settings
+        n_rows = self.walk.source.estimated_rows
+        rule = SampleRule.of(plan.sample_rows, settings.word("sample"), n_rows, self.weights)
+        coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
+        return Gathered(rule, coreset, self.keeper.spill)
+
+    def _sketch(self, sketched: Sketched) -> Sketch:
+        """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
+        plan, settings, keeper = self.plan, self.settings, self.keeper
+        if not plan.fit_passes:
+            return sketch_of(plan, settings, sketched.sample)
+        record = keeper.load("directions")
+        if record is not None:
+            return sketch_from_dict(record[1], record[0])
+        seed = settings.word("sketch")
+        found: Sketch | SketchFit = first_round(
+            plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
+        )
+        while not isinstance(found, Sketch):
+            with self.progress.stage("directions", len(sketched.chunk_rows)) as stage:
+                found = fit_pass(self.workers, self.walk, found, self.weights, sketched.chunk_rows, stage)
+        sketch = found
+        keeper.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
+        return sketch
 
 
 def sample_rows(

@@ -104,8 +104,9 @@ class Rates:
 
     Attributes
     ----------
-    sketch, assign, step : Cost
-        Of a row in the first pass, in an assign pass, and in a Lloyd step on sketched rows (0 where none are kept).
+    sample, sketch, assign, step : Cost
+        Of a row in a pass that only samples, before the sketch is found (0 where there is none), in the one that
+        sketches, in an assign pass, and in a Lloyd step on sketched rows (0 where none are kept).
     gather_s : float
         That the caller of the first pass takes for what a chunk tells.
     join_s : float
@@ -120,6 +121,7 @@ class Rates:
         Rows of a chunk: for a source that does not say how many it has.
     """
 
+    sample: Cost
     sketch: Cost
     assign: Cost
     step: Cost

@@ -164,7 +164,10 @@ class _Model:
         seconds = {name: took * clustered / self.rates.sampled for name, took in self.rates.client.items()}
         if self.plan.regime == "coreset":
             seconds["lloyd"] *= min(1.0, self.needs.coreset_rows / clustered)
-        found = [self._sketch(), Step("seed", seconds["seed"], "client")]
+        later = self.plan.sketches_later
+        found = [self._gather("sketch", self.rates.sample)] if later else []
+        found.append(self._gather("sketch-all" if later else "sketch", self.rates.sketch, self._coreset_bytes()))
+        found.append(Step("seed", seconds["seed"], "client"))
         found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
         if "polish" in seconds:
             found.append(Step("polish", seconds["polish"], "client"))
@@ -174,19 +177,23 @@ class _Model:
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
         )  # fmt: skip
-        names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1))]
+        names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1 - later))]
         return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 
-    def _sketch(self) -> Step:
-        """The first pass; what it tells are candidates for the sample, and parts of coresets."""
+    def _coreset_bytes(self) -> int:
+        """Of the parts of a coreset that all calls tell."""
+        if self.plan.regime != "coreset":
+            return 0
+        part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
+        return int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
+
+    def _gather(self, name: str, cost: Cost, told: int = 0) -> Step:
+        """A pass that tells candidates for the sample, and what else it is told to."""
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
-        told = int(rows) * (self.needs.row_bytes + 16)
-        if self.plan.regime == "coreset":
-            part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
-            told += int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
+        told += int(rows) * (self.needs.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s
         load = _Load(count_runs(self.n_chunks, RUNS), 0, told, 0, self.plan.stored_bytes or 0, gathered)
-        return self._pass("sketch", self.rates.sketch, load)
+        return self._pass(name, cost, load)
 
     def _lloyd(self) -> Step:
         """All steps on all rows sketched."""

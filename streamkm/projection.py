@@ -89,7 +89,7 @@ class Needs:
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
-            stages["polish"] = sample + sketched + floats + self.steps(self.n_features)
+            stages["polish"] = sample + sketched + blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         n_states = self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT
         states = n_states * 8 * self.n_clusters * width

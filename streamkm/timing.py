@@ -16,7 +16,7 @@ import joblib
 import numpy as np
 
 from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
-from streamkm.centering import Found, Settings, check_clusters, find_centers, oblivious_sketch
+from streamkm.centering import Found, Settings, check_clusters, find_centers, sketch_of
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.sample import SampleRule
@@ -81,14 +81,14 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     client = {"seed": took - sum(client.values()), **client}  # with the finding of the sketch
     alone, gather_s = _walked(few, plan, settings, found, 1)
     crowded, _ = _walked(few, plan, settings, found, joblib.cpu_count())
-    sketch, assign, step = (
+    sample, sketch, assign, step = (
         replace(cost, crowd=max(1.0, other.cpu / cost.cpu) if cost.cpu > 0 else 1.0)
         for cost, other in zip(alone, crowded, strict=True)
     )
     steps = sum(entry["stage"] == "lloyd" for entry in found.history)
     join_s, n_sampled = _join_seconds(found), len(sampled.sample.rows)
     chunk_rows = float(sampled.chunk_rows.mean())
-    return Rates(sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
+    return Rates(sample, sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
 
 
 class _Clock(Progress):
@@ -144,20 +144,25 @@ def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
-        return find_centers(here, sampled, plan, settings, Keeper(), clock)
+        sketch = sketch_of(plan, settings, sampled.sample)
+        return find_centers(here, sampled, sketch, plan, settings, Keeper(), clock)
 
 
 def _walked(
     walk: Walk, plan: Plan, settings: Settings, found: Found, n_threads: int
-) -> tuple[tuple[Cost, Cost, Cost], float]:
-    """Costs of a row in the first pass, in an assign pass and in a step; seconds of the first's caller for a chunk."""
-    source = walk.source
-    sketch = oblivious_sketch(plan, settings, source.n_features) if plan.regime != "sample" else None
+) -> tuple[tuple[Cost, Cost, Cost, Cost], float]:
+    """Costs of a row as of `Rates`; seconds of the caller for a chunk in the pass that sketches."""
+    sketch = found.sketch if plan.regime != "sample" else None
     rule = SampleRule.of(plan.sample_rows, settings.word("sample"), plan.n_rows, NO_WEIGHTS)
     gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
     model = found.model(walk.metric)
     with open_executor(n_threads), ThreadPoolExecutor(n_threads) as pool:
         workers = _Timed(pool, n_threads)
+        sample = NOTHING
+        if plan.sketches_later:
+            only = Gathered(rule)
+            before = workers.cost(lambda: sketch_pass(workers, walk, None, only, NO_WEIGHTS, None, Stage("sketch")))
+            sample = before.a_row(int(before.gave.chunk_rows.sum()))
         first = workers.cost(lambda: sketch_pass(workers, walk, sketch, gathered, NO_WEIGHTS, None, Stage("sketch")))
         sketched = first.gave
         n_rows = int(sketched.chunk_rows.sum())
@@ -168,7 +173,7 @@ def _walked(
             if found.space == "original" and blocks.n_components != centers.shape[1]:
                 centers = np.asarray(found.sketch.apply(centers), np.float64)
             step = workers.cost(lambda: blocks.totals(centers)).a_row(n_rows)
-    return (first.a_row(n_rows), last.a_row(n_rows), step), first.caller_s / len(sketched.chunk_rows)
+    return (sample, first.a_row(n_rows), last.a_row(n_rows), step), first.caller_s / len(sketched.chunk_rows)
 
 
 def _join_seconds(found: Found) -> float:

@@ -28,7 +28,8 @@ from tests.dask_processes import cluster_of
 MIB = 1 << 20
 N, K, D, M = 1_000_000, 10, 800, 64
 RATES = Rates(
-    sketch=Cost(2e-6, 3e-6), assign=Cost(4e-6, 4e-6, 1.5), step=Cost(1e-6, 1e-6), gather_s=0.001, join_s=0.002,
+    sample=Cost(0.0, 0.0), sketch=Cost(2e-6, 3e-6), assign=Cost(4e-6, 4e-6, 1.5), step=Cost(1e-6, 1e-6),
+    gather_s=0.001, join_s=0.002,
     client={"seed": 1.0, "lloyd": 2.0, "polish": 0.5}, sampled=25_000, iterations=7, chunk_rows=20_000.0,
 )  # fmt: skip
 FREE = {"scheduler_s": 0.0, "client_s": 0.0, "worker_s": 0.0, "latency_s": 0.0, "bandwidth": math.inf}

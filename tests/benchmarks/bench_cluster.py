@@ -19,7 +19,12 @@ SPEEDUP, OVERHEAD, AGAINST_DASK_ML = 1.7, 1.15, 30
 THREADS = "1 local thread"
 MINUTE_ROWS = 8_100_000
 PEER_ROWS = (1_000_000, 30_000)
-OUR_SETTINGS = {"": {}, ", refine=3": {"refine": 3}, ", n_init=4, refine=3": {"n_init": 4, "refine": 3}}
+OUR_SETTINGS = {
+    "": {},
+    ", coreset=None": {"coreset": None},
+    ", coreset=None, tol=1e-5, refine=1": {"coreset": None, "tol": 1e-5, "refine": 1},
+    ", n_init=4, refine=3": {"n_init": 4, "refine": 3},
+}
 
 
 def run(settings: Settings) -> list[Row]:

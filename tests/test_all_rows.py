@@ -1,0 +1,189 @@
+"""Sketches that are found on rows, and all rows clustered with them: passes, fixed points, centers, bits, resuming."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
+
+from streamkm import StreamKMeans, budget, keeping
+from streamkm.forecasts import Cluster
+from streamkm.making import FOUND
+from streamkm.sources import open_source
+from tests.children import StoppedError, stopped_after
+from tests.test_passes import CountingSource, StreamedSource, groups
+from tests.test_sketch_fit import wide_rows
+
+KINDS = [(kind, sparse) for kind in FOUND for sparse in (False, True) if not (sparse and kind == "pca")]
+K = 12
+
+
+def kmeans(n_clusters=K, **parameters):
+    return StreamKMeans(
+        n_clusters, **{"coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
+    )
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    """A row sample of 300 rows."""
+    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+
+
+@pytest.mark.parametrize(("kind", "sparse"), KINDS)
+@pytest.mark.parametrize(("coreset", "refine"), [(None, 0), ("sensitivity", 2)])
+def test_rows_are_read_once_more(kind, sparse, coreset, refine):
+    X, y = groups()
+    source = CountingSource(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(3, sketch=kind, n_components=3, coreset=coreset, refine=refine).fit(source)
+    assert set(source.read_rows.values()) == {3 + refine}
+    assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
+    assert fitted.plan_.regime == ("blocks" if coreset is None else "coreset")
+    assert [stage.name for stage in fitted.stages_][:2] == ["sketch", "sketch-all"]
+    assert adjusted_rand_score(y, fitted.labels_) == 1
+    np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
+    source = CountingSource(groups()[0])
+    estimator = kmeans(3, sketch=kind, n_components=3, sketch_fit="all")
+    planned = estimator.plan(source)
+    assert not source.read_rows
+    assert (planned.passes, planned.regime) == (4, "blocks")
+    assert dict(planned.lines())["clustering"] == "on all sketched rows, as asked for"
+    fitted = estimator.fit(source)
+    assert set(source.read_rows.values()) == {4}
+    assert [stage.name for stage in fitted.stages_][:3] == ["sketch", "directions", "sketch-all"]
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, weighted):
+    """Lloyd's fixed point, by a naive step on all rows; the means of 300 sampled rows are far from it."""
+    X = wide_rows()
+    weights = np.random.default_rng(1).integers(0, 3, len(X)) if weighted else np.ones(len(X))
+    fitted = kmeans(sketch=kind, n_components=5, tol=0, max_iter=500).fit(X, sample_weight=weights)
+    assert fitted.converged_
+    sketched, centers = fitted.sketch_.apply(X), fitted.sketch_.apply(fitted.cluster_centers_)
+    labels = pairwise_distances_argmin(sketched, centers)
+    means = np.stack([np.average(sketched[labels == c], axis=0, weights=weights[labels == c]) for c in range(K)])
+    np.testing.assert_allclose(centers, means, rtol=1e-9, atol=1e-9)
+    inertia = weights @ np.square(sketched - means[labels]).sum(axis=1)
+    (last,) = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "lloyd"][-1:]
+    np.testing.assert_allclose(last, inertia, rtol=1e-9)
+    sampled = kmeans(sketch=kind, n_components=5, coreset="auto", tol=0, max_iter=500).fit(X, sample_weight=weights)
+    there = sampled.sketch_.apply(sampled.cluster_means_) - sampled.sketch_.apply(sampled.cluster_centers_)
+    assert np.abs(there).max() > 0.1
+
+
+def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
+    """Groups that differ along a direction that was left out: without the sample's part their centers would agree."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 3000)
+    X = np.outer(2 * y - 1, [100.0, 0, 10]) + rng.normal(0, 1, (3000, 3)) @ np.diag([1, 0.1, 0.1])
+    X = np.hstack([X, rng.normal(0, 30, (3000, 1))])
+    fitted = kmeans(2, sketch="pca", n_components=2).fit(X)
+    means = np.stack([X[fitted.labels_ == label].mean(axis=0) for label in range(2)])
+    assert np.abs(means[0] - means[1])[2] > 19
+    np.testing.assert_allclose(fitted.cluster_centers_[:, 2], means[:, 2], atol=0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
+    X = wide_rows(seed=seed)
+    whole, sampled = (
+        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "auto")
+    )
+    assert whole.inertia_ < sampled.inertia_
+
+
+def test_all_rows_in_the_sample_get_the_whole_algorithm():
+    """The last stage is Lloyd on the original rows, to its fixed point."""
+    X = wide_rows(900)
+    fitted = kmeans(sketch="pca", n_components=5, tol=0, max_iter=500).fit(X)
+    np.testing.assert_allclose(fitted.cluster_centers_, fitted.cluster_means_, rtol=1e-9)
+    assert fitted.history_[-1]["stage"] == "polish"
+
+
+@pytest.mark.parametrize(("kind", "sparse"), KINDS)
+@pytest.mark.parametrize("coreset", [None, "sensitivity"])
+def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
+    X = np.random.default_rng(0).normal(size=(3000, 30)).astype(np.float32)
+    X = sp.csr_array(X * (X > 0)) if sparse else X
+    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 30_000, "max_iter": 5}
+    one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
+    for other in others:
+        np.testing.assert_array_equal(other.labels_, one.labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
+        assert other.inertia_ == one.inertia_
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+def test_rows_that_are_counted_first(small_sample, kind):
+    """Weights of a source that streams: they find their rows in all passes but the first."""
+    X = wide_rows(1000)
+    weights = np.random.default_rng(1).random(1000)
+    streamed, array = (
+        kmeans(4, sketch=kind, n_components=5).fit(source, sample_weight=weights) for source in (StreamedSource(X), X)
+    )
+    np.testing.assert_array_equal(streamed.labels_, array.labels_)
+    np.testing.assert_allclose(streamed.inertia_, array.inertia_, rtol=1e-9)
+
+
+def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(60_000, 600)).astype(np.float32)
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    roomy = kmeans(sketch="pca", n_components=256, max_iter=3, chunk_bytes=4 << 20)
+    needed = roomy.plan(str(path)).peak_bytes
+    (tmp_path / "spill").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
+    tight = clone(roomy).set_params(memory_limit=needed - (20 << 20))
+    assert tight.plan(str(path)).regime == "spilled"
+    np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
+    assert roomy.plan_.regime == "blocks"
+    assert tight.inertia_ == roomy.inertia_
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
+def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    source = tmp_path / "x.npy"
+    np.save(source, wide_rows(4000))
+    how = "all" if record == "directions" else "sample"
+    estimator = kmeans(sketch="pca", n_components=5, sketch_fit=how, chunk_bytes=100_000)
+    wanted = clone(estimator).fit(str(source))
+    estimator.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            estimator.fit(str(source))
+    estimator.fit(str(source))
+    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
+    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
+    assert estimator.inertia_ == wanted.inertia_
+    assert estimator.history_ == wanted.history_
+
+
+@pytest.mark.parametrize("coreset", [None, "sensitivity"])
+def test_the_time_of_both_passes_is_told(tmp_path, coreset):
+    path = tmp_path / "x.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(60_000, 600)).astype(np.float32))
+    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=4 << 20)
+    found = estimator.forecast(str(path), Cluster(workers=2))
+    names = [step.name for step in found.stages]
+    assert names == ["sketch", "sketch-all", "seed", "lloyd", "polish", "assign", "refine-1"]
+    assert found.rates.sample.cpu > 0
+    assert found.rates.sketch.cpu > found.rates.sample.cpu  # it reads the same, and multiplies all rows
+    n_bytes = open_source(str(path)).n_bytes
+    assert [step.read_bytes for step in found.stages if step.read_bytes] == [n_bytes] * 4
+    assert math.isfinite(estimator.estimate_seconds(str(path)))
