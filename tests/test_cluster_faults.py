@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from distributed import Client
+from sklearn.base import clone
 
 from streamkm import StreamKMeans, dask_cluster, keeping, labelling
 from streamkm.compute import open_executor
@@ -93,6 +94,19 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     got = StreamKMeans(10, executor=client, **PARAMETERS).fit(data)
     assert seen[stage] >= number
     assert len(started.living()) == N_WORKERS - n_killed
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("sketch-all", 8), ("lloyd-2", 5)])
+def test_workers_killed_where_a_sketch_is_found_first(cluster, at, data, stage, number):
+    kmeans = StreamKMeans(10, sketch="pca", n_components=8, coreset=None, **PARAMETERS)
+    wanted = clone(kmeans).set_params(executor=1).fit(data)
+    started, client = cluster
+    seen = at(stage, number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
+    got = kmeans.set_params(executor=client).fit(data)
+    assert seen[stage] >= number
+    assert len(started.living()) == 1
     assert_same_bits(got, wanted)
 
 

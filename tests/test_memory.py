@@ -20,9 +20,10 @@ from tests.benchmarks.make_topics import write as write_topics
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
 import json, sys
-path, k, limit = sys.argv[1:4]
+path, k, limit, coreset = sys.argv[1:5]
 from streamkm import StreamKMeans
-fitted = StreamKMeans(int(k), memory_limit=limit, progress=False, random_state=0).fit(path)
+parameters = {"memory_limit": limit, "coreset": json.loads(coreset), "progress": False, "random_state": 0}
+fitted = StreamKMeans(int(k), **parameters).fit(path)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024  # of this program alone; getrusage remembers what started it
 print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": fitted.plan_.limit_bytes,
@@ -30,9 +31,9 @@ print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": f
 """
 
 
-def fit(path, k, limit):
+def fit(path, k, limit, coreset="auto"):
     """Fit in a process of its own; what it says of its memory."""
-    return run([FIT, str(path), str(k), limit])
+    return run([FIT, str(path), str(k), limit, json.dumps(coreset)])
 
 
 def run(arguments, environment=None):
@@ -71,6 +72,14 @@ def text(tmp_path_factory):
 @pytest.mark.parametrize("limit", ["512 MiB", pytest.param("1 GiB", marks=pytest.mark.slow)])
 def test_dense_rows_are_clustered_within_the_limit(images, limit):
     got = fit(images, 20, limit)
+    assert got["peak"] <= got["limit"]
+    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+
+
+@pytest.mark.parametrize(("limit", "regime"), [("600 MiB", "blocks"), ("480 MiB", "spilled")])
+def test_all_dense_rows_are_projected_within_the_limit(images, limit, regime):
+    got = fit(images, 20, limit, None)
+    assert (got["regime"], got["space"]) == (regime, "original")
     assert got["peak"] <= got["limit"]
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
