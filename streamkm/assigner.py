@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
@@ -25,7 +26,6 @@ from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Metric, Model
 from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
-from streamkm.passes import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource

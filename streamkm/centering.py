@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.assigning import Assigned
 from streamkm.budget import Plan
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
@@ -25,7 +26,6 @@ from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import pack_matrix, unpack_matrix
 from streamkm.model import Metric, Model, Space
-from streamkm.passes import Assigned, Sketched
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
@@ -36,6 +36,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
     sketch_from_dict,
 )
+from streamkm.sketching import Sketched
 
 SKETCH_PREFIX = "sketch."
 
@@ -212,7 +213,7 @@ def find_centers(
 
 
 def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage) -> Assigned:
-    """As `passes.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
+    """As `assigning.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
 
     Parameters
     ----------

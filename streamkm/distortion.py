@@ -1,6 +1,6 @@
 """How well sketches keep the objective, on a row sample: what to look at before a long run.
 
-One pass samples the rows; every sketch of a grid is then measured on them. May import passes and below.
+One pass samples the rows; every sketch of a grid is then measured on them. May import sketching and below.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from streamkm.keeping import Gathered
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.matrices import Matrix
 from streamkm.model import Metric
-from streamkm.passes import sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import (
     IdentitySketch,
@@ -34,6 +33,7 @@ from streamkm.sketches import (
     Sketch,
     TruncatedSVDSketch,
 )
+from streamkm.sketching import sketch_pass
 from streamkm.sources import open_source
 from streamkm.walk import Walk
 

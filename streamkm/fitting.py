@@ -3,7 +3,7 @@
 A sketch that depends on the data is found on the row sample, or on all rows in a pass between the first and the last.
 
 Takes validated values, returns a `Fit`. What was done is kept in a checkpoint, if there is one, and not done again by
-the run that continues. May import passes and below; knows nothing of estimators.
+the run that continues. May import centering and below; knows nothing of estimators.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.assigning import Assigned, assign_blocks, assign_pass
 from streamkm.budget import Plan
 from streamkm.centering import (
     Found,
@@ -36,9 +37,9 @@ from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels
 from streamkm.limits import give_back
 from streamkm.making import first_round
 from streamkm.model import Model
-from streamkm.passes import Assigned, Sketched, assign_blocks, assign_pass, count_pass, fit_pass, sketch_pass
 from streamkm.progress import Progress, Stage
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
+from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk
 
 NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered

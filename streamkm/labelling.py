@@ -1,6 +1,6 @@
 """Labels that never pass this process: they stay where calls make them, and calls write them to a Zarr array.
 
-May import passes and below, and zarr on demand. What is done with labels in memory is passes' work.
+May import assigning and below, and zarr on demand. What is done with labels in memory is assigning's work.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.assigning import fold_assigned, nearest_labels
 from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.sample import Sample
@@ -22,7 +23,6 @@ from streamkm.compute import Executor, Listener
 from streamkm.errors import OutputError
 from streamkm.files import sync, writing
 from streamkm.model import Model
-from streamkm.passes import fold_assigned, nearest_labels
 from streamkm.progress import Stage
 from streamkm.walk import Item, Walk, changed_source
 
@@ -85,7 +85,7 @@ def assign_and_hold(
     chunk_rows: NDArray[np.int64],
     stage: Stage,
 ) -> tuple[HeldLabels, Totals]:
-    """As `passes.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
+    """As `assigning.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
     handles: list[Any] = []
 
     def take(handle: Any) -> None:

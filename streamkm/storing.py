@@ -1,7 +1,7 @@
 """Everything that walks a source into a sketch store: writing one, adding rows, adding features.
 
 Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
-is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import passes,
+is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import sketching,
 walk, store, checkpoint and below.
 """
 
@@ -32,10 +32,10 @@ from streamkm.keeping import Gathered
 from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import raw
 from streamkm.model import Metric
-from streamkm.passes import sketch_pass
 from streamkm.progress import Stage
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sketches import Sketch
+from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource

@@ -35,11 +35,11 @@ from streamkm.limits import available_memory
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
 from streamkm.model import Metric, Space
-from streamkm.passes import sketch_pass
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
 from streamkm.sketches import PCASketch, Sketch
+from streamkm.sketching import sketch_pass
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.swept import SweepResult, SweepRow

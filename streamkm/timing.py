@@ -15,6 +15,7 @@ from typing import Any
 import joblib
 import numpy as np
 
+from streamkm.assigning import assign_pass
 from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
 from streamkm.centering import Found, Settings, check_clusters, find_centers, sketch_of
 from streamkm.cluster.blocks import NO_WEIGHTS
@@ -25,9 +26,9 @@ from streamkm.errors import InvalidInputError
 from streamkm.executors import LocalThreads
 from streamkm.forecasts import Cluster, Cost, Rates
 from streamkm.keeping import Gathered, Keeper
-from streamkm.passes import Sketched, assign_pass, sketch_pass
 from streamkm.planning import forecast
 from streamkm.progress import Progress, Stage
+from streamkm.sketching import Sketched, sketch_pass
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.walk import Walk
 

@@ -22,6 +22,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Matrix]
+Weighed = tuple[Item, int | None, NDArray[np.float64]]
+"""An item, how many rows it should have, and their weights."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
 
@@ -52,7 +54,7 @@ class Walk:
 
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
-    ) -> Iterator[tuple[Item, int | None, NDArray[np.float64]]]:
+    ) -> Iterator[Weighed]:
         """What the executor's calls are to read: items with their numbers of rows and their rows' weights.
 
         Parameters
@@ -96,6 +98,20 @@ class Walk:
             For NaN or infinity, unless they are to be skipped; names the row.
         """
         return self.checked(*self._rows(item))
+
+    def read_weighed(self, item: Weighed) -> tuple[Valid, NDArray[np.float64]]:
+        """Read an item of `items`; its valid rows, and their weights.
+
+        Raises
+        ------
+        InvalidInputError
+            As `read`, and if there are not as many rows as before.
+        """
+        what, n_expected, weights = item
+        rows = self.read(what)
+        if n_expected is not None and rows.n_read != n_expected:
+            raise changed_source(self)
+        return rows, weights if rows.kept is None or not len(weights) else weights[rows.kept]
 
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> Valid:
         """Take out what is invalid; see `read`."""

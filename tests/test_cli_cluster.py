@@ -15,6 +15,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
+from streamkm import compute
 from streamkm.cli import main
 from streamkm.sources.stores import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched
@@ -137,7 +138,8 @@ def test_progress_while_on_a_cluster(folder, running):
     assert re.search(rb"seed .*lloyd ", shown, re.DOTALL)
 
 
-def test_nobody_at_the_address(folder):
+def test_nobody_at_the_address(folder, monkeypatch):
+    monkeypatch.setattr(compute, "CONNECT_SECONDS", 1)
     message = run("fit", "x.npy", "-k", 4, "--set", "cluster.scheduler=tcp://127.0.0.1:1", code=2)
     assert message.splitlines()[-1].startswith("streamkm: error: scheduler tcp://127.0.0.1:1 cannot be reached")
     assert not Path("streamkm-out").exists()

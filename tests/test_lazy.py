@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
+from streamkm.assigning import distances, nearest_d2, nearest_labels
 from streamkm.errors import InvalidInputError
 from streamkm.lazy import lazy_map
-from streamkm.passes import distances, nearest_d2, nearest_labels
 from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix
 

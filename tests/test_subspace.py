@@ -18,11 +18,11 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernels import subspace as kernels
-from streamkm.passes import fit_pass
 from streamkm.progress import Stage
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
+from streamkm.sketching import fit_pass
 from streamkm.sources import open_source
 from streamkm.walk import Walk
 from tests import naive

@@ -1,6 +1,6 @@
 """One kernel fit from a source to labels: sample, landmarks, projection, start, Lloyd, assign.
 
-Takes validated values, returns a `KernelFit`. May import passes and below; knows nothing of estimators.
+Takes validated values, returns a `KernelFit`. May import centering and below; knows nothing of estimators.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
 from streamkm.limits import give_back
-from streamkm.passes import count_pass, fit_pass, sketch_pass
 from streamkm.progress import Progress
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
+from streamkm.sketching import count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)

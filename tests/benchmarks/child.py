@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 
-def fit(data: Path, k: int, seed: int = 0, refine: int = 0, out: str | None = None, repeats: int = 0) -> dict[str, Any]:
+def fit(
+    data: Path, k: int, seed: int = 0, out: str | None = None, repeats: int = 0, **parameters: Any
+) -> dict[str, Any]:
     """Streamkm: the first fit of this process, and as many later ones as `repeats`.
 
     The clock starts at the CSR in memory for .npz, at the path for files, and ends at the labels (on disk with `out`).
@@ -33,7 +35,7 @@ def fit(data: Path, k: int, seed: int = 0, refine: int = 0, out: str | None = No
 
     def once() -> tuple[float, Any]:
         started = time.perf_counter()
-        fitted = StreamKMeans(k, refine=refine, random_state=seed, progress=False).fit(X)
+        fitted = StreamKMeans(k, random_state=seed, progress=False, **parameters).fit(X)
         if out:
             np.save(out, fitted.labels_)
         return time.perf_counter() - started, fitted

@@ -1,32 +1,28 @@
-"""Everything that walks a source: the sketch pass, the assign pass, predictions.
+"""Passes that come before centers are looked for: count rows, sample and sketch them, find a sketch on all of them.
 
-Each function here reads every row once. May import sample, budget and below; knows nothing of parameters' defaults.
+Each function here reads every row once. May import keeping, walk and below; knows nothing of parameters' defaults.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2
+from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
+from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
-from streamkm.cluster.spilled import Held, loaded
-from streamkm.compute import Executor, Folded, Listener
+from streamkm.compute import Executor, Listener
 from streamkm.errors import InvalidInputError
-from streamkm.keeping import Gathered, KeptLabels, KeptSums
-from streamkm.matrices import Matrix
-from streamkm.model import Model
+from streamkm.keeping import Gathered, KeptSums
 from streamkm.progress import Stage
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sources.base import Skimmed
-from streamkm.walk import Item, Valid, Walk, changed_source
+from streamkm.walk import Walk, Weighed
 
 MOST_SKIMMED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
@@ -205,7 +201,7 @@ class _Info:
 
 
 def _sketch_item(
-    item: tuple[Item, int | None, NDArray[np.float64]],
+    item: Weighed,
     shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
 ) -> tuple[Block | None, tuple[_Info, Candidates, Part | None]]:
     walk, sketch, rule, coreset_rule = shared
@@ -213,7 +209,7 @@ def _sketch_item(
     skimmed = walk.skim(item[0]) if few else None
     if skimmed is not None:
         return None, _skim_item(skimmed, walk, rule)
-    rows, weights = _read_weighted(walk, item)
+    rows, weights = walk.read_weighed(item)
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
@@ -243,216 +239,11 @@ def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, C
     return info, Candidates(rows.X, keys, picked), None
 
 
-def _fit_item(
-    state: Any, item: tuple[Item, int | None, NDArray[np.float64]], shared: tuple[Walk, SketchFit]
-) -> tuple[Any, int]:
+def _fit_item(state: Any, item: Weighed, shared: tuple[Walk, SketchFit]) -> tuple[Any, int]:
     walk, fit = shared
-    rows, weights = _read_weighted(walk, item)
+    rows, weights = walk.read_weighed(item)
     return fit.step(state, rows.X, weights), 1
 
 
-def _count_item(item: tuple[Item, int | None, NDArray[np.float64]], walk: Walk) -> int:
+def _count_item(item: Weighed, walk: Walk) -> int:
     return walk.read(item[0]).n_read
-
-
-def _read_weighted(walk: Walk, item: tuple[Item, int | None, NDArray[np.float64]]) -> tuple[Valid, NDArray[np.float64]]:
-    """The valid rows of an item, and their weights."""
-    what, n_expected, weights = item
-    rows = walk.read(what)
-    if n_expected is not None and rows.n_read != n_expected:
-        raise changed_source(walk)
-    return rows, weights if rows.kept is None or not len(weights) else weights[rows.kept]
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """What an assign pass leaves.
-
-    Attributes
-    ----------
-    labels : int32 (n,)
-        -1 for invalid rows.
-    totals : Totals
-        Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
-        the model's space.
-    """
-
-    labels: NDArray[np.int32]
-    totals: Totals
-
-
-def assign_pass(
-    executor: Executor,
-    walk: Walk,
-    model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
-    stage: Stage,
-    kept: KeptLabels | None = None,
-) -> Assigned:
-    """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
-
-    Parameters
-    ----------
-    weights : float64 (n,) or (0,)
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, from the pass before.
-    kept : KeptLabels, optional
-        What was done before, and where to save what is.
-    """
-    bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
-    begun = None if kept is None else kept.begun
-    done = 0 if begun is None else begun.n_items
-    labels = np.empty(int(bounds[-1]), np.int32)
-    if kept is not None and begun is not None:
-        labels[: bounds[done]] = kept.labels(int(bounds[done]))
-        stage.advance(done)
-
-    def take(part: NDArray[np.int32]) -> None:
-        nonlocal done
-        labels[bounds[done] : bounds[done + 1]] = part
-        done += 1
-        stage.advance()
-
-    def keep(folded: Callable[[], Folded[Totals]]) -> None:
-        if kept is not None:
-            kept.save(labels, bounds, folded)
-
-    totals = fold_assigned(executor, walk, model, weights, chunk_rows, stage, Listener(take, begun, keep))
-    if done != len(chunk_rows):
-        raise changed_source(walk)
-    return Assigned(labels, totals)
-
-
-def fold_assigned(
-    executor: Executor,
-    walk: Walk,
-    model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
-    stage: Stage,
-    listener: Listener[Totals],
-) -> Totals:
-    """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels."""
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
-    totals = executor.fold(
-        stage.name,
-        _assign_item,
-        JOIN_TOTALS,
-        walk.items(executor, weights, chunk_rows),
-        len(chunk_rows),
-        shared,
-        large_state=8 * model.centers.size > walk.target_bytes,
-        listener=listener,
-    )
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
-    if _by_norms(walk, model):
-        totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
-    return totals
-
-
-def _by_norms(walk: Walk, model: Model) -> bool:
-    """Whether the objective follows from squared norms and the clusters' sums: for sparse rows, which have no offset.
-
-    That saves a look at k * d numbers for every stored entry. The error is some 1e-16 of the sum of squared norms.
-    """
-    return walk.source.is_sparse and model.space == "original"
-
-
-def _assign_item(
-    state: Totals | None,
-    item: tuple[Item, int | None, NDArray[np.float64]],
-    shared: tuple[Walk, Model, CenterTable],
-) -> tuple[Totals, NDArray[np.int32]]:
-    walk, model, table = shared
-    rows, weights = _read_weighted(walk, item)
-    X = model.place(rows.X)
-    by_norms = _by_norms(walk, model)
-    labels, totals, d2 = assigned(state, X, weights, table, with_d2=not by_norms)
-    if by_norms:
-        d2 = rows.d2norms
-    gathered = float(weights @ d2) if len(weights) else float(d2.sum())
-    return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
-
-
-def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
-    """Label the sketched rows that were kept: what there is for rows that can be walked once only."""
-    labels = np.full(int(sketched.chunk_rows.sum()), -1, np.int32)
-    ends = np.cumsum(sketched.chunk_rows)
-    chunks = zip(ends - sketched.chunk_rows, ends, sketched.kept, strict=True)
-    filled = ((start, stop, kept) for start, stop, kept in chunks if (stop - start if kept is None else len(kept)))
-
-    def take(part: NDArray[np.int32]) -> None:
-        start, stop, kept = next(filled)
-        labels[start:stop][slice(None) if kept is None else kept] = part
-        stage.advance()
-
-    table = blocks.executor.share(CenterTable.build(model.centers, blocks.dtype))
-    totals = blocks.executor.fold(
-        stage.name, _assign_block, JOIN_TOTALS, blocks.handles, len(blocks.handles), table, listener=Listener(take)
-    )
-    return Assigned(labels, totals)
-
-
-def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
-    block = loaded(held)
-    labels, totals, d2 = assigned(state, merged(block.X), block.weights, table, with_d2=True)
-    gathered = float(block.weights @ d2) if len(block.weights) else float(d2.sum())
-    return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
-
-
-def map_rows(
-    executor: Executor, walk: Walk, model: Model, function: Callable[..., Any], stage: Stage, n_columns: int | None
-) -> Iterator[NDArray[Any]]:
-    """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
-
-    Parameters
-    ----------
-    function : callable
-        Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
-    """
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
-    items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
-    for part in executor.map(stage.name, _map_item, items, shared, function, n_columns):
-        stage.advance()
-        stage.rows += len(part)
-        yield part
-    stage.read_bytes = walk.source.n_bytes or 0
-
-
-def _map_item(
-    item: Item, shared: tuple[Walk, Model, CenterTable], function: Callable[..., Any], n_columns: int | None
-) -> NDArray[Any]:
-    walk, model, table = shared
-    rows = walk.read(item)
-    values = function(model.place(rows.X), table)
-    if rows.kept is None:
-        return np.asarray(values)
-    fill = -1 if values.dtype.kind == "i" else np.nan
-    out = np.full(rows.n_read if n_columns is None else (rows.n_read, n_columns), fill, values.dtype)
-    out[rows.kept] = values
-    return out
-
-
-def nearest_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
-    """Labels of rows (v,), for `map_rows`."""
-    return table.nearest(X)[0]
-
-
-def nearest_d2(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
-    """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
-    return row_d2(X, table.nearest(X)[0], table.centers)
-
-
-def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
-    """Distances of rows to all centers (v, k), for `map_rows`."""
-    from sklearn.metrics.pairwise import euclidean_distances
-
-    dtype = np.float64 if X.dtype == np.float64 else np.float32
-    if not X.shape[0]:
-        return np.empty((0, table.n_clusters), dtype)
-    return np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)
