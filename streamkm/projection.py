@@ -85,7 +85,7 @@ class Needs:
             fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
             "sketch": reading + int(CANDIDATES * sample) + blocks,
-            "cluster": sample + sketched + blocks + max(fitting, self.search() + self.steps(self.n_components)),
+            "cluster": sample + sketched + max(fitting, blocks + self.search() + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0

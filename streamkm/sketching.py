@@ -94,7 +94,7 @@ def sketch_pass(
     shared = executor.share((walk.for_calls(executor), sketch, gathered.rule, gathered.coreset_rule))
     items = itertools.islice(walk.items(executor, weights, chunk_rows), len(gathered.counts), None)
     stage.advance(len(gathered.counts))
-    for handle, (info, candidates, part) in executor.hold(stage.name, _sketch_item, items, shared):
+    for handle, (info, candidates, part) in executor.hold("sketch", _sketch_item, items, shared):
         if part is not None and gathered.tree is not None:
             gathered.tree.insert(part, len(infos))
         elif info.n_valid:
