@@ -98,7 +98,7 @@ class StreamKMeans(Incremental, Assigner):
         weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched, which
         memory holds, or the disk. "auto": the row sample where its means are polished in the original space, else all
         rows if they fit, else sensitivity. Where the sketch is found on rows, all but "auto" and "uniform" take one
-        more pass: for wide dense rows, None takes two or three times the time and finds better clusters.
+        more pass: for wide dense rows, None takes two to four times the time and finds better clusters.
     half_life : float, optional
         `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
     first_row : int, default=0
@@ -275,8 +275,8 @@ class StreamKMeans(Incremental, Assigner):
         Notes
         -----
         Two passes over the data, `refine` more, one for ``sketch_fit="all"``, and one where a `coreset` of rows, or all
-        of them, is sketched by what was found on rows. O(nnz) for the sketch, O(nnz * k) for
-        each assignment; memory for n sketched rows, the sample and the centers.
+        of them, is sketched by what was found on rows. O(nnz) for the sketch, O(nnz * k) for each assignment; memory
+        for n sketched rows, the sample and the centers.
         """
         check_parameters(self)
         source = self._open(X, reset=True)

@@ -188,7 +188,7 @@ class _Model:
         return int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
 
     def _gather(self, name: str, cost: Cost, told: int = 0) -> Step:
-        """A pass that tells candidates for the sample, and what else it is told to."""
+        """A pass that tells candidates for the sample, and `told` bytes beside them."""
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
         told += int(rows) * (self.needs.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
+from streamkm import budget
 from tests.benchmarks.make_topics import Topics
 
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
@@ -88,6 +89,13 @@ def small_digits() -> Labelled:
     y = rng.integers(10, size=1_500)
     noise = rng.normal(0, 15, (1_500, 64)) * (patterns[y] > 0)
     return Labelled(np.clip(patterns[y] + noise, 0, 255).astype(np.uint8), y)
+
+
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row sample of 300 rows."""
+    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
-from streamkm import StreamKMeans, budget, keeping
+from streamkm import StreamKMeans, keeping
 from streamkm.forecasts import Cluster
 from streamkm.making import FOUND
 from streamkm.sources import open_source
@@ -26,13 +26,6 @@ def kmeans(n_clusters=K, **parameters):
     return StreamKMeans(
         n_clusters, **{"coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
     )
-
-
-@pytest.fixture
-def small_sample(monkeypatch):
-    """A row sample of 300 rows."""
-    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
 
 
 @pytest.mark.parametrize(("kind", "sparse"), KINDS)

@@ -12,7 +12,7 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans, budget, keeping
+from streamkm import StreamKMeans, keeping
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.making import STREAMED
 from tests.children import StoppedError, stopped_after
@@ -25,13 +25,6 @@ def kmeans(n_clusters=3, **parameters):
     return StreamKMeans(
         n_clusters, **{"sketch_fit": "all", "random_state": 0, "executor": 2, "progress": False, **parameters}
     )
-
-
-@pytest.fixture
-def small_sample(monkeypatch):
-    """A row sample of 300 rows."""
-    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
 
 
 def wide_rows(n=4000, d=60, seed=0):

@@ -22,7 +22,7 @@ PEER_ROWS = (1_000_000, 30_000)
 OUR_SETTINGS = {
     "": {},
     ", coreset=None": {"coreset": None},
-    ", coreset=None, tol=1e-5, refine=1": {"coreset": None, "tol": 1e-5, "refine": 1},
+    ", coreset=None, tol=1e-5": {"coreset": None, "tol": 1e-5},
     ", n_init=4, refine=3": {"n_init": 4, "refine": 3},
 }
 
