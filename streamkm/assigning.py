@@ -6,17 +6,18 @@ Each function here reads every row once. May import sketching, walk and below; k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2
-from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
+from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, merged
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
 from streamkm.keeping import KeptLabels
+from streamkm.kernels.totals import weighted_sum
 from streamkm.matrices import Matrix
 from streamkm.model import Model
 from streamkm.progress import Stage
@@ -94,9 +95,7 @@ def fold_assigned(
     listener: Listener[Totals],
 ) -> Totals:
     """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels."""
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
+    shared = executor.share((walk.for_calls(executor), model, model.table()))
     totals = executor.fold(
         stage.name,
         _assign_item,
@@ -108,17 +107,7 @@ def fold_assigned(
         listener=listener,
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
-    if _by_norms(walk, model):
-        totals = replace(totals, d2=inertia_of(totals, model.centers, totals.d2))
     return totals
-
-
-def _by_norms(walk: Walk, model: Model) -> bool:
-    """Whether the objective follows from squared norms and the clusters' sums: for sparse rows, which have no offset.
-
-    That saves a look at k * d numbers for every stored entry. The error is some 1e-16 of the sum of squared norms.
-    """
-    return walk.source.is_sparse and model.space == "original"
 
 
 def _assign_item(
@@ -128,12 +117,8 @@ def _assign_item(
 ) -> tuple[Totals, NDArray[np.int32]]:
     walk, model, table = shared
     rows, weights = walk.read_weighed(item)
-    X = model.place(rows.X)
-    by_norms = _by_norms(walk, model)
-    labels, totals, d2 = assigned(state, X, weights, table, with_d2=not by_norms)
-    if by_norms:
-        d2 = rows.d2norms
-    gathered = float(weights @ d2) if len(weights) else float(d2.sum())
+    labels, totals, d2 = assigned(state, model.place(rows.X), weights, table, with_d2=True)
+    gathered = float(weighted_sum(weights, d2))
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
 
 
@@ -159,7 +144,7 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
 def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
     block = loaded(held)
     labels, totals, d2 = assigned(state, merged(block.X), block.weights, table, with_d2=True)
-    gathered = float(block.weights @ d2) if len(block.weights) else float(d2.sum())
+    gathered = float(weighted_sum(block.weights, d2))
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 
@@ -173,9 +158,7 @@ def map_rows(
     function : callable
         Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
     """
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
+    shared = executor.share((walk.for_calls(executor), model, model.table()))
     items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
     for part in executor.map(stage.name, _map_item, items, shared, function, n_columns):
         stage.advance()
@@ -200,12 +183,12 @@ def _map_item(
 
 def nearest_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
     """Labels of rows (v,), for `map_rows`."""
-    return table.nearest(X)[0]
+    return table.labels(X)
 
 
 def nearest_d2(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
     """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
-    return row_d2(X, table.nearest(X)[0], table.centers)
+    return row_d2(X, table.labels(X), table)
 
 
 def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from streamkm.assigning import Assigned
 from streamkm.budget import Plan
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.lloyd import LloydResult, Totals, inertia_of, lloyd
+from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample, as_block_matrix, first_rows
@@ -220,17 +220,13 @@ def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int,
     n_rows : int
         Rows of the source, invalid ones included.
     """
-    table = model.table(sample.X.dtype, sparse=not isinstance(sample.X, np.ndarray))
+    table = model.table()
     found = nearest_in(executor, sample.X, table, stage.name)
-    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name)
+    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, table)
     labels = np.full(n_rows, -1, np.int32)
     labels[sample.rows] = found
     stage.rows = n_rows
-    if isinstance(sample.X, np.ndarray):
-        d2 = float(row_d2(sample.X, found, table.centers).sum())
-    else:
-        d2 = inertia_of(totals, table.centers, float(row_d2norms(sample.X).sum()))
-    return Assigned(labels, replace(totals, d2=d2))
+    return Assigned(labels, totals)
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:

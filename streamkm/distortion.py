@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
-from streamkm.cluster.lloyd import Totals, lloyd, merged
+from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
@@ -255,7 +255,7 @@ def _given(here: Executor, sample: Sample, n_rows: int, clusters: int | ArrayLik
     if given.ndim == 2 and np.issubdtype(given.dtype, np.number):
         if given.shape[1] != X.shape[1]:
             raise InvalidInputError(f"centers have {given.shape[1]} features; the data have {X.shape[1]:,}")
-        labels = CenterTable.build(given.astype(np.float64), X.dtype).nearest(X)[0]
+        labels = CenterTable.build(given.astype(np.float64), X.dtype).labels(X)
     elif given.ndim == 1 and np.issubdtype(given.dtype, np.integer):
         if len(given) != n_rows:
             raise InvalidInputError(f"{len(given):,} labels; the data have {n_rows:,} rows")
@@ -290,7 +290,7 @@ def _iterated(here: Executor, block: Block, centers: NDArray[np.float64]) -> NDA
     """Labels after Lloyd's algorithm from these centers."""
     blocks = LocalBlocks.of(here, block)
     result = lloyd(blocks, centers, max_iter=MAX_ITER, tol=TOL)
-    return blocks.table(result.centers).nearest(block.X)[0]
+    return step_labels(block.X, blocks.table(result.centers))
 
 
 def _kept(here: Executor, given: _Given, block: Block, sketch: Sketch) -> tuple[float, float, float, float]:
@@ -323,8 +323,8 @@ def _lost_alike(original: Matrix, sketched: Matrix, sketch: Sketch) -> float:
     if isinstance(sketch, PCASketch):
         centers[0] = sketch.mean
     everyone = np.zeros(original.shape[0], np.int32)
-    there = row_d2(sketched, everyone, np.zeros((1, sketched.shape[1])))
-    return max(0.0, float(row_d2(original, everyone, centers).sum() - there.sum()))
+    there = row_d2(sketched, everyone, CenterTable.build(np.zeros((1, sketched.shape[1])), np.float64))
+    return max(0.0, float(row_d2(original, everyone, CenterTable.build(centers, np.float64)).sum() - there.sum()))
 
 
 def _totals(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> Totals:
@@ -336,4 +336,4 @@ def _totals(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> Totals:
 def _objective(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> float:
     """Sum of squared distances to the clusters' means."""
     totals = _totals(X, labels, n_clusters)
-    return float(row_d2(X, labels, totals.means(fallback=totals.sums)).sum())
+    return float(row_d2(X, labels, CenterTable.build(totals.means(fallback=totals.sums), np.float64)).sum())

@@ -64,9 +64,7 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
 
 def label_pass(executor: Executor, walk: Walk, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    shared = executor.share(
-        (walk.for_calls(executor), model, model.table(walk.source.dtype, sparse=walk.source.is_sparse))
-    )
+    shared = executor.share((walk.for_calls(executor), model, model.table()))
     items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
     handles, counts = [], []
     for handle, n_rows in executor.hold(stage.name, _label_item, items, shared):
@@ -148,7 +146,7 @@ def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
     if isinstance(labels, np.ndarray):
         return labels[sample.rows]
     X = sample.X
-    return nearest_labels(model.place(X), model.table(X.dtype, sparse=not isinstance(X, np.ndarray)))
+    return nearest_labels(model.place(X), model.table())
 
 
 def n_writes(held: HeldLabels) -> int:

@@ -56,17 +56,17 @@ def lazy_map(
             f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
         )
     walk = Walk(source.stand_in(), 0, model.metric, on_invalid)
-    prepare = partial(_prepared, walk, model, function, source.dtype, sparse=source.is_sparse)
+    prepare = partial(_prepared, walk, model, function)
     row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
     meta = _mapped(row, prepare())[:0]
     return source.lazily(_mapped, prepare, meta=meta, n_columns=n_columns)
 
 
 def _prepared(
-    walk: Walk, model: Model, function: Callable[..., NDArray[Any]], dtype: np.dtype[Any], *, sparse: bool
+    walk: Walk, model: Model, function: Callable[..., NDArray[Any]]
 ) -> tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]:
     """What all blocks need; the table is laid out where they are computed, as it is as large as the centers."""
-    return walk, model, function, model.table(dtype, sparse=sparse)
+    return walk, model, function, model.table()
 
 
 def _mapped(rows: Rows, prepared: tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:

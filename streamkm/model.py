@@ -69,10 +69,9 @@ class Model:
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the model was fitted on {self.n_features:,}")
         return merged(self.sketch.apply(X)) if self.space == "sketch" else X
 
-    def table(self, dtype: Any, *, sparse: bool) -> CenterTable:
-        """Lay out the centers for rows of a source's `dtype`."""
-        tiled = sparse and self.space == "original"
-        return CenterTable.build(self.centers, np.float32 if sparse else working_dtype(dtype), sparse=tiled)
+    def table(self) -> CenterTable:
+        """The centers, for rows in their space."""
+        return CenterTable.build(self.centers, np.float32)
 
     def save(self, path: str | os.PathLike[str], parameters: dict[str, Any]) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.

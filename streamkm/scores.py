@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2
+from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2
 from streamkm.errors import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -74,8 +74,9 @@ def spread(X: Any, labels: Any) -> Spread:
         add_rows(rows, NO_WEIGHTS, part, sums, counts)
     means = sums / counts[:, None]
     d2, distances = np.zeros(n_clusters), np.zeros(n_clusters)
+    table = CenterTable.build(means, np.float64)
     for rows, part in _labelled(source, codes):
-        found, valid = row_d2(rows, part, means), part >= 0
+        found, valid = row_d2(rows, part, table), part >= 0
         d2 += np.bincount(part[valid], found[valid], n_clusters)
         distances += np.bincount(part[valid], np.sqrt(found[valid]), n_clusters)
     return Spread(counts.astype(np.int64), means, d2, distances)

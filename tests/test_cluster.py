@@ -350,8 +350,8 @@ def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_ro
     X = (50 + 20 * rng().normal(size=(n_rows, 40))).astype(dtype)
     weights = rng(1).random(n_rows) if weighted else NO_WEIGHTS
     table = CenterTable.build(50 + 20 * rng(2).normal(size=(7, 40)), table_dtype)
-    labels = table.nearest(X)[0]
-    d2 = row_d2(X, labels, table.centers)
+    labels = table.labels(X)
+    d2 = row_d2(X, labels, table)
     sums, counts = np.zeros((7, 40)), np.zeros(7)
     for begun in (None, Totals(np.ones((7, 40)), np.ones(7))):
         if begun is not None:

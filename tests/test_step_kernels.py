@@ -157,6 +157,7 @@ def test_copied_rows_compile_no_text_of_errors():
     csr, table = sp.csr_array(X), (np.ones(64), 16, np.zeros(16))  # a table, its width and bias
     arrays = (csr.indptr, csr.indices, csr.data)
     products = (np.zeros((1, 80), np.float32), np.empty((3, 5), np.float32))
+    found = (np.empty(3), np.empty(3), np.empty(3, np.bool_))
     clusters = (places, np.array([0, 3]), np.array([0]))  # order, starts, and those to split
     split = (*clusters, X[:, 0], np.zeros((1, 2, 2)), 1, np.empty(1), np.empty((1, 2, 4)))
     with event.install_listener("numba:compile", Listener()):
@@ -169,7 +170,7 @@ def test_copied_rows_compile_no_text_of_errors():
             (trials.all_trials, (*arrays, X[:, 0], weights, 0, np.zeros((2, 2)), 0.0, *table[::2], np.empty((2, 4)))),
             (lloyd.scores_csr, (*arrays, *table, np.empty((3, 16)))),
             (nonzeros.products_of_nonzeros, (X.astype(np.float32), np.ones((1, 4, 80), np.float32), *products)),
-            (lloyd.nearest_csr, (*arrays, *table, np.empty(3, np.int32), np.empty(3), np.empty(0))),
+            (lloyd.nearest_csr, (*arrays, *table, 1.0, 0.0, np.empty(3, np.int32), *found)),
         ):
             nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
     assert compiled

@@ -1,13 +1,13 @@
 """What clustering sees: blocks of rows, and tables of centers laid out for the kernels.
 
 A block is a sketched chunk with the squared norms of its rows. A `CenterTable` finds nearest centers for any rows,
-dense or CSR, in the same way whatever rows come along: dense products are made in batches of one fixed shape, so that
-a row's label never depends on its neighbours. May import kernels and below; never sees a source or a file.
+dense or CSR, in the same way whatever rows come along. May import kernels and below; never sees a source or a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.kernels import lloyd as kernels
+from streamkm.kernels import products
 from streamkm.kernels.lanes import LANES
-from streamkm.kernels.totals import mean_row
+from streamkm.kernels.products import BLOCK_ROWS, PANEL_BYTES
+from streamkm.kernels.totals import mean_row, weighted_sum
 from streamkm.matrices import Matrix, aligned_empty, as_working, working_dtype
 
 NO_WEIGHTS = np.empty(0, np.float64)
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
 TILE_COLUMNS = 64
-BATCH_ENTRIES = 1 << 18  # of the larger matrix in one dense product: about the second-level cache
+BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
+FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
+SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
+NO_NORMS = np.empty((0, 2))
+_LAYING_OUT = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,187 +59,336 @@ class Block:
 
     def total_d2norm(self) -> float:
         """Weighted sum of the rows' squared norms."""
-        return float(self.weights @ self.d2norms) if len(self.weights) else float(self.d2norms.sum())
+        return float(weighted_sum(self.weights, self.d2norms))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Centers laid out for one kind of rows and one dtype of products.
+
+    With s the mean of the centers (0 around the origin) and a the part of it that rows are moved by, a row x becomes
+    ``z = (x - a) * scale``, and ``z @ table + bias`` is ``scale^2 (||x - c||^2 - ||x - s||^2)`` for every c. What
+    is left out is the same for all centers of a row. Taking s out keeps products small when the data lie far from the
+    origin; moving the rows too keeps the rounding small where they lie farther than centers lie apart.
+
+    Attributes
+    ----------
+    table : float32 or float64 (m * p,)
+        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors. In tiles of `width` columns, (m, width) one
+        after the other, the last of what is left.
+    width : int
+    bias : same dtype (p,)
+        Infinite where padded.
+    moved : float64 (m,) or (0,)
+        a; empty where it is 0.
+    columns : int64 (u,)
+        Features that sparse rows are moved in.
+    scale : float
+        A power of two, 1 unless squares of the numbers would leave the range of the dtype.
+    slope, slack : float
+        A score is wrong by at most ``slope * |z| + slack`` for each rounding of a product's sum.
+    """
+
+    table: NDArray[Any]
+    width: int
+    bias: NDArray[Any]
+    moved: NDArray[np.float64]
+    columns: NDArray[np.int64]
+    scale: float
+    slope: float
+    slack: float
+
+    @classmethod
+    def of(cls, centers: NDArray[np.float64], dtype: np.dtype[Any], *, around_origin: bool, sparse: bool) -> Layout:
+        """Lay out centers (k, m)."""
+        n_clusters, n_components = centers.shape
+        padded = -(-n_clusters // LANES) * LANES
+        shift, moved, columns = np.zeros(n_components), np.zeros(0), np.zeros(0, np.int64)
+        if not around_origin:
+            mean_row(centers, shift)
+        spread, far = center_spread(centers, shift)
+        if not around_origin and sparse:
+            columns = np.flatnonzero(np.abs(shift) > FAR * spread)
+            if len(columns):
+                moved = np.zeros(n_components)
+                moved[columns] = shift[columns]
+        elif far > FAR * spread:
+            moved = shift
+        scale = safe_scale(spread if len(moved) else max(spread, far))
+        full = PANEL_BYTES // dtype.itemsize
+        table = aligned_empty((n_components * padded,), dtype)
+        width = full
+        if sparse:
+            width = TILE_COLUMNS if table.nbytes > TILED_BYTES else padded
+        exact = np.empty(n_clusters)
+        bias = np.full(padded, np.inf, dtype)
+        for first in range(0, padded, width):
+            stop = min(first + width, padded)
+            tile = table[first * n_components : stop * n_components].reshape(n_components, stop - first)
+            kernels.lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
+        bias[:n_clusters] = exact
+        rounding = float(np.finfo(dtype).eps) / 2
+        slack = kernels.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
+        return cls(table, width, bias, moved, columns, scale, 2 * rounding * spread * scale, slack)
 
 
 @dataclass(frozen=True, slots=True)
 class CenterTable:
-    """Centers laid out for nearest-center kernels.
-
-    With s the mean of the centers, ``x @ table + bias`` is ``||x - c||^2 - ||x - s||^2`` for every c:
-    ``table = -2 (C - s)^T`` and ``bias = ||c - s||^2 + 2 s.(c - s)``. What is left out is the same for all centers of a
-    row. Taking s out keeps float32 products small when the data lie far from the origin.
+    """Centers, laid out for nearest-center kernels when rows come.
 
     Attributes
     ----------
-    centers : float64 (k, m)
-    table : float32 or float64 (m * p,)
-        p is k, padded to whole vectors. Tiles of `width` columns, (m, width) one after the other, the last of what is
-        left.
-    width : int
-        p, unless rows are sparse and the table is large.
-    bias : same dtype (p,)
-        Infinite where padded.
+    centers : float64 (k, m), C-contiguous
+    dtype : float32 or float64
+        Of scores.
+    around_origin : bool
+        Scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
+    laid_out : dict
+        Layouts, by what they are for.
     """
 
     centers: NDArray[np.float64]
-    table: NDArray[Any]
-    width: int
-    bias: NDArray[Any]
+    dtype: np.dtype[Any]
+    around_origin: bool
+    laid_out: dict[Any, Any]
 
     @classmethod
-    def build(
-        cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, sparse: bool = False
-    ) -> CenterTable:
-        """Lay out centers.
+    def build(cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False) -> CenterTable:
+        """Take centers (k, m) for scores of a dtype."""
+        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {})
 
-        Parameters
-        ----------
-        centers : float64 (k, m)
-        dtype : float32 or float64
-            Of the products.
-        around_origin : bool
-            Take s = 0, so that scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
-        sparse : bool
-            Whether the rows will be CSR: they read a few rows of a table, which should be near.
-        """
-        n_clusters, n_components = centers.shape
-        padded = -(-n_clusters // LANES) * LANES
-        given = np.ascontiguousarray(centers)
-        shift = np.zeros(n_components)
-        if not around_origin:
-            mean_row(given, shift)
-        table = aligned_empty((n_components * padded,), dtype)
-        width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
-        exact = np.empty(n_clusters)
-        laid = cls(centers, table, width, np.full(padded, np.inf, dtype))
-        for columns, tile in laid.tiles():
-            kernels.lay_out(given[columns], shift, tile, exact[columns])
-        laid.bias[:n_clusters] = exact
-        return laid
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.centers, self.dtype, self.around_origin
 
-    def tiles(self) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Yield columns of the table and these columns (m, up to `width`)."""
-        n_columns, n_components = len(self.bias), self.centers.shape[1]
-        for first in range(0, n_columns, self.width):
-            stop = min(first + self.width, n_columns)
-            part = self.table[first * n_components : stop * n_components]
-            yield slice(first, stop), part.reshape(n_components, stop - first)
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for name, value in zip(("centers", "dtype", "around_origin", "laid_out"), (*state, {}), strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def n_clusters(self) -> int:
         """Clusters, k."""
         return self.centers.shape[0]
 
-    def nearest(self, X: Matrix, *, seconds: bool = False) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
-        """Find every row's nearest center.
+    def layout(self, dtype: Any, *, sparse: bool) -> Layout:
+        """The centers laid out for dense or CSR rows and products of a dtype."""
+        key = (np.dtype(dtype), sparse)
+        return self._made(key, lambda: Layout.of(self.centers, key[0], around_origin=self.around_origin, sparse=sparse))
+
+    def center_norms(self) -> NDArray[np.float64]:
+        """Squared norms of the centers (k, 2): each, and what it lacks."""
+        return self._made("norms", lambda: center_norms(self.centers))
+
+    def _made(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made before under a key, or is made now, once however many threads ask."""
+        with _LAYING_OUT:
+            if key not in self.laid_out:
+                self.laid_out[key] = make()
+            return self.laid_out[key]
+
+    def nearest(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+        """Find every row's nearest center, as far as products of the table's dtype tell.
 
         Parameters
         ----------
         X : ndarray (n, m) of any real dtype, or csr_array (n, at most m)
-        seconds : bool
-            Whether to find the score of the second nearest center too.
 
         Returns
         -------
         labels : int32 (n,)
         scores : (n,)
-            Squared distance to the nearest center less ``||x - s||^2``.
-        second_scores : (n,), or (0,) unless asked for
+            Squared distance to the nearest center less ``||x - s||^2``, s the mean of the centers, or 0 around the
+            origin.
+        second_scores : (n,)
             The same for the second nearest; infinite where k is 1.
         """
-        n_rows = X.shape[0]
-        labels = np.empty(n_rows, np.int32)
-        scores = np.empty(n_rows, self.table.dtype)
-        second_scores = np.empty(n_rows if seconds else 0, self.table.dtype)
+        labels, scores, seconds, _ = self._search(X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1)
+        return labels, scores, seconds
+
+    def labels(self, X: Matrix) -> NDArray[np.int32]:
+        """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
+
+        Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
+        differences in float64. Ties go to the lower label.
+
+        Parameters
+        ----------
+        X : ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row
+        """
+        layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
+        labels, _, _, doubtful = self._search(X, layout, layout.slope)
+        rows = np.flatnonzero(doubtful)
+        if len(rows) and self.n_clusters > 1:
+            centers = self.centers if layout.scale == 1 else self.centers * layout.scale
+            if isinstance(X, np.ndarray):
+                n_batch = batch_rows(X.shape[1])
+                for start in range(0, len(rows), n_batch):
+                    part = rows[start : start + n_batch]
+                    near = np.ascontiguousarray(X[part], np.float64)
+                    kernels.nearest_dense_exactly(
+                        near if layout.scale == 1 else near * layout.scale, centers, part, labels
+                    )
+            else:
+                data, norms = as_working(X.data), self.center_norms()
+                if layout.scale != 1:
+                    data, norms = data.astype(np.float64) * layout.scale, center_norms(centers)
+                kernels.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
+        return labels
+
+    def _search(
+        self, X: Matrix, layout: Layout, slope: float
+    ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is."""
+        n_rows, dtype = X.shape[0], layout.table.dtype
+        found = (
+            np.empty(n_rows, np.int32),
+            np.empty(n_rows, dtype),
+            np.empty(n_rows, dtype),
+            np.empty(n_rows, np.bool_),
+        )
         if isinstance(X, np.ndarray):
-            for start, batch, products in self.products(X):
-                stop = min(start + len(batch), n_rows)
-                kernels.nearest_dense(
-                    products, self.bias, labels[start:stop], scores[start:stop], second_scores[start:stop]
-                )
+            slope *= min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
+            how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+            for start, batch in dense_batches(X):
+                parts = (array[start : start + len(batch)] for array in found)
+                search = kernels.nearest_dense if batch.dtype == dtype else kernels.nearest_converted
+                search(batch, *how, *parts)
         else:
-            data = X.data.astype(self.table.dtype, copy=False)
-            table = (self.table, self.width, self.bias)
-            kernels.nearest_csr(X.indptr, X.indices, data, *table, labels, scores, second_scores)
-        return labels, scores, second_scores
+            indptr, indices, data = moved_rows(X, layout, dtype)
+            kernels.nearest_csr(
+                indptr, indices, data, layout.table, layout.width, layout.bias, slope, layout.slack, *found
+            )
+        return found
 
     def scores(self, X: Matrix) -> NDArray[Any]:
         """Squared distances to all centers less ``||x - s||^2`` (n, k)."""
-        out = np.empty((X.shape[0], len(self.bias)), self.table.dtype)
+        out = np.empty((X.shape[0], -(-self.n_clusters // LANES) * LANES), self.dtype)
         self.score(X, out)
         return out[:, : self.n_clusters]
 
     def score(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write `scores` into an array of the table's dtype (n, p)."""
+        """Write `scores` into an array of the table's dtype (n, p), p at least k and a multiple of `LANES`."""
+        layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         if isinstance(X, np.ndarray):
-            for start, _, products in self.products(X):
-                np.add(products[: len(out) - start], self.bias, out=out[start : start + len(products)])
+            for start, batch in dense_batches(X):
+                moved = batch if not len(layout.moved) else batch - layout.moved
+                if layout.scale != 1:
+                    moved = moved * layout.scale
+                part = out[start : start + len(batch)]
+                products.multiply(moved, layout.table, layout.bias, self.n_clusters, False, part)
         else:
-            data = X.data.astype(self.table.dtype, copy=False)
-            kernels.scores_csr(X.indptr, X.indices, data, self.table, self.width, self.bias, out)
-
-    def products(self, X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-        """Yield (first row, batch, ``batch @ table``); the last batch is filled up with zeros."""
-        n_batch = batch_rows(self.centers.shape[1], len(self.bias))
-        products = np.empty((n_batch, len(self.bias)), self.table.dtype)
-        for start, batch in dense_batches(X, n_batch, self.table.dtype):
-            for columns, tile in self.tiles():
-                np.matmul(batch, tile, out=products[:, columns])
-            yield start, batch, products
+            kernels.scores_csr(*moved_rows(X, layout, self.dtype), layout.table, layout.width, layout.bias, out)
+        if layout.scale != 1:
+            found = out[:, : self.n_clusters]
+            np.divide(found / layout.scale, layout.scale, out=found)  # its square may be too small a number
 
 
-def batch_rows(n_components: int, n_columns: int) -> int:
-    """Rows of one dense product: a function of the table's shape alone, so that every row is computed alike."""
-    rows = BATCH_ENTRIES // max(n_components, n_columns)
-    return max(256, min(4096, rows // 64 * 64))
+def moved_rows(X: Any, layout: Layout, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """CSR rows as a layout wants them: `indptr`, `indices`, and values of a dtype; copies only of what is changed."""
+    if len(layout.columns):
+        return moved_csr(X, layout.columns, layout.moved, layout.scale, dtype)
+    data = X.data if layout.scale == 1 else X.data.astype(np.float64) * layout.scale
+    return X.indptr, X.indices, data.astype(dtype, copy=False)
 
 
-def dense_batches(X: NDArray[Any], n_batch: int, dtype: Any) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (first row, rows as a C-contiguous array of `dtype`), always `n_batch` of them; filled up with zeros."""
-    ready = X.dtype == dtype and X.flags.c_contiguous
-    buffer = None
+def moved_csr(
+    X: Any, columns: NDArray[np.int64], moved: NDArray[np.float64], scale: float, dtype: Any
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+    """CSR rows less an offset in a few features, which all rows then store.
+
+    Parameters
+    ----------
+    X : csr_array (n, at most m) with distinct indices in a row
+    columns : int64 (u,)
+        The features, ascending.
+    moved : float64 (m,)
+        What is taken from them.
+    scale : float
+        All values are multiplied with it.
+
+    Returns
+    -------
+    indptr : int64 (n + 1,)
+    indices : as of X
+    data : `dtype`
+    """
+    places = np.full(len(moved), -1, np.int32)
+    places[columns] = np.arange(len(columns))
+    indptr = np.empty(X.shape[0] + 1, np.int64)
+    kernels.count_moved(X.indptr, X.indices, places, len(columns), indptr)
+    indices, data = np.empty(indptr[-1], X.indices.dtype), np.empty(indptr[-1], dtype)
+    offsets = moved[columns]
+    kernels.move_csr(X.indptr, X.indices, as_working(X.data), places, columns, offsets, scale, indptr, indices, data)
+    return indptr, indices, data
+
+
+def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:
+    """How far centers lie from a point at most, and how far that lies from the origin."""
+    d2 = np.empty(len(centers))
+    kernels.d2_dense(centers, np.zeros(len(centers), np.int32), shift[None], d2)
+    norm = np.empty(1)
+    kernels.d2norms_dense(shift[None], norm)
+    return float(np.sqrt(d2.max(initial=0.0))), float(np.sqrt(norm[0]))
+
+
+def safe_scale(size: float) -> float:
+    """A power of two that brings numbers of a size near 1; 1 where float32 holds their squares easily."""
+    if size == 0 or not np.isfinite(size) or SMALLEST <= size <= 1 / SMALLEST:
+        return 1.0
+    return float(np.ldexp(1.0, -max(-1000, min(1000, int(np.frexp(size)[1])))))
+
+
+def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared norms of centers (k, m) in two parts (k, 2): each, and what it lacks."""
+    out = np.empty((len(centers), 2))
+    kernels.center_norms(centers, out)
+    return out
+
+
+def batch_rows(n_components: int) -> int:
+    """Rows that are turned to other numbers at a time: about as many as the second-level cache holds."""
+    rows = max(1, BATCH_ENTRIES // max(1, n_components))
+    return rows if rows < BLOCK_ROWS else rows // BLOCK_ROWS * BLOCK_ROWS
+
+
+def dense_batches(X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (first row, rows as a C-contiguous array of their `working_dtype`); no copy of what is one already."""
+    dtype = working_dtype(X.dtype)
+    if X.dtype == dtype and X.flags.c_contiguous:
+        if len(X):
+            yield 0, X
+        return
+    n_batch = batch_rows(X.shape[1])
     for start in range(0, X.shape[0], n_batch):
-        rows = X[start : start + n_batch]
-        if ready and len(rows) == n_batch:
-            yield start, rows
-            continue
-        if buffer is None:
-            buffer = np.zeros((n_batch, X.shape[1]), dtype)
-        np.copyto(buffer[: len(rows)], rows)
-        buffer[len(rows) :] = 0
-        yield start, buffer
+        yield start, np.ascontiguousarray(X[start : start + n_batch], dtype)
 
 
 def row_d2norms(X: Matrix) -> NDArray[np.float64]:
     """Squared norms of rows in float64; CSR entries must not repeat an index."""
     out = np.empty(X.shape[0], np.float64)
     if isinstance(X, np.ndarray):
-        n_batch = batch_rows(X.shape[1], 1)
-        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
-            kernels.d2norms_dense(batch[: len(out) - start], out[start : start + n_batch])
+        for start, batch in dense_batches(X):
+            kernels.d2norms_dense(batch, out[start : start + len(batch)])
     else:
         kernels.d2norms_csr(X.indptr, as_working(X.data), out)
     return out
 
 
-def row_d2(X: Matrix, labels: NDArray[np.int32], centers: NDArray[np.float64]) -> NDArray[np.float64]:
+def row_d2(X: Matrix, labels: NDArray[np.int32], table: CenterTable) -> NDArray[np.float64]:
     """Squared distance of every row to the center of its label, in float64; 0 for label -1.
 
     Parameters
     ----------
     X : ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row
     labels : int32 (n,)
-    centers : float64 (k, m)
     """
     out = np.empty(X.shape[0], np.float64)
     if isinstance(X, np.ndarray):
-        n_batch = batch_rows(X.shape[1], 1)
-        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
-            kernels.d2_dense(batch, labels[start : start + n_batch], centers, out[start : start + n_batch])
+        for start, batch in dense_batches(X):
+            here = slice(start, start + len(batch))
+            kernels.d2_dense(batch, labels[here], table.centers, out[here])
     else:
-        centers_d2 = np.einsum("ij,ij->i", centers, centers)
-        kernels.d2_csr(X.indptr, X.indices, as_working(X.data), labels, centers, centers_d2, out)
+        norms = table.center_norms()
+        kernels.d2_csr(X.indptr, X.indices, as_working(X.data), labels, table.centers, norms, out)
     return out
 
 
@@ -245,60 +400,37 @@ def add_rows(
     counts: NDArray[np.float64],
     *,
     fresh: bool = False,
-) -> None:
+    to: CenterTable | None = None,
+) -> NDArray[np.float64]:
     """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
-
-    `fresh`: the sums begin here, whatever is in their memory.
-    """
-    if isinstance(X, np.ndarray):
-        if fresh and not len(X):
-            sums[:] = 0
-        n_batch = batch_rows(X.shape[1], 1)
-        for start, batch in dense_batches(X, n_batch, working_dtype(X.dtype)):
-            stop = start + n_batch
-            order, starts = rows_by_label(labels[start:stop], len(counts))
-            kernels.add_dense(batch, weights[start:stop], order, starts, 0, fresh and start == 0, sums, counts)
-    else:
-        order, starts = rows_by_label(labels, len(counts))
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, starts, 0, fresh, sums, counts)
-
-
-def assign_dense(
-    X: NDArray[Any],
-    weights: NDArray[np.float64],
-    table: CenterTable,
-    sums: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    *,
-    fresh: bool,
-    with_d2: bool,
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """As `CenterTable.nearest`, `add_rows` and `row_d2`, to the bit, of dense rows that are turned to floats once.
 
     Parameters
     ----------
-    X : ndarray (n, m) of any real dtype that the table's holds exactly
-    fresh
-        As of `add_rows`.
-    with_d2 : bool
+    fresh : bool
+        The sums begin here, whatever is in their memory.
+    to : CenterTable, optional
+        Where squared distances are wanted too; every row has a label then.
 
     Returns
     -------
-    labels : int32 (n,)
     d2 : float64 (n,), or (0,) unless asked for
     """
-    labels, scores = np.empty(len(X), np.int32), np.empty(len(X), table.table.dtype)
-    d2 = np.empty(len(X) if with_d2 else 0)
-    if fresh and not len(X):
-        sums[:] = 0
-    for start, batch, products in table.products(X):
-        here = slice(start, min(start + len(batch), len(X)))
-        kernels.nearest_dense(products, table.bias, labels[here], scores[here], scores[:0])
-        order, starts = rows_by_label(labels[here], table.n_clusters)
-        kernels.add_dense(batch, weights[here], order, starts, 0, fresh and start == 0, sums, counts)
-        if with_d2:
-            kernels.d2_dense(batch, labels[here], table.centers, d2[here])
-    return labels, d2
+    d2 = np.empty(X.shape[0] if to is not None else 0)
+    if isinstance(X, np.ndarray):
+        if fresh and not len(X):
+            sums[:] = 0
+        for start, batch in dense_batches(X):
+            here = slice(start, start + len(batch))
+            order, starts = rows_by_label(labels[here], len(counts))
+            kernels.add_dense(batch, weights[here], order, starts, 0, fresh and start == 0, sums, counts)
+            if to is not None:
+                kernels.d2_dense(batch, labels[here], to.centers, d2[here])
+        return d2
+    order, starts = rows_by_label(labels, len(counts))
+    centers, norms = (sums, NO_NORMS) if to is None else (to.centers, to.center_norms())
+    data = as_working(X.data)
+    kernels.add_csr(X.indptr, X.indices, data, weights, order, starts, 0, fresh, centers, norms, sums, counts, d2)
+    return d2
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

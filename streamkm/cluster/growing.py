@@ -19,6 +19,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, ro
 from streamkm.cluster.lloyd import densified
 from streamkm.compute import Executor
 from streamkm.kernels import splitting
+from streamkm.kernels.totals import row_squares, weighted_sum
 from streamkm.matrices import Matrix
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Growing:
     def inertia(self) -> float:
         """Sum of squared distances of the rows to the means of their clusters."""
         state = self._state
-        squares = np.einsum("ij,ij->i", state.sums, state.sums)
+        squares = _squares(state.sums)
         return max(0.0, self._total_d2norm - float(np.sum(squares / np.maximum(state.counts, 1.0))))
 
     def grow(self, n_clusters: int) -> None:
@@ -205,10 +206,9 @@ class Growing:
     def _move_centers(self) -> None:
         state = self._state
         means = state.sums / np.maximum(state.counts, 1.0)[:, None]
-        squares = np.einsum("ij,ij->i", means, means)
-        inertia = max(0.0, self._total_d2norm - float(state.counts @ squares))
+        inertia = max(0.0, self._total_d2norm - float(weighted_sum(state.counts, _squares(means))))
         away = means - state.centers
-        gains = state.counts * np.einsum("ij,ij->i", away, away)
+        gains = state.counts * _squares(away)
         state.moved = gains > MOVE_TOL * inertia / len(gains)
         state.centers[state.moved] = means[state.moved]
         empty = np.flatnonzero(state.counts == 0)
@@ -291,9 +291,16 @@ def _nearest(
     return labels, scores
 
 
+def _squares(X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared norms of rows (k, m)."""
+    out = np.empty(len(X))
+    row_squares(X, out)
+    return out
+
+
 def _losses(piece: tuple[slice, Matrix], table: CenterTable) -> NDArray[np.float64]:
     """What each row loses at its second nearest center."""
-    _, scores, seconds = table.nearest(piece[1], seconds=True)
+    _, scores, seconds = table.nearest(piece[1])
     return seconds.astype(np.float64) - scores
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.lloyd import densified, merged
+from streamkm.kernels.totals import weighted_sum
 from streamkm.matrices import Matrix
 from streamkm.sketches import CountSketch
 
@@ -47,7 +48,7 @@ def lightweight(X: Matrix, weights: NDArray[np.float64]) -> Importance:
     """
     labels = np.zeros(X.shape[0], np.int32)
     d2 = row_d2(X, labels, _mean(X, weights))
-    spread = float(weights @ d2)
+    spread = float(weighted_sum(weights, d2))
     return weights * (1 / weights.sum() + (d2 / spread if spread > 0 else 0.0)), labels, d2
 
 
@@ -115,8 +116,9 @@ def rough_clusters(
         if not len(picked):
             continue
         centers = densified(X, picked, X.shape[1])
-        new, _, _ = CenterTable.build(centers, X.dtype).nearest(X)
-        new_d2 = row_d2(X, new, centers)
+        table = CenterTable.build(centers, X.dtype)
+        new, _, _ = table.nearest(X)
+        new_d2 = row_d2(X, new, table)
         closer = new_d2 < d2
         labels[closer] = new[closer] + n_found
         d2 = np.where(closer, new_d2, d2)
@@ -133,8 +135,8 @@ def measurable(X: Matrix, seed: int) -> Matrix:
     return X if X.has_canonical_format else merged(X)
 
 
-def _mean(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weighted mean of the rows, float64 (1, m)."""
+def _mean(X: Matrix, weights: NDArray[np.float64]) -> CenterTable:
+    """The weighted mean of the rows, as the only center."""
     sums, counts = np.zeros((1, X.shape[1])), np.zeros(1)
     add_rows(X, weights, np.zeros(X.shape[0], np.int32), sums, counts)
-    return sums / counts
+    return CenterTable.build(sums / counts, np.float64)

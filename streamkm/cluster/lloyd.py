@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows, assign_dense, row_d2
+from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.kernels import totals as kernels
@@ -75,6 +75,7 @@ def assigned(
     totals : Totals or None
         None: sums begin with these rows.
     with_d2 : bool
+        Squared distances are wanted, and labels that are the nearest centers in truth.
 
     Returns
     -------
@@ -84,16 +85,16 @@ def assigned(
         Squared distances to the nearest centers.
     """
     fresh = totals is None
-    if totals is None:  # cleared as rows are added: twice would be once too much
+    if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
-    dtype = table.table.dtype
-    if isinstance(X, np.ndarray) and np.result_type(working_dtype(X.dtype), dtype) == dtype:
-        given = (X, weights, table, totals.sums, totals.counts)
-        labels, d2 = assign_dense(*given, fresh=fresh, with_d2=with_d2)
-        return labels, totals, d2
-    labels = table.nearest(X)[0]
-    add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-    return labels, totals, row_d2(X, labels, table.centers) if with_d2 else np.empty(0)
+    labels = table.labels(X) if with_d2 else step_labels(X, table)
+    to = table if with_d2 else None
+    return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
+
+
+def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
+    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.nearest(X)[0]
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
@@ -319,13 +320,14 @@ def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np
     block = loaded(held)
     X = merged(block.X)
     labels, _, _ = table.nearest(X)
-    d2 = row_d2(X, labels, table.centers)
+    d2 = row_d2(X, labels, table)
     if len(block.weights):
         d2[block.weights == 0] = 0
     d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
     # equal rows have equal distances to the center and to any other point: keep the first of each
     elsewhere = np.random.default_rng(0).normal(0, 1, (1, table.centers.shape[1]))
-    keys = row_d2(X, np.zeros(len(d2), np.int32), elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size))
+    point = CenterTable.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
+    keys = row_d2(X, np.zeros(len(d2), np.int32), point)
     order = np.argsort(-d2, kind="stable")
     _, firsts = np.unique(np.column_stack([d2, keys])[order], axis=0, return_index=True)
     top = order[np.sort(firsts)[:n_wanted]]

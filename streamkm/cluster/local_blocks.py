@@ -6,17 +6,18 @@ nothing has to be joined. A cluster's sum runs over its rows in order, whatever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable, batch_rows, rows_by_label
-from streamkm.cluster.lloyd import Blocks, Totals
+from streamkm.cluster.blocks import NO_NORMS, Block, CenterTable, batch_rows, row_d2, rows_by_label
+from streamkm.cluster.lloyd import Blocks, Totals, step_labels
 from streamkm.compute import Executor
 from streamkm.kernels import lloyd as kernels
+from streamkm.kernels.totals import weighted_sum
 from streamkm.matrices import Matrix, as_working, rows_between, working_dtype
 
 ROW_PIECES = 2  # for each thread, which take the same time
@@ -50,7 +51,7 @@ class LocalBlocks(Blocks):
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""
-        return CenterTable.build(centers, self.dtype, sparse=not isinstance(self.whole.X, np.ndarray))
+        return CenterTable.build(centers, self.dtype)
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
@@ -59,7 +60,8 @@ class LocalBlocks(Blocks):
 
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
-        return _labelled(self.executor, [piece.X for piece in self.handles], self.table(centers), stage)
+        pieces = [piece.X for piece in self.handles]
+        return np.concatenate(self.executor.each(stage, step_labels, pieces, self.table(centers)))
 
     def score(self, table: CenterTable, out: NDArray[Any], stage: str = "seed") -> None:
         """As `CenterTable.score`, of all rows (n, p)."""
@@ -69,12 +71,9 @@ class LocalBlocks(Blocks):
 
 
 def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
-    """Nearest centers of all rows (n,), by threads of this process."""
+    """Nearest centers of all rows (n,) in truth, by threads of this process."""
     cuts = np.unique(np.linspace(0, X.shape[0], ROW_PIECES * executor.n_workers + 1).astype(int))
-    return _labelled(executor, [rows_between(X, start, stop) for start, stop in pairwise(cuts)], table, stage)
-
-
-def _labelled(executor: Executor, pieces: list[Matrix], table: CenterTable, stage: str) -> NDArray[np.int32]:
+    pieces = [rows_between(X, start, stop) for start, stop in pairwise(cuts)]
     return np.concatenate(executor.each(stage, _nearest, pieces, table))
 
 
@@ -85,6 +84,7 @@ def label_sums(
     labels: NDArray[np.int32],
     n_clusters: int,
     stage: str = "lloyd",
+    to: CenterTable | None = None,
 ) -> Totals:
     """Sums and counts of the rows of each label, by threads of this process.
 
@@ -93,14 +93,18 @@ def label_sums(
     X : ndarray (n, m) of any real dtype, or csr_array (n, m)
     weights : float64 (n,) or (0,)
     labels : int32 (n,)
+    to : CenterTable, optional
+        Where the sum of squared distances is wanted too.
     """
     order, starts = rows_by_label(labels, n_clusters)
-    totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))  # begun by who adds
+    # uninitialised; `_add` writes every cluster
+    totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))
+    d2 = np.empty(X.shape[0] if to is not None else 0)
     n_rows, n_pieces = int(starts[-1]), CLUSTER_PIECES * executor.n_workers
     shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
     cuts = sorted({0, *shares.tolist(), n_clusters})
-    executor.each(stage, _add, list(pairwise(cuts)), X, weights, order, starts, totals)
-    return totals
+    executor.each(stage, _add, list(pairwise(cuts)), X, weights, (order, starts), totals, d2, to)
+    return totals if to is None else replace(totals, d2=float(weighted_sum(weights, d2)))
 
 
 def cut(block: Block, n_pieces: int) -> list[Block]:
@@ -113,7 +117,7 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
 
 
 def _nearest(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
-    return table.nearest(X)[0]
+    return table.labels(X)
 
 
 def _score(task: tuple[Block, NDArray[Any]], table: CenterTable) -> None:
@@ -125,19 +129,29 @@ def _add(
     clusters: tuple[int, int],
     X: Matrix,
     weights: NDArray[np.float64],
-    order: NDArray[np.int64],
-    starts: NDArray[np.int64],
+    members: tuple[NDArray[np.int64], NDArray[np.int64]],
     totals: Totals,
+    d2: NDArray[np.float64],
+    to: CenterTable | None,
 ) -> None:
-    first, last = clusters
+    (first, last), (order, starts) = clusters, members
     sums, counts = totals.sums, totals.counts
     if not isinstance(X, np.ndarray):
         part = starts[first : last + 1]
-        kernels.add_csr(X.indptr, X.indices, as_working(X.data), weights, order, part, first, True, sums, counts)
-    elif X.dtype == working_dtype(X.dtype):
+        centers, norms = (sums, NO_NORMS) if to is None else (to.centers, to.center_norms())
+        data = as_working(X.data)
+        kernels.add_csr(X.indptr, X.indices, data, weights, order, part, first, True, centers, norms, sums, counts, d2)
+        return
+    if to is not None:
+        for c in range(first, last):
+            rows = order[starts[c] : starts[c + 1]]
+            for start in range(0, len(rows), batch_rows(X.shape[1])):
+                part = rows[start : start + batch_rows(X.shape[1])]
+                d2[part] = row_d2(X[part], np.full(len(part), c, np.int32), to)
+    if X.dtype == working_dtype(X.dtype):
         kernels.add_dense(X, weights, order, starts[first : last + 1], first, True, sums, counts)
     else:  # converted as it is needed
-        n_batch = batch_rows(X.shape[1], 1)
+        n_batch = batch_rows(X.shape[1])
         sums[first:last] = 0
         for c in range(first, last):
             for start in range(starts[c], starts[c + 1], n_batch):

@@ -134,7 +134,7 @@ def _removal_costs(
 
 
 def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    labels, scores, seconds = table.nearest(block.X, seconds=True)
+    labels, scores, seconds = table.nearest(block.X)
     weights = block.weights if len(block.weights) else 1.0
     d2 = np.maximum(scores + block.d2norms, 0.0) * weights
     return labels, d2, (seconds.astype(np.float64) - scores) * weights

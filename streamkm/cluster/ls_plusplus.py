@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import densified
+from streamkm.kernels.totals import weighted_sum
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def ls_plusplus(
         lost = weights * (np.minimum(to_row, second) - kept)
         removal = np.bincount(labels, lost, minlength=n_clusters)
         out = int(np.argmin(removal))
-        if float(weights @ kept) + removal[out] >= mass[-1]:
+        if float(weighted_sum(weights, kept)) + removal[out] >= mass[-1]:
             continue
         swaps += 1
         centers[out] = candidates[trial]

@@ -23,7 +23,7 @@ from streamkm.kernels.hashing import hash_places, lowest_places
 from streamkm.kernels.ordering import lowest_first
 from streamkm.kernels.rows import place_dense_rows, place_lengths, place_rows
 from streamkm.matrices import Matrix, rows_between, working_dtype
-from streamkm.sketches import CountSketch, Sketch
+from streamkm.sketches import CountSketch, IdentitySketch, Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk
@@ -167,7 +167,7 @@ class Sample:
 
     def original_block(self) -> Block:
         """The rows as floats in their original features."""
-        X = as_block_matrix(self.X)
+        X = as_block_matrix(self.X, sketched=False)
         return Block(X, row_d2norms(X), self.weights)
 
 
@@ -237,7 +237,9 @@ def _norms_of_slice(piece: slice, sketched: Matrix) -> NDArray[np.float64]:
 
 
 def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:
-    sketched = as_block_matrix(sketch.apply(rows_between(X, piece.start, piece.stop)))
+    sketched = as_block_matrix(
+        sketch.apply(rows_between(X, piece.start, piece.stop)), sketched=not isinstance(sketch, IdentitySketch)
+    )
     return sketched, sketched_d2norms(sketched)
 
 
@@ -331,11 +333,12 @@ def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr
     return sp.csr_array(sp.vstack(widened, format="csr")) if len(widened) > 1 else widened[0]
 
 
-def as_block_matrix(X: Matrix) -> Matrix:
-    """Rows in the floats that blocks hold: float32 for CSR; for dense rows float64 where float32 is not exact."""
+def as_block_matrix(X: Matrix, *, sketched: bool = True) -> Matrix:
+    """Rows in the floats that blocks hold: float64 where float32 is not exact, but for CSR rows that were sketched."""
     if isinstance(X, np.ndarray):
         return X.astype(working_dtype(X.dtype), copy=False)
-    return sp.csr_array((X.data.astype(np.float32, copy=False), X.indices, X.indptr), shape=X.shape)
+    dtype = np.float32 if sketched else working_dtype(X.dtype)
+    return sp.csr_array((X.data.astype(dtype, copy=False), X.indices, X.indptr), shape=X.shape)
 
 
 def sketched_d2norms(X: Matrix) -> NDArray[np.float64]:

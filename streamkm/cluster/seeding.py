@@ -80,7 +80,7 @@ def _step_by_step(
     for found in range(len(centers)):
         candidates = densified(block.X, trials, n_components)
         table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
-        scores = np.empty((n_rows, len(table.bias)), block.X.dtype)
+        scores = np.empty((n_rows, -(-len(trials) // LANES) * LANES), block.X.dtype)
         if pieces is None:
             table.score(block.X, scores)
         else:

@@ -10,9 +10,9 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.hashing import mix
+from streamkm.kernels.reductions import absolute_distance, chi_squared_distance, squared_distance
 
-EXACT_ORDER = {"nsz", "arcp", "contract", "afn"}  # the reduction of the argument must not be reordered
-FASTMATH = {*EXACT_ORDER, "reassoc"}
+FUSED = {"contract"}  # nothing that would change the order of a sum
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_UPPER, _LN2_LOWER = np.float32(0.693359375), np.float32(-2.12194440e-4)  # their sum is ln 2 to 40 bits
@@ -24,7 +24,7 @@ _TINY = np.float32(1.1754944e-38)
 _BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def exp_nonpositive(row, bits):
     """Replace values by their exponentials; relative error below 1e-7.
 
@@ -57,7 +57,7 @@ def exp_nonpositive(row, bits):
         row[j] *= powers[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def exp_of_distances(overlaps, factor, row_norms, norms, bits):
     """Turn overlaps into exp(-distance), at most 1, where ``distance = norm + norm - factor * overlap``.
 
@@ -81,7 +81,7 @@ def exp_of_distances(overlaps, factor, row_norms, norms, bits):
         exp_nonpositive(row, bits)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def cosines(products, row_norms, norms):
     """Divide products by both norms; 0 where one is 0.
 
@@ -104,7 +104,7 @@ def cosines(products, row_norms, norms):
             row[j] *= scale * scales[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def powers(products, coef0, degree):
     """Replace p by ``(p + coef0) ** degree``.
 
@@ -126,7 +126,7 @@ def powers(products, coef0, degree):
             row[j] = value
 
 
-@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def tangents(products, coef0, bits):
     """Replace p by ``tanh(p + coef0)``, with an absolute error below 2e-7.
 
@@ -150,7 +150,7 @@ def tangents(products, coef0, bits):
             row[j] = signs[j] * (_ONE - row[j]) / (_ONE + row[j])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def manhattan(X, landmarks, out):
     """Minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
 
@@ -162,16 +162,11 @@ def manhattan(X, landmarks, out):
         Written.
     """
     for j in range(landmarks.shape[0]):
-        y = landmarks[j]
         for i in range(out.shape[0]):
-            x = X[i]
-            total = _ZERO
-            for t in range(y.shape[0]):
-                total += abs(x[t] - y[t])
-            out[i, j] = -total
+            out[i, j] = -absolute_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def chi_squared(X, landmarks, out):
     """Minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
 
@@ -185,17 +180,11 @@ def chi_squared(X, landmarks, out):
         Written.
     """
     for j in range(landmarks.shape[0]):
-        y = landmarks[j]
         for i in range(out.shape[0]):
-            x = X[i]
-            total = _ZERO
-            for t in range(y.shape[0]):
-                difference = x[t] - y[t]
-                total += difference * difference / (x[t] + y[t] + _TINY)
-            out[i, j] = -total
+            out[i, j] = -chi_squared_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=EXACT_ORDER)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def exp_rows(values, bits):
     """Replace values, not above 0, by their exponentials; see `exp_nonpositive`.
 
@@ -210,7 +199,7 @@ def exp_rows(values, bits):
         exp_nonpositive(values[i], bits)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def placed_dense(X, shift, scale, center, out, d2norms):
     """Shift and scale rows, in float64, and gather squared distances of what comes out to a center.
 
@@ -226,13 +215,9 @@ def placed_dense(X, shift, scale, center, out, d2norms):
         Written.
     """
     for i in range(X.shape[0]):
-        total = 0.0
         for t in range(X.shape[1]):
-            value = np.float32((X[i, t] - shift[t]) * scale)
-            out[i, t] = value
-            offset = np.float64(value) - center[t]
-            total += offset * offset
-        d2norms[i] = total
+            out[i, t] = (X[i, t] - shift[t]) * scale
+        d2norms[i] = squared_distance(out, i * X.shape[1], center, 0, X.shape[1])
 
 
 @nb.njit(nogil=True, cache=True)

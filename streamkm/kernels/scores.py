@@ -9,10 +9,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FASTMATH
+from streamkm.kernels.lloyd import FUSED, entries_d2
+from streamkm.kernels.reductions import squared_distance, squared_norm_pair
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def spread_csr(indptr, indices, data, order, starts, clusters, means, d2, distances):
     """Means of clusters of CSR rows, and how far their rows lie from them. O(nnz + k * d), of the clusters asked for.
 
@@ -32,7 +33,7 @@ def spread_csr(indptr, indices, data, order, starts, clusters, means, d2, distan
     d2, distances : float64 (k,)
         Written likewise: sums of squared distances and of distances of the rows to their mean.
     """
-    mean = np.empty(means.shape[1], np.float64)
+    mean, mean_d2 = np.empty(means.shape[1], np.float64), np.empty(2)
     for position in range(clusters.shape[0]):
         c = clusters[position]
         mean[:] = 0.0
@@ -41,32 +42,26 @@ def spread_csr(indptr, indices, data, order, starts, clusters, means, d2, distan
             for t in range(indptr[i], indptr[i + 1]):
                 mean[indices[t]] += data[t]
         n_rows = max(1, starts[c + 1] - starts[c])
-        mean_d2 = 0.0
         for j in range(mean.shape[0]):
             mean[j] /= n_rows
-            mean_d2 += mean[j] * mean[j]
             means[c, j] = mean[j]
+        mean_d2[0], mean_d2[1] = squared_norm_pair(mean, 0, mean.shape[0])
         d2[c] = 0.0
         distances[c] = 0.0
         for r in range(starts[c], starts[c + 1]):
             i = order[r]
-            total = mean_d2
-            for t in range(indptr[i], indptr[i + 1]):
-                center = mean[indices[t]]
-                difference = np.float64(data[t]) - center
-                total += difference * difference - center * center
-            total = max(total, 0.0)
+            total = entries_d2(indices, data, indptr[i], indptr[i + 1], mean, mean_d2)
             d2[c] += total
             distances[c] += np.sqrt(total)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def spread_dense(X, order, starts, clusters, means, d2, distances):
     """Means of clusters of dense rows, and how far their rows lie from them. O(n * d), of the clusters asked for.
 
     Parameters
     ----------
-    X : float32 or float64 (n, d)
+    X : float32 or float64 (n, d), C-contiguous
     order, starts, clusters, means, d2, distances
         As of `spread_csr`.
     """
@@ -85,10 +80,6 @@ def spread_dense(X, order, starts, clusters, means, d2, distances):
         d2[c] = 0.0
         distances[c] = 0.0
         for r in range(starts[c], starts[c + 1]):
-            x = X[order[r]]
-            total = 0.0
-            for j in range(mean.shape[0]):
-                difference = np.float64(x[j]) - mean[j]
-                total += difference * difference
+            total = squared_distance(X, order[r] * mean.shape[0], mean, 0, mean.shape[0])
             d2[c] += total
             distances[c] += np.sqrt(total)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FASTMATH
+from streamkm.kernels.lloyd import FUSED
+from streamkm.kernels.reductions import dot, squared_distance
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -45,10 +46,7 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         for t in range(indptr[i], indptr[i + 1]):
             table[indices[t], half] += data[t]
     for step in range(n_steps + 1):
-        bias[:] = 0.0
-        for j in range(n_components):
-            bias[0] += np.float64(table[j, 0]) * table[j, 0]
-            bias[1] += np.float64(table[j, 1]) * table[j, 1]
+        _squares_of_pairs(table, bias)
         if step == n_steps:
             break
         limit = 0.5 * (bias[1] - bias[0])
@@ -56,11 +54,7 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         counts[:] = 0.0
         for r in range(rows.shape[0]):
             i = rows[r]
-            nearer = 0.0
-            for t in range(indptr[i], indptr[i + 1]):
-                pair = table[indices[t]]
-                nearer += np.float64(data[t]) * (pair[1] - pair[0])
-            half = 1 if nearer > limit else 0
+            half = 1 if _nearer(indices, data, indptr[i], indptr[i + 1], table) > limit else 0
             weight = weights[i] if weighted else 1.0
             counts[half] += weight
             for t in range(indptr[i], indptr[i + 1]):
@@ -79,13 +73,42 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     return counts[0] * bias[0] + counts[1] * bias[1] - total / (counts[0] + counts[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def _squares_of_pairs(table, out):
+    """Squared norms of both columns of a table (m, 2), in four chains each."""
+    chains = np.zeros((4, 2))
+    whole = table.shape[0] // 4 * 4
+    for j in range(0, whole, 4):
+        for q in range(4):
+            for half in range(2):
+                chains[q, half] += np.float64(table[j + q, half]) * table[j + q, half]
+    for half in range(2):
+        out[half] = (chains[0, half] + chains[2, half]) + (chains[1, half] + chains[3, half])
+        for j in range(whole, table.shape[0]):
+            out[half] += np.float64(table[j, half]) * table[j, half]
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def _nearer(indices, data, start, stop, table):
+    """Product of a row's entries with the difference of two columns, in two chains."""
+    first, second = 0.0, 0.0
+    for t in range(start, stop - 1, 2):
+        pair, other = table[indices[t]], table[indices[t + 1]]
+        first += np.float64(data[t]) * (pair[1] - pair[0])
+        second += np.float64(data[t + 1]) * (other[1] - other[0])
+    if (stop - start) % 2:
+        pair = table[indices[stop - 1]]
+        first += np.float64(data[stop - 1]) * (pair[1] - pair[0])
+    return first + second
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def split_dense(X, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
     Parameters
     ----------
-    X : float32 or float64 (n, m)
+    X : float32 or float64 (n, m), C-contiguous
     weights : float64 (n,) or (0,)
     rows : int64 (r,)
     seeds : int64 (2,)
@@ -108,18 +131,15 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
         for j in range(n_components):
             halves[half, j] = seed[j]
     for _ in range(n_steps):
-        limit = 0.0
         for j in range(n_components):
             direction[j] = halves[1, j] - halves[0, j]
-            limit += 0.5 * (halves[1, j] * halves[1, j] - halves[0, j] * halves[0, j])
+        last = dot(halves, n_components, halves, n_components, n_components)
+        limit = 0.5 * (last - dot(halves, 0, halves, 0, n_components))
         sums[:] = 0.0
         counts[:] = 0.0
         for r in range(rows.shape[0]):
             x = X[rows[r]]
-            nearer = X.dtype.type(0)
-            for j in range(n_components):
-                nearer += x[j] * direction[j]
-            half = 1 if nearer > limit else 0
+            half = 1 if dot(X, rows[r] * n_components, direction, 0, n_components) > limit else 0
             weight = weights[rows[r]] if weighted else 1.0
             counts[half] += weight
             total = sums[half]
@@ -130,10 +150,7 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
         for j in range(n_components):
             halves[0, j] = sums[0, j] / counts[0]
             halves[1, j] = sums[1, j] / counts[1]
-    gain = 0.0
-    for j in range(n_components):
-        difference = halves[1, j] - halves[0, j]
-        gain += difference * difference
+    gain = squared_distance(halves, 0, halves, n_components, n_components)
     return gain * counts[0] * counts[1] / (counts[0] + counts[1])
 
 

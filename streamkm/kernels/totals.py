@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numba as nb
+import numpy as np
 
-from streamkm.kernels.lloyd import FASTMATH
+from streamkm.kernels.reductions import dot
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True)
 def means(sums, counts, fallback, out):
     """Divide sums by counts; clusters without weight get their row of `fallback`. O(k * m).
 
@@ -31,7 +32,7 @@ def means(sums, counts, fallback, out):
                 row[j] = kept[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True)
 def join(first, second, out):
     """Add up two arrays of sums. O(k * m).
 
@@ -82,7 +83,7 @@ def mean_row(X, out):
         out[j] /= X.shape[0]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True)
 def explained(sums, counts):
     """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
 
@@ -98,16 +99,13 @@ def explained(sums, counts):
     """
     result = 0.0
     for c in range(sums.shape[0]):
-        total = sums[c]
-        squared = 0.0
-        for j in range(total.shape[0]):
-            squared += total[j] * total[j]
         if counts[c] > 0:
-            result += squared / counts[c]
+            at, width = c * sums.shape[1], sums.shape[1]
+            result += dot(sums, at, sums, at, width) / counts[c]
     return result
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True)
 def crossed(sums, counts, centers):
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
@@ -123,10 +121,43 @@ def crossed(sums, counts, centers):
     """
     result = 0.0
     for c in range(sums.shape[0]):
-        total, center = sums[c], centers[c]
-        squared, product = 0.0, 0.0
-        for j in range(total.shape[0]):
-            squared += center[j] * center[j]
-            product += center[j] * total[j]
-        result += counts[c] * squared - 2.0 * product
+        at, width = c * sums.shape[1], sums.shape[1]
+        result += counts[c] * dot(centers, at, centers, at, width) - 2.0 * dot(centers, at, sums, at, width)
     return result
+
+
+@nb.njit(nogil=True, cache=True)
+def weighted_sum(weights, values):
+    """Sum of values, each times its weight, in a fixed order: a BLAS promises none. O(n).
+
+    Parameters
+    ----------
+    weights : float64 (n,) or (0,)
+        Empty: every value weighs 1.
+    values : float64 (n,), C-contiguous
+
+    Returns
+    -------
+    float64
+    """
+    if weights.shape[0]:
+        return dot(weights, 0, values, 0, values.shape[0])
+    ones = np.ones(1024)
+    total = 0.0
+    for first in range(0, values.shape[0], 1024):
+        total += dot(values, first, ones, 0, min(1024, values.shape[0] - first))
+    return total
+
+
+@nb.njit(nogil=True, cache=True)
+def row_squares(X, out):
+    """Squared norms of rows, ``sum(X * X, axis=1)``. O(k * m).
+
+    Parameters
+    ----------
+    X : float64 (k, m), C-contiguous
+    out : float64 (k,)
+        Written.
+    """
+    for c in range(X.shape[0]):
+        out[c] = dot(X, c * X.shape[1], X, c * X.shape[1], X.shape[1])

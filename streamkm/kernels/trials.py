@@ -9,11 +9,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FASTMATH, lay_out, scores_csr
+from streamkm.kernels.lloyd import FUSED, lay_out, scores_csr
 from streamkm.kernels.rows import add_csr_rows
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def best_trial(scores, n_trials, d2norms, weights, closest):
     """Position of the trial that leaves the least mass; the first of equal ones. O(n * n_trials).
 
@@ -43,7 +43,7 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
     return np.argmin(masses)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FASTMATH)
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
 def take_trial(scores, trial, row, d2norms, weights, closest, mass):
     """Bring the squared distances and their running weighted sum up to date with one more center. O(n).
 
@@ -113,7 +113,7 @@ def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible
     for found in range(centers.shape[0]):
         candidates[:] = 0.0
         add_csr_rows(indptr, indices, data, trials, candidates)
-        lay_out(candidates, shift, table.reshape((centers.shape[1], padded)), exact)
+        lay_out(candidates, shift, shift, 1.0, 0, table.reshape((centers.shape[1], padded)), exact)
         for t in range(n_trials):
             bias[t] = exact[t]
         scores_csr(indptr, indices, data, table, padded, bias, scores)

@@ -1,0 +1,529 @@
+"""Products of dense rows with a table, in a fixed order, and the search for the lowest score beside them.
+
+Every entry of a product is one chain of fused multiply-adds over `DEPTH` features, and these chains are added up in
+order. So it has the same bits wherever its row lies, whatever rows come along, on any number of threads and with
+vectors of any width; a BLAS promises none of that. A table of shape (m, k) is laid out in panels of `PANEL_BYTES` a
+feature, one (m, width) after the other, the last of what is left, so that a panel stays in the cache while
+`BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs under
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
+numba and numpy only.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+
+LINE_BYTES = 64
+PANEL_BYTES = 3 * LINE_BYTES
+"""Of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
+BLOCK_ROWS = 96
+"""Rows that a panel serves before the next one: a multiple of the rows of every tile."""
+DEPTH = 128
+"""Features of one chain: what a tile reads of a panel then fits the nearest cache, and rounding grows with this
+number and that of the chains, not with their product."""
+WIDE = 2048
+"""Features of a block that are copied at a time, a multiple of `DEPTH`: memory does not grow with the rows' width."""
+TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 12, 1: 16}}
+"""Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
+NUMBER, PLACE = ir.IntType(32), ir.IntType(64)
+
+
+def vector_bytes(features: str) -> int:
+    """Bytes of a vector register of a processor with these LLVM features."""
+    return 64 if "+avx512f" in features.split(",") else 32
+
+
+def multiply_adds(builder, kind, features):
+    """A function of an LLVM builder's vectors (a, b, c): ``a * b + c``, rounded once where the processor can."""
+    if "-fma" in features.split(","):  # one rounding would be a call of the C library for each number
+        return lambda a, b, c: builder.fadd(builder.fmul(a, b), c)
+    one = kind.element if isinstance(kind, ir.VectorType) else kind
+    name = f"f{32 if one == ir.FloatType() else 64}"
+    if kind is not one:
+        name = f"v{kind.count}{name}"
+    fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{name}")
+    return lambda a, b, c: builder.call(fused, [a, b, c])
+
+
+def spread(builder, value, kind):
+    """A vector of one number."""
+    nothing = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, value, ir.Constant(NUMBER, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(NUMBER, kind.count), [0] * kind.count))
+
+
+def vector_at(builder, array, position, kind):
+    """A pointer to a vector that begins at an entry of an array."""
+    return builder.bitcast(builder.gep(array.data, [position]), kind.as_pointer())
+
+
+def _arrays(context, builder, signature, args, n_arrays):
+    """The first arguments as arrays, the others as they are."""
+    kinds = signature.args[:n_arrays]
+    return [make_array(kind)(context, builder, value) for kind, value in zip(kinds, args, strict=False)]
+
+
+def vector_lanes(table):
+    """Numbers of a table's dtype in a vector register; a constant of the compiled code.
+
+    Parameters
+    ----------
+    table : float32 or float64 ndarray
+
+    Returns
+    -------
+    int64
+    """
+    return LINE_BYTES // table.itemsize
+
+
+@intrinsic
+def _vector_lanes(typing, table):
+    def codegen(context, builder, signature, args):
+        n_bytes = vector_bytes(context.codegen()._tm_features)
+        return PLACE(8 * n_bytes // signature.args[0].dtype.bitwidth)
+
+    return nb.int64(table), codegen
+
+
+@overload(vector_lanes, inline="always")
+def _compiled_vector_lanes(table):
+    def compiled(table):
+        return _vector_lanes(table)
+
+    return compiled
+
+
+def multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors):
+    """Multiply rows with some columns of a panel: ``totals[:n_rows, columns] (+)= X[:, features] @ panel[:, columns]``.
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m), C-contiguous
+    table : same dtype (entries,)
+        Panels, one after the other.
+    totals : same dtype (BLOCK_ROWS, PANEL_BYTES / itemsize), C-contiguous
+        Written.
+    first_row, n_rows : int64
+        Rows to multiply. Whole tiles are read and written, up to `BLOCK_ROWS`.
+    feature, depth : int64
+        First column of X, and the length of the chain.
+    place, width : int64
+        Where the panel's row of that feature begins in the table, and the panel's width.
+    fresh : bool
+        Whether sums begin here.
+    column : int64
+        First column in the panel, and
+    n_vectors : int, a literal
+        how many vectors of `vector_lanes` follow from there: 1, 2 or 3.
+    """
+    columns = slice(column, column + n_vectors * vector_lanes(table))
+    panel = table[place : place + depth * width].reshape(-1, width)[:, columns]
+    X = X[first_row : first_row + n_rows, feature : feature + depth]
+    chain = np.zeros((len(X), panel.shape[1]), table.dtype)
+    for j in range(depth):  # float64 holds products of float32; NumPy has nothing to round float64 once
+        chain[:] = chain + X[:, j, None].astype(np.float64) * panel[j].astype(np.float64)
+    totals[:n_rows, columns] = (0 if fresh else totals[:n_rows, columns]) + chain
+
+
+@intrinsic(prefer_literal=True)
+def _multiply_columns(
+    typing, X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors
+):
+    def codegen(context, builder, signature, args):
+        features = context.codegen()._tm_features
+        multiply_code(
+            builder,
+            signature.args[1].dtype,
+            signature.args[-1].literal_value,
+            features,
+            vector_bytes(features),
+            _arrays(context, builder, signature, args, 3),
+            args[3:-1],
+        )
+        return context.get_dummy_value()
+
+    numbers = (nb.int64,) * 6
+    return nb.void(X, table, totals, *numbers, nb.boolean, nb.int64, n_vectors), codegen
+
+
+def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers):
+    """LLVM code of `multiply_columns` for vectors of `n_bytes`."""
+    X, table, totals = arrays
+    first_row, n_rows, feature, depth, place, width, fresh, column = numbers
+    align = dtype.bitwidth // 8
+    lanes = n_bytes // align
+    kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
+    zeros = ir.Constant(kind, [0.0] * lanes)
+    fma = multiply_adds(builder, kind, features)
+    height = TILE_ROWS[n_bytes][n_vectors]
+    row_step, total_step = builder.extract_value(X.shape, 1), builder.extract_value(totals.shape, 1)
+    base = builder.add(place, column)
+    with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
+        first = builder.add(first_row, row)
+        starts = [
+            builder.gep(X.data, [builder.add(builder.mul(builder.add(first, PLACE(r)), row_step), feature)])
+            for r in range(height)
+        ]
+        before, function = builder.block, builder.function
+        loop, end = function.append_basic_block("chain"), function.append_basic_block("chained")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        j = builder.phi(PLACE)
+        j.add_incoming(PLACE(0), before)
+        sums = [[builder.phi(kind) for _ in range(n_vectors)] for _ in range(height)]
+        entry = builder.add(base, builder.mul(j, width))
+        loaded = [
+            builder.load(vector_at(builder, table, builder.add(entry, PLACE(v * lanes)), kind), align=align)
+            for v in range(n_vectors)
+        ]
+        chained = []
+        for start, row_sums in zip(starts, sums, strict=True):
+            value = spread(builder, builder.load(builder.gep(start, [j])), kind)
+            chained.append([fma(value, vector, stored) for vector, stored in zip(loaded, row_sums, strict=True)])
+        following = builder.add(j, PLACE(1))
+        j.add_incoming(following, loop)
+        for row_sums, new in zip(sums, chained, strict=True):
+            for stored, value in zip(row_sums, new, strict=True):
+                stored.add_incoming(zeros, before)
+                stored.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, end)
+        builder.position_at_end(end)
+        for r, new in enumerate(chained):
+            there = builder.add(builder.mul(builder.add(row, PLACE(r)), total_step), column)
+            for v, value in enumerate(new):
+                pointer = vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind)
+                held = builder.select(fresh, zeros, builder.load(pointer, align=align))
+                builder.store(builder.fadd(held, value), pointer, align=align)
+
+
+@overload(multiply_columns, prefer_literal=True, inline="always")
+def _compiled_multiply_columns(
+    X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors
+):
+    def compiled(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors):
+        _multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors)
+
+    return compiled
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals):
+    """Multiply a block of rows with a panel: ``totals[:n_rows, :n_columns] (+)= X[rows, :n_features] @ panel``.
+
+    O(n_rows * n_features * n_columns).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, at least n_features), C-contiguous
+        With rows to fill `n_rows` up to a multiple of those of a tile: up to `BLOCK_ROWS`.
+    first_row, n_rows : int64
+        A block: at most `BLOCK_ROWS` rows.
+    n_features : int64
+    table : same dtype (entries,)
+    place, width : int64
+        Where the panel, or its first feature that is looked at, begins in the table, and its width.
+    n_columns : int64
+        Columns that are needed, at most `width`.
+    fresh : bool
+        Whether sums begin here.
+    totals : same dtype (BLOCK_ROWS, PANEL_BYTES / itemsize), C-contiguous
+        Written; rows and columns beyond those that are needed hold anything.
+    """
+    lanes = vector_lanes(table)
+    for feature in range(0, n_features, DEPTH):
+        depth, begin = min(DEPTH, n_features - feature), fresh and feature == 0
+        at, column, left = place + feature * width, 0, (n_columns + lanes - 1) // lanes
+        while left > 0:
+            if left == 3 or left > 4:
+                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 3)
+                used = 3
+            elif left > 1:
+                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 2)
+                used = 2
+            else:
+                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 1)
+                used = 1
+            left -= used
+            column += used * lanes
+
+
+def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
+    """Go on with the search for the two lowest scores of rows, lane by lane.
+
+    Parameters
+    ----------
+    totals : float32 or float64 (BLOCK_ROWS, width), C-contiguous
+        Products of the rows with a panel.
+    n_rows : int64
+    bias : same dtype (p,), C-contiguous
+        What is added to the products of a column; infinite where padded.
+    column, n_columns : int64
+        First column of the panel among all, and how many are looked at: as many as fill whole vectors.
+    best, seconds : same dtype (BLOCK_ROWS, lanes), C-contiguous
+        Lowest and second lowest scores so far of the columns of each lane; written.
+    where : int32 (BLOCK_ROWS, lanes), C-contiguous
+        First column of the vector that `best` is of; written.
+    """
+    lanes = vector_lanes(totals)
+    for first in range(0, n_columns, lanes):
+        scores = totals[:n_rows, first : first + lanes] + bias[column + first : column + first + lanes]
+        before = best[:n_rows].copy()
+        less = scores < before
+        seconds[:n_rows] = np.minimum(seconds[:n_rows], np.maximum(before, scores))
+        best[:n_rows] = np.where(less, scores, before)
+        where[:n_rows][less] = column + first
+
+
+@intrinsic
+def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where):
+    def codegen(context, builder, signature, args):
+        totals_, bias_, best_, seconds_, where_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 5, 6, 7)
+        )
+        n_rows, column, n_columns = args[1], args[3], args[4]
+        align = signature.args[0].dtype.bitwidth // 8
+        lanes = vector_bytes(context.codegen()._tm_features) // align
+        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
+        numbers = ir.VectorType(NUMBER, lanes)
+        total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(best_.shape, 1)
+        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
+            held = builder.mul(row, step)
+            pointers = [vector_at(builder, array, held, kind) for array in (best_, seconds_)]
+            pointers.append(vector_at(builder, where_, held, numbers))
+            given = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
+            start = builder.mul(row, total_step)
+            before, function = builder.block, builder.function
+            loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            at = builder.phi(PLACE)
+            at.add_incoming(PLACE(0), before)
+            states = [builder.phi(value.type) for value in given]
+            for state, value in zip(states, given, strict=True):
+                state.add_incoming(value, before)
+            best, second, first = states
+            here = builder.add(column, at)
+            product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
+            score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
+            less = builder.fcmp_ordered("<", score, best)
+            higher = builder.select(less, best, score)
+            second_less = builder.fcmp_ordered("<", higher, second)
+            found = [
+                builder.select(less, score, best),
+                builder.select(second_less, higher, second),
+                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), first),
+            ]
+            following = builder.add(at, PLACE(lanes))
+            at.add_incoming(following, loop)
+            for state, value in zip(states, found, strict=True):
+                state.add_incoming(value, loop)
+            builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
+            builder.position_at_end(end)
+            for q, (value, pointer) in enumerate(zip(found, pointers, strict=True)):
+                builder.store(value, pointer, align=4 if q == 2 else align)
+        return context.get_dummy_value()
+
+    return nb.void(totals, nb.int64, bias, nb.int64, nb.int64, best, seconds, where), codegen
+
+
+@overload(lower, inline="always")
+def _compiled_lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
+    def compiled(totals, n_rows, bias, column, n_columns, best, seconds, where):
+        _lower(totals, n_rows, bias, column, n_columns, best, seconds, where)
+
+    return compiled
+
+
+def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
+    """Find the lowest and the second lowest score of rows among all lanes; the first column of equal ones.
+
+    Parameters
+    ----------
+    best, seconds, where
+        As `lower` leaves them.
+    n_rows : int64
+    first : int64
+        Where in the arrays to come the rows begin.
+    labels : int32 (n,)
+        Written: columns of the lowest scores.
+    scores, second_scores : of the dtype of `best` (n,)
+        Written.
+    """
+    for i in range(n_rows):
+        columns = where[i] + np.arange(best.shape[1])
+        lane = np.lexsort([columns, best[i]])[0]
+        labels[first + i], scores[first + i] = columns[lane], best[i, lane]
+        second_scores[first + i] = min(np.delete(best[i], lane).min(), seconds[i].min())
+
+
+@intrinsic
+def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, second_scores):
+    def codegen(context, builder, signature, args):
+        best_, seconds_, where_, labels_, scores_, second_scores_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 1, 2, 5, 6, 7)
+        )
+        n_rows, first = args[3], args[4]
+        align = signature.args[0].dtype.bitwidth // 8
+        lanes = vector_bytes(context.codegen()._tm_features) // align
+        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
+        numbers = ir.VectorType(NUMBER, lanes)
+        step = builder.extract_value(best_.shape, 1)
+
+        def turned(values, by):
+            order = ir.Constant(numbers, [(lane + by) % lanes for lane in range(lanes)])
+            return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), order)
+
+        def lesser(one, other):
+            return builder.select(builder.fcmp_ordered("<", one, other), one, other)
+
+        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
+            held = builder.mul(row, step)
+            score = builder.load(vector_at(builder, best_, held, kind), align=align)
+            second = builder.load(vector_at(builder, seconds_, held, kind), align=align)
+            column = builder.load(vector_at(builder, where_, held, numbers), align=4)
+            column = builder.add(column, ir.Constant(numbers, list(range(lanes))))
+            by = lanes // 2
+            while by:
+                other, there = turned(score, by), turned(column, by)
+                less = builder.fcmp_ordered("<", other, score)
+                higher = builder.select(less, score, other)
+                second = lesser(higher, lesser(turned(second, by), second))
+                equal = builder.fcmp_ordered("==", other, score)
+                earlier = builder.and_(equal, builder.icmp_signed("<", there, column))
+                less = builder.or_(less, earlier)
+                score, column = builder.select(less, other, score), builder.select(less, there, column)
+                by //= 2
+            at = builder.add(first, row)
+            for value, array in ((column, labels_), (score, scores_), (second, second_scores_)):
+                builder.store(builder.extract_element(value, ir.Constant(NUMBER, 0)), builder.gep(array.data, [at]))
+        return context.get_dummy_value()
+
+    return nb.void(best, seconds, where, nb.int64, nb.int64, labels, scores, second_scores), codegen
+
+
+@overload(lowest_lanes, inline="always")
+def _compiled_lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
+    def compiled(best, seconds, where, n_rows, first, labels, scores, second_scores):
+        _lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores)
+
+    return compiled
+
+
+@nb.njit(nogil=True, cache=True)
+def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
+    """Copy a piece of rows as floats, moved and scaled: ``out = (X[rows, features] - shift[features]) * scale``.
+
+    Parameters
+    ----------
+    X : real (n, m)
+    first, n_rows : int64
+    feature, n_features : int64
+    shift : float64 (m,) or (0,)
+        Empty: none.
+    scale : float64
+        A power of two.
+    out : float32 or float64 (at least n_rows, at least n_features)
+        Written.
+    """
+    for i in range(n_rows):
+        row, there = X[first + i], out[i]
+        if shift.shape[0]:
+            for j in range(n_features):
+                there[j] = (row[feature + j] - shift[feature + j]) * scale
+        elif scale != 1.0:
+            for j in range(n_features):
+                there[j] = row[feature + j] * scale
+        else:
+            for j in range(n_features):
+                there[j] = row[feature + j]
+
+
+@nb.njit(nogil=True, cache=True)
+def block_room(table, n_features, n_columns):
+    """Room for a block of rows, as far as it is copied, and for its products with panels.
+
+    Rows of up to `WIDE` features are multiplied with one panel after the other; of wider ones, a piece at a time is
+    multiplied with all.
+    """
+    full = PANEL_BYTES // table.itemsize
+    n_panels = (n_columns + full - 1) // full if n_features > WIDE else 1
+    return np.empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype), np.empty(
+        (n_panels, BLOCK_ROWS, full), table.dtype
+    )
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, block, totals):
+    """Multiply a block of wide rows, moved and scaled, with all panels, a piece of the features at a time.
+
+    Parameters
+    ----------
+    X, first, n_rows, shift, scale
+        As of `load_block`.
+    table : float32 or float64 (m * n_padded,)
+    n_padded, n_columns : int64
+        Columns of the table, and those that are needed.
+    block, totals
+        As `block_room` gives them; written.
+    """
+    full = PANEL_BYTES // table.itemsize
+    for feature in range(0, X.shape[1], WIDE):
+        n_features = min(WIDE, X.shape[1] - feature)
+        load_block(X, first, n_rows, feature, n_features, shift, scale, block)
+        for q in range(totals.shape[0]):
+            column = q * full
+            width, needed = min(full, n_padded - column), min(full, n_columns - column)
+            place = column * X.shape[1] + feature * width
+            multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q])
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply(X, table, bias, n_columns, add, out):
+    """Multiply rows with a table: ``out[:, :n_columns] (+)= X @ table + bias``. O(n * m * n_columns).
+
+    Parameters
+    ----------
+    X : real (n, m)
+        Turned to the table's dtype block by block.
+    table : float32 or float64 (m * p,)
+        In panels.
+    bias : same dtype (p,) or (0,)
+        Empty: none.
+    n_columns : int64
+        Columns that are needed.
+    add : bool
+        Whether to add to what `out` holds.
+    out : float32 or float64 (n, at least n_columns)
+        Written.
+    """
+    full, n_features, nothing = PANEL_BYTES // table.itemsize, X.shape[1], np.empty(0)
+    n_padded = table.shape[0] // max(1, n_features)
+    block, totals = block_room(table, n_features, n_columns)
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        if n_features > WIDE:
+            multiply_wide(X, first, n_rows, nothing, 1.0, table, n_padded, n_columns, block, totals)
+        else:
+            load_block(X, first, n_rows, 0, n_features, nothing, 1.0, block)
+        for column in range(0, n_columns, full):
+            width, needed = min(full, n_padded - column), min(full, n_columns - column)
+            total = totals[column // full if n_features > WIDE else 0]
+            if n_features <= WIDE:
+                multiply_panel(block, 0, n_rows, n_features, table, column * n_features, width, needed, True, total)
+            for i in range(n_rows):
+                written, product = out[first + i], total[i]
+                if bias.shape[0]:
+                    for j in range(needed):
+                        product[j] += bias[column + j]
+                if add:
+                    for j in range(needed):
+                        written[column + j] += product[j]
+                else:
+                    for j in range(needed):
+                        written[column + j] = product[j]
