@@ -9,13 +9,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
-
+from streamkm.blas import ONE_BLAS_THREAD
 from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.executors import Executor, Folded, Joining, Listener, LocalThreads
 
@@ -36,26 +35,6 @@ CONNECT_SECONDS = 10
 logger = logging.getLogger(__name__)
 
 
-class _Blas:
-    """The process's BLAS libraries, looked for (3 ms) whenever other modules are imported than the last time."""
-
-    def __init__(self) -> None:
-        self._n_modules = 0
-        self._found: ThreadpoolController | None = None
-
-    def of_one_thread(self) -> AbstractContextManager[Any]:
-        """Hold them to one thread."""
-        if self._found is None or self._n_modules != len(sys.modules):
-            self._n_modules, self._found = len(sys.modules), ThreadpoolController()
-            if not any(library["user_api"] == "blas" for library in self._found.info()):
-                logger.info("no BLAS is known to threadpoolctl: products may use more threads, and differ in last bits")
-        limited: AbstractContextManager[Any] = self._found.limit(limits=1, user_api="blas")
-        return limited
-
-
-_blas = _Blas()
-
-
 @contextmanager
 def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
@@ -72,7 +51,7 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
         For anything else.
     """
     client = _active_client() if executor == "auto" else executor
-    with _blas.of_one_thread():
+    with ONE_BLAS_THREAD:
         if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
             from streamkm.dask_cluster import DaskCluster
 

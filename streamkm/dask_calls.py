@@ -8,7 +8,6 @@ below; knows nothing of the client.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -17,8 +16,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import scipy.sparse as sp
 from dask.sizeof import sizeof
-from threadpoolctl import threadpool_limits
 
+from streamkm.blas import ONE_BLAS_THREAD
 from streamkm.errors import SourceError, SourceNotFoundError
 from streamkm.runs import fold_run
 
@@ -102,37 +101,13 @@ def _bytes_of(value: Any) -> int:
 _MEASURED: set[type] = set()
 
 
-class _OneBlasThread:
-    """Holds BLAS to one thread while any call of this process runs, as on threads: results are then the same."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._limits: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_inside == 0:
-                self._limits = threadpool_limits(1, user_api="blas")
-            self._n_inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                self._limits.restore_original_limits()
-
-
-_ONE_BLAS_THREAD = _OneBlasThread()
-
-
 @contextmanager
 def _on_worker() -> Iterator[None]:
     """Where calls run: BLAS with one thread; what cannot be read is said to be so on this worker."""
     from distributed import get_worker
 
     try:
-        with _ONE_BLAS_THREAD:
+        with ONE_BLAS_THREAD:
             yield
     except (SourceError, FileNotFoundError, PermissionError) as error:
         missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)

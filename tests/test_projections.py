@@ -10,8 +10,8 @@ from sklearn.random_projection import GaussianRandomProjection, SparseRandomProj
 
 from streamkm.errors import InvalidParameterError
 from streamkm.kernels import entries, signs
+from streamkm.kernels.products import BLOCK_ROWS
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
-from streamkm.sketches.projections import BATCH_ROWS
 from tests import naive
 from tests.sketch_contract import N_FEATURES, UnboundedSketchContract, whole_numbers
 
@@ -99,7 +99,7 @@ def test_features_of_any_number(make):
 def test_blocks_of_features_and_rows(make, n_features):
     # more rows than a batch and more features than a block of 64, of 2^18 entries
     rng = np.random.default_rng(0)
-    X = rng.integers(-9, 10, (BATCH_ROWS + 3 if n_features < 100 else 19, n_features)).astype(np.float64)
+    X = rng.integers(-9, 10, (BLOCK_ROWS + 3 if n_features < 100 else 19, n_features)).astype(np.float64)
     sketch = make(40, 3)
     got = sketch.apply(X)
     np.testing.assert_allclose(got, sketch.apply(sp.csr_array(X)), rtol=1e-9, atol=1e-9)

@@ -270,11 +270,9 @@ class CenterTable:
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         if isinstance(X, np.ndarray):
             for start, batch in dense_batches(X):
-                moved = batch if not len(layout.moved) else batch - layout.moved
-                if layout.scale != 1:
-                    moved = moved * layout.scale
-                part = out[start : start + len(batch)]
-                products.multiply(moved, layout.table, layout.bias, self.n_clusters, False, part)
+                rows = batch if layout.scale == 1 else batch * layout.scale
+                shift, part = layout.moved * layout.scale, out[start : start + len(batch)]
+                products.multiply(rows, shift, layout.table, layout.bias, self.n_clusters, False, part)
         else:
             kernels.scores_csr(*moved_rows(X, layout, self.dtype), layout.table, layout.width, layout.bias, out)
         if layout.scale != 1:

@@ -18,6 +18,7 @@ from scipy.linalg import eigh
 from streamkm.compute import Executor
 from streamkm.kernels import kernel_values
 from streamkm.kernels.hashing import hash_features
+from streamkm.kernels.panels import add_outer_products
 from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import KernelMap, inverse_root, oriented
@@ -158,5 +159,5 @@ def _gram(C: NDArray[np.float32]) -> NDArray[Any]:
     total = np.zeros((C.shape[1], C.shape[1]))
     for start in range(0, len(C), PIECE_ROWS):
         rows = C[start : start + PIECE_ROWS].astype(np.float64)
-        total += rows.T @ rows
-    return total
+        add_outer_products(rows, total)
+    return np.tril(total) + np.tril(total, -1).T

@@ -19,6 +19,8 @@ from streamkm.cluster.seeding import random_rows
 from streamkm.compute import Executor
 from streamkm.errors import InvalidParameterError
 from streamkm.kernel_kmeans.planning import POOL_ROWS
+from streamkm.kernels.panels import Panels
+from streamkm.kernels.totals import row_squares
 from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 
@@ -110,10 +112,12 @@ def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArr
     ridge = max(values[: max(0, len(values) - rank)].sum() / share / rank, resolution / share, 1e-30)
     root = vectors / np.sqrt(values + share * ridge)
     diagonal = columns.kernel.diagonal(X)
-    scores = np.empty(X.shape[0])
+    scores, panels = np.empty(X.shape[0]), Panels.of(root)
     for start, found in columns.batches(X):
-        rows = found[: len(scores) - start].astype(np.float64) @ root
-        scores[start : start + len(rows)] = diagonal[start : start + len(rows)] - np.einsum("ij,ij->i", rows, rows)
+        rows = panels.product(found[: len(scores) - start])
+        squares = np.empty(len(rows))
+        row_squares(rows, squares)
+        scores[start : start + len(rows)] = diagonal[start : start + len(rows)] - squares
     return np.clip(scores / ridge, 1e-6, 1.0)
 
 

@@ -484,13 +484,15 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
 
 
 @nb.njit(nogil=True, cache=True)
-def multiply(X, table, bias, n_columns, add, out):
-    """Multiply rows with a table: ``out[:, :n_columns] (+)= X @ table + bias``. O(n * m * n_columns).
+def multiply(X, shift, table, bias, n_columns, add, out):
+    """Multiply rows with a table: ``out[:, :n_columns] (+)= (X - shift) @ table + bias``. O(n * m * n_columns).
 
     Parameters
     ----------
     X : real (n, m)
         Turned to the table's dtype block by block.
+    shift : float64 (m,) or (0,)
+        Empty: none.
     table : float32 or float64 (m * p,)
         In panels.
     bias : same dtype (p,) or (0,)
@@ -502,15 +504,15 @@ def multiply(X, table, bias, n_columns, add, out):
     out : float32 or float64 (n, at least n_columns)
         Written.
     """
-    full, n_features, nothing = PANEL_BYTES // table.itemsize, X.shape[1], np.empty(0)
+    full, n_features = PANEL_BYTES // table.itemsize, X.shape[1]
     n_padded = table.shape[0] // max(1, n_features)
     block, totals = block_room(table, n_features, n_columns)
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         if n_features > WIDE:
-            multiply_wide(X, first, n_rows, nothing, 1.0, table, n_padded, n_columns, block, totals)
+            multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
         else:
-            load_block(X, first, n_rows, 0, n_features, nothing, 1.0, block)
+            load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
         for column in range(0, n_columns, full):
             width, needed = min(full, n_padded - column), min(full, n_columns - column)
             total = totals[column // full if n_features > WIDE else 0]

@@ -152,7 +152,8 @@ class CountSketch:
 
     def _apply_dense(self, X: NDArray[Any], first_feature: int = 0) -> NDArray[Any]:
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
-        n_batch = max(16, BATCH_ENTRIES // max(1, X.shape[1]) // 16 * 16)
+        n_batch = max(1, BATCH_ENTRIES // max(1, X.shape[1]))
+        n_batch -= n_batch % 16 if n_batch > 16 else 0
         last = first_feature + X.shape[1]
         hashes = [self.hash(first_feature, last, block) for block in range(self.nnz_per_feature)]
         if self.nnz_per_feature > 1:

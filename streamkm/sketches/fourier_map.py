@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.matrices import Matrix, as_working
+from streamkm.kernels.panels import Panels
+from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import projected
 
@@ -101,19 +102,18 @@ class FourierMap:
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the frequencies have {width:,}")
         n_frequencies = self.frequencies.shape[1]
         values = np.zeros((BATCH_ROWS, 2 * n_frequencies), np.float32)
-        placed = np.zeros((BATCH_ROWS, width), np.float32)
+        frequencies = Panels.of(self.frequencies)
         shifted = (self.shift @ self.frequencies.astype(np.float64)).astype(np.float32)  # of sparse rows, afterwards
         for start in range(0, X.shape[0], BATCH_ROWS):
             rows = X[start : start + BATCH_ROWS]
             if isinstance(rows, np.ndarray):
-                np.subtract(as_working(rows), self.shift, out=placed[: len(rows)], casting="same_kind")
-                angles = placed @ self.frequencies
+                angles = frequencies.product(rows, shift=self.shift)
             else:
                 angles = rows.astype(np.float32) @ self.frequencies[: rows.shape[1]] - shifted
             np.cos(angles, out=values[: len(angles), :n_frequencies])
             np.sin(angles, out=values[: len(angles), n_frequencies:])
             values *= np.float32(1 / np.sqrt(n_frequencies))
-            yield start, values
+            yield start, values[: len(angles)]
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -24,6 +24,7 @@ from streamkm.sketches.landmark_table import LandmarkTable
 
 KERNELS = ("rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2")
 BATCH_ROWS = 256
+BATCH_ENTRIES = 1 << 18  # of rows that are placed at a time
 SHIFT_INVARIANT = ("rbf", "laplacian")
 OVERLAPS = {"laplacian": 1, "chi2": 2}  # how `overlaps_csr` sums; 0, products, for the others
 
@@ -118,11 +119,11 @@ class KernelColumns:
         return int(self.landmarks.shape[0])
 
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (first row, values (256, c)); what stands in rows after the last means nothing.
+        """Yield (first row, values (at most 256, c)), which the next batch overwrites.
 
-        Values are overwritten by the next batch. O(n * c * d) for dense landmarks, or the entries other than 0 times c
-        where those are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks
-        in the same feature.
+        Wide rows come fewer at a time. O(n * c * d) for dense landmarks, or the entries other than 0 times c where those
+        are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks in the same
+        feature.
 
         Raises
         ------
@@ -138,18 +139,22 @@ class KernelColumns:
             and (X if isinstance(X, np.ndarray) else X.data).min(initial=0) < 0
         ):
             raise InvalidInputError('negative values; needed: none for kernel="chi2": take "rbf" or "laplacian"')
-        values = np.zeros((BATCH_ROWS, self.n_columns), np.float32)
+        n_batch = BATCH_ROWS
+        if not callable(self.kernel.name):
+            n_batch = max(1, min(BATCH_ROWS, BATCH_ENTRIES // max(1, width)))
+        values = np.zeros((n_batch, self.n_columns), np.float32)
         fill = self._called if callable(self.kernel.name) else self._dense if self._is_dense else self._sparse
-        placed = np.zeros((BATCH_ROWS, width if self._is_dense else 0), np.float32)
-        for start in range(0, X.shape[0], BATCH_ROWS):
-            fill(X[start : start + BATCH_ROWS], values, placed)
-            yield start, values
+        placed = np.zeros((n_batch, width if self._is_dense else 0), np.float32)
+        for start in range(0, X.shape[0], n_batch):
+            rows = X[start : start + n_batch]
+            fill(rows, values, placed)
+            yield start, values[: rows.shape[0]]
 
     def values(self, X: Matrix) -> NDArray[np.float32]:
         """All values (n, c) at once."""
         out = np.empty((X.shape[0], self.n_columns), np.float32)
         for start, values in self.batches(X):
-            out[start : start + BATCH_ROWS] = values[: len(out) - start]
+            out[start : start + len(values)] = values
         return out
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,7 +200,7 @@ class KernelColumns:
                 (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], self.landmarks.shape[1])
             ).toarray()
         table = self._table
-        row_norms = np.zeros(BATCH_ROWS, np.float32)
+        row_norms = np.zeros(len(placed), np.float32)
         ready = np.ascontiguousarray(as_working(rows))
         kernel_values.placed_dense(ready, table.shift, self.kernel.scale, table.center, placed, row_norms)
         if self.kernel.name in OVERLAPS:
@@ -206,8 +211,7 @@ class KernelColumns:
         if table.bias is not None:
             products_of_nonzeros(placed, table.values, table.bias, values[: len(rows)])
         else:
-            with np.errstate(over="ignore", invalid="ignore"):  # rows too far away for float32 have the value 0
-                np.matmul(placed, table.values, out=values)
+            table.values.product(placed[: len(rows)], out=values)
         self._finish(values[: len(rows)], row_norms, table.d2norms)
 
     def _sparse(self, rows: Matrix, values: NDArray[np.float32], _: NDArray[np.float32]) -> None:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, lapack
 
 from streamkm.errors import InvalidParameterError, ModelFileError
+from streamkm.kernels.panels import Panels, add_outer_products
 from streamkm.matrices import Matrix
-from streamkm.sketches.kernel_columns import BATCH_ROWS, Kernel, KernelColumns, KernelFunction
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,16 +143,16 @@ class Columns(Protocol):
     def n_columns(self) -> int: ...
 
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (first row, values (256, c))."""
+        """Yield (first row, values (v, c))."""
 
 
 def projected(
     batches: Iterator[tuple[int, NDArray[np.float32]]], n_rows: int, projection: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Products of all batches with a projection (n, m)."""
-    out = np.empty((n_rows, projection.shape[1]), np.float32)
+    out, panels = np.empty((n_rows, projection.shape[1]), np.float32), Panels.of(projection)
     for start, values in batches:
-        out[start : start + BATCH_ROWS] = (values @ projection)[: n_rows - start]
+        panels.product(values, out=out[start : start + len(values)])
     return out
 
 
@@ -182,23 +183,23 @@ class GramFit:
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
         n_columns = self.map.n_columns
-        total = np.zeros((n_columns, n_columns), order="F") if state is None else state
+        total = np.zeros((n_columns, n_columns)) if state is None else state
         for start, values in self.map.batches(X):
             rows = values[: X.shape[0] - start].astype(np.float64)
             if len(weights):
                 rows *= np.sqrt(weights[start : start + len(rows)])[:, None]
-            total = blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
+            add_outer_products(rows, total)
         return total
 
     def join(self, states: Sequence[Any]) -> Any:
-        total = states[0].copy(order="F")
+        total = states[0].copy()
         for state in states[1:]:
             total += state
         return total
 
     def finish(self, state: Any) -> Any:
         """The map with the projection ``R U``, U the leading eigenvectors of ``R' C' C R``."""
-        gram = np.triu(state) + np.triu(state, 1).T
+        gram = np.tril(state) + np.tril(state, -1).T
         inner = _congruent(self.root, gram)
         rank = min(self.rank, len(inner))
         _, directions = eigh(inner, subset_by_index=[len(inner) - rank, len(inner) - 1])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels.kernel_values import placed_dense
 from streamkm.kernels.nonzeros import TILE
+from streamkm.kernels.panels import Panels
 from streamkm.matrices import aligned_empty
 
 # products of dense rows are made of the entries other than 0 alone if these are at most such a share (1.4 to 2 times as
@@ -35,9 +36,9 @@ class LandmarkTable:
         What is taken from rows.
     center : float64 (d,)
         Where squared norms of rows, shifted and scaled, are taken from.
-    values : float32
-        Landmarks less their mean, scaled: (c, d) where differences are taken; for products (d, c), or where there is a
-        bias (tiles, d, TILE).
+    values : float32 or Panels
+        Landmarks less their mean, scaled: (c, d) where differences are taken; for products panels of (d, c), or where
+        there is a bias (tiles, d, TILE).
     bias : float32 (tiles, TILE) or None
         None: products are made of all entries.
     d2norms : float32 (c,)
@@ -46,7 +47,7 @@ class LandmarkTable:
 
     shift: NDArray[np.float64]
     center: NDArray[np.float64]
-    values: NDArray[np.float32]
+    values: Any
     bias: NDArray[np.float32] | None
     d2norms: NDArray[np.float32]
 
@@ -74,7 +75,7 @@ class LandmarkTable:
         shift = np.where(n_landmarks * mean**2 > FAR * d2, mean, 0.0)
         small = n_features < WIDE or n_landmarks < MANY
         if small or np.count_nonzero(landmarks != shift) > THIN * landmarks.size:
-            return cls(mean, origin, np.ascontiguousarray(placed.T), None, d2norms)
+            return cls(mean, origin, Panels.of(placed.T), None, d2norms)
         center = (mean - shift) * scale
         tiles = aligned_empty((-(-n_landmarks // TILE), n_features, TILE), np.float32)
         for first, tile in zip(range(0, n_landmarks, TILE), tiles, strict=True):

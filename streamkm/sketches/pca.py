@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidParameterError
+from streamkm.kernels.panels import Panels
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
 POWER_STEPS = 2
-BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,15 +108,7 @@ class PCASketch:
     def apply(self, X: Matrix) -> Matrix:
         if not isinstance(X, np.ndarray):
             raise InvalidParameterError("the PCA sketch takes dense rows; use CountSketch for sparse ones")
-        dtype = self.directions.dtype
-        out = np.empty((X.shape[0], self.n_components), dtype)
-        batch = np.zeros((BATCH_ROWS, X.shape[1]), dtype)  # one shape, so that a row does not depend on its neighbours
-        for start in range(0, X.shape[0], BATCH_ROWS):
-            rows = X[start : start + BATCH_ROWS]
-            np.subtract(rows, self.mean, out=batch[: len(rows)], casting="same_kind")
-            batch[len(rows) :] = 0
-            out[start : start + BATCH_ROWS] = (batch @ self.directions)[: len(rows)]
-        return out
+        return Panels.of(self.directions).product(X, shift=self.mean)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from streamkm.errors import InvalidParameterError
 from streamkm.kernels import entries as kernels
+from streamkm.kernels.panels import Panels
 from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18
 """Entries of the map that are made at once: 1 MiB."""
-BATCH_ROWS = 256
 WIDE = 1 << 16
 """Features up to which counting all of them is cheaper than sorting those that occur."""
 FEW = 1 / 16
@@ -77,14 +77,8 @@ class _Projection:
 
     def _add_dense(self, X: NDArray[Any], out: NDArray[Any]) -> None:
         for start, entries in self._blocks(np.arange(X.shape[1])):
-            block = entries.astype(out.dtype, copy=False)
-            # one shape, so that a row does not depend on its neighbours
-            batch = np.zeros((BATCH_ROWS, len(block)), out.dtype)
-            for first in range(0, len(X), BATCH_ROWS):
-                rows = X[first : first + BATCH_ROWS, start : start + len(block)]
-                batch[: len(rows)] = rows
-                batch[len(rows) :] = 0
-                out[first : first + BATCH_ROWS] += (batch @ block)[: len(rows)]
+            block = Panels.of(entries.astype(out.dtype, copy=False))
+            block.product(X[:, start : start + len(entries)], out=out, add=True)
 
     def _add_csr(self, X: sp.csr_array, out: NDArray[Any]) -> None:
         features, indptr, rows, data = _by_column(X)

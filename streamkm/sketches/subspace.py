@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernels import subspace as kernels
 from streamkm.kernels.lanes import LANES
+from streamkm.kernels.lloyd import add_dense
+from streamkm.kernels.panels import Panels, add_outer_products
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches.base import Sketch, SketchFit
 
@@ -127,13 +129,11 @@ class GramFit:
         if not isinstance(X, np.ndarray):
             kernels.add_gram(X.indptr, X.indices, X.data, weights, sums.product)
             return sums
-        product = np.empty((d, d))
         for rows, some in _batches(X, weights, self.shift):
             if self.shift is not None:
                 _add_total(sums, rows, some)
             scaled = rows * np.sqrt(some)[:, None] if len(some) else rows
-            np.matmul(scaled.T, scaled, out=product)  # a symmetric update in BLAS
-            sums.product += product
+            add_outer_products(scaled, sums.product)
         return sums
 
     def join(self, states: Sequence[Any]) -> Sums:
@@ -207,14 +207,14 @@ class RangeFit:
         sums = (Sums(np.zeros(shape), np.zeros(d)) if state is None else state).widened(shape)
         sums.double |= working_dtype(X.dtype) == np.float64
         if isinstance(X, np.ndarray):
-            table = self._test_rows(np.arange(d))
+            table = Panels.of(self._test_rows(np.arange(d)))
             for rows, some in _batches(X, weights, self.shift):
                 if self.shift is not None:
                     _add_total(sums, rows, some)
-                product = rows @ table
+                product = table.product(rows)
                 if len(some):
                     product *= some[:, None]
-                sums.product += rows.T @ product
+                Panels.of(product).product(rows.T, out=sums.product, add=True)
             return sums
         # only what occurs: text has many features, a chunk of it few
         places = np.zeros(d, np.int32)
@@ -380,7 +380,7 @@ def _batches(
     X: NDArray[Any], weights: NDArray[np.float64], shift: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield copies of rows in float64, less the shift, and their weights."""
-    n_batch = max(64, BATCH_ENTRIES // max(1, X.shape[1]))
+    n_batch = max(1, BATCH_ENTRIES // max(1, X.shape[1]))
     for start in range(0, X.shape[0], n_batch):
         rows = X[start : start + n_batch].astype(np.float64, order="C")
         if shift is not None:
@@ -389,5 +389,7 @@ def _batches(
 
 
 def _add_total(sums: Sums, rows: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-    sums.total += weights @ rows if len(weights) else rows.sum(axis=0)
-    sums.weight += float(weights.sum()) if len(weights) else len(rows)
+    counts = np.zeros(1)
+    order, starts = np.arange(len(rows)), np.array([0, len(rows)])
+    add_dense(rows, weights, order, starts, 0, False, sums.total[None], counts)
+    sums.weight += float(counts[0])

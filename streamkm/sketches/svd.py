@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernels import subspace as kernels
 from streamkm.kernels.lanes import LANES
+from streamkm.kernels.panels import Panels
 from streamkm.matrices import Matrix
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
-
-BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,24 +83,13 @@ class TruncatedSVDSketch:
         d, dense = len(self.directions), isinstance(X, np.ndarray)
         if X.shape[1] > d or (dense and X.shape[1] < d):
             raise InvalidInputError(f"rows with {X.shape[1]:,} features; the directions have {d:,}")
-        return self._apply_dense(X) if isinstance(X, np.ndarray) else self._apply_csr(X)
+        return Panels.of(self.directions).product(X) if dense else self._apply_csr(X)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"directions": self.directions}
-
-    def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
-        dtype = self.directions.dtype
-        out = np.empty((X.shape[0], self.n_components), dtype)
-        batch = np.zeros((BATCH_ROWS, X.shape[1]), dtype)  # one shape, so that a row does not depend on its neighbours
-        for start in range(0, X.shape[0], BATCH_ROWS):
-            rows = X[start : start + BATCH_ROWS]
-            batch[: len(rows)] = rows
-            batch[len(rows) :] = 0
-            out[start : start + BATCH_ROWS] = (batch @ self.directions)[: len(rows)]
-        return out
 
     def _apply_csr(self, X: Any) -> NDArray[Any]:
         table, m = self.directions, self.n_components

@@ -1,0 +1,51 @@
+"""BLAS held to one thread while anything of streamkm runs.
+
+Products of rows are made by kernels of our own. What is left to BLAS and LAPACK are small matrices that are made once
+in one process (eigenvectors, singular vectors, triangular factors, QR): their last bits depend on the library and on
+its threads, but not on how rows are cut or who reads them. May import nothing of streamkm.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+logger = logging.getLogger(__name__)
+
+
+class _OneThread:
+    """A context that any number of threads may be in: BLAS has its own threads again when the last one leaves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._n_modules = 0
+        self._found: ThreadpoolController | None = None
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limits = self._controller().limit(limits=1, user_api="blas")
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limits.restore_original_limits()
+
+    def _controller(self) -> ThreadpoolController:
+        """The libraries of this process, looked for (3 ms) whenever other modules are imported than the last time."""
+        if self._found is None or self._n_modules != len(sys.modules):
+            self._n_modules, self._found = len(sys.modules), ThreadpoolController()
+            if not any(library["user_api"] == "blas" for library in self._found.info()):
+                logger.info("no BLAS is known to threadpoolctl: it may use more threads, and differ in last bits")
+        return self._found
+
+
+ONE_BLAS_THREAD = _OneThread()

@@ -1,0 +1,99 @@
+"""Products of matrices by the kernel of `products`: the same bits whatever rows come along, threads or BLAS.
+
+What maps rows (projections, principal directions, kernel values, random features) and what adds up outer products of
+rows goes through here. May import products and NumPy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, PANEL_BYTES, multiply
+
+NONE = np.empty(0)
+BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A matrix laid out for products with rows.
+
+    Attributes
+    ----------
+    table : float32 or float64 (m * p,)
+        See `products`; p is the number of columns, padded to whole vectors.
+    n_features, n_columns : int
+        Shape of the matrix, m and c.
+    """
+
+    table: Any
+    n_features: int
+    n_columns: int
+
+    @classmethod
+    def of(cls, matrix: Any) -> Panels:
+        """Lay out a matrix (m, c) of float32 or float64. O(m * c)."""
+        n_features, n_columns = matrix.shape
+        full, lanes = PANEL_BYTES // matrix.itemsize, LINE_BYTES // matrix.itemsize
+        padded = -(-n_columns // lanes) * lanes
+        memory = np.empty(n_features * padded * matrix.itemsize + LINE_BYTES, np.uint8)
+        start = -memory.ctypes.data % LINE_BYTES  # a vector then lies in one cache line
+        table = memory[start : start + n_features * padded * matrix.itemsize].view(matrix.dtype)
+        for first in range(0, padded, full):
+            stop = min(first + full, padded)
+            panel = table[first * n_features : stop * n_features].reshape(n_features, stop - first)
+            columns = matrix[:, first:stop]
+            panel[:, : columns.shape[1]] = columns
+            panel[:, columns.shape[1] :] = 0
+        return cls(table, n_features, n_columns)
+
+    def product(self, X: Any, *, shift: Any = NONE, out: Any = None, add: bool = False, n_columns: int = 0) -> Any:
+        """Multiply rows: ``out (+)= (X - shift) @ matrix``. O(n * m * c).
+
+        Parameters
+        ----------
+        X : ndarray (n, m) of any real dtype
+            Rows are turned to the matrix's dtype block by block.
+        shift : float64 (m,), optional
+            Taken from the rows, in float64, before they are rounded.
+        out : ndarray (n, at least c) of float32 or float64, optional
+            Where to write.
+        add : bool
+            Whether to add to what is there.
+        n_columns : int, optional
+            The first so many columns only.
+
+        Returns
+        -------
+        ndarray (n, c)
+        """
+        wanted = n_columns or self.n_columns
+        if out is None:
+            out = np.empty((len(X), wanted), self.table.dtype)
+        if X.dtype == np.float32 or X.dtype == np.float64:
+            multiply(X, shift, self.table, NONE, wanted, add, out)
+            return out
+        n_batch = max(1, BATCH_ENTRIES // max(1, self.n_features))
+        for start in range(0, len(X), n_batch):
+            rows = X[start : start + n_batch]
+            rows = rows.astype(np.float32 if np.can_cast(X.dtype, np.float32) else np.float64)
+            multiply(rows, shift, self.table, NONE, wanted, add, out[start : start + n_batch])
+        return out
+
+
+def add_outer_products(X: Any, sums: Any) -> None:
+    """Add outer products of rows on and below the diagonal: ``sums += X.T @ X``. O(n * c^2).
+
+    Parameters
+    ----------
+    X : float64 (n, c)
+    sums : float64 (c, c)
+        Added to; above the diagonal it holds anything.
+    """
+    panels, columns = Panels.of(X), X.T
+    for first in range(0, len(columns), BLOCK_ROWS):
+        stop = min(first + BLOCK_ROWS, len(columns))
+        panels.product(columns[first:stop], out=sums[first:stop], add=True, n_columns=stop)
