@@ -15,10 +15,12 @@ from streamkm.assigning import Assigned
 from streamkm.budget import Plan
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.lloyd import LloydResult, Totals, lloyd
+from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
+from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample, as_block_matrix, first_rows
+from streamkm.cluster.sample import Sample, as_block_matrix, first_rows, sketched_d2norms
+from streamkm.cluster.spilled import Held, Spill, loaded
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
@@ -29,7 +31,9 @@ from streamkm.model import Metric, Model, Space
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
+    FourierMap,
     IdentitySketch,
+    KernelMap,
     PCASketch,
     PreconditionedSampling,
     Sketch,
@@ -116,9 +120,10 @@ class Found:
         arrays |= {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
         arrays |= pack_matrix("sampled", sample.X) | pack_matrix("sketched", block.X)
         arrays |= {"rows": sample.rows, "weights": sample.weights, "d2norms": block.d2norms}
-        arrays |= {"chunk_rows": self.chunk_rows}
+        arrays |= {"chunk_rows": self.chunk_rows, "origin": self.look.frame.origin}
         meta |= {"space": self.space, "sketch": self.sketch.to_dict(), "history": list(self.history)}
-        return arrays, meta | {"complete": sample.complete, "n_features": self.n_features}
+        meta |= {"complete": sample.complete, "scale": self.look.frame.scale}
+        return arrays, meta | {"n_features": self.n_features}
 
     @classmethod
     def unpack(cls, record: Record | None) -> Found | None:
@@ -132,31 +137,96 @@ class Found:
         sample = Sample(unpack_matrix("sampled", arrays), arrays["rows"], weights, bool(meta["complete"]))
         block = Block(unpack_matrix("sketched", arrays), arrays["d2norms"], weights)
         sketch = sketch_from_dict(meta["sketch"], parts)
-        look, history = Look(sample, block), tuple(meta["history"])
+        look, history = Look(sample, block, Frame(arrays["origin"], meta["scale"])), tuple(meta["history"])
         return cls(result, meta["space"], sketch, history, look, meta["n_features"], arrays["chunk_rows"])
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The first sampled rows, original and sketched: kept to be looked at when the labels are known."""
+    """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known."""
 
     sample: Sample
     sketched: Block
+    frame: Frame
 
     @classmethod
-    def of(cls, here: Executor, sample: Sample, sketched: Block, n_rows: int) -> Look:
+    def of(cls, here: Executor, sample: Sample, sketched: Block, frame: Frame, n_rows: int) -> Look:
         """Copies, unless these are all rows: views would keep the whole sample."""
         if n_rows >= len(sample.rows):
-            return cls(sample, sketched)
+            return cls(sample, sketched, frame)
         original, rows = here.each("polish", first_rows, [sample.X, sketched.X], n_rows)
         few = Sample(original, sample.rows[:n_rows].copy(), sample.weights[:n_rows].copy(), False)
-        return cls(few, Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy()))
+        return cls(few, Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy()), frame)
+
+    def originals(self) -> Sample:
+        """The sampled rows as the data have them."""
+        return replace(self.sample, X=self.frame.original_rows(self.sample.X))
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """What clusters are looked for in.
+
+    Attributes
+    ----------
+    sketched : Sketched
+        Its sample is in the frame.
+    sketch : Sketch
+        Of rows in the frame.
+    frame : Frame
+    """
+
+    sketched: Sketched
+    sketch: Sketch
+    frame: Frame
+
+
+def frame_rows(workers: Executor, sketched: Sketched, plan: Plan, settings: Settings, spill: Spill | None) -> Framed:
+    """Bring what was read into a frame, the sample and what there is of sketched rows, and name or find the sketch.
+
+    Parameters
+    ----------
+    spill : Spill, optional
+        Where blocks go that memory does not hold.
+    """
+    kind = plan.sketch if settings.sketch is None else settings.sketch.kind
+    frame = WHOLE
+    if kind not in (KernelMap.kind, FourierMap.kind):
+        frame = Frame.of(sketched.sample.X, moves=kind not in UNMOVED)
+    if frame.is_whole:
+        return Framed(sketched, sketch_of(plan, settings, sketched.sample), frame)
+    sample = replace(sketched.sample, X=frame.rows(sketched.sample.X))
+    sketch = sketch_of(plan, settings, sample)
+    if plan.regime == "sample":
+        return Framed(replace(sketched, sample=sample), sketch, frame)
+    offset = np.asarray(sketch.apply(frame.origin[None]), np.float64)[0] if len(frame.origin) else frame.origin
+    inner, blocks, coreset = Frame(offset, frame.scale), sketched.blocks, sketched.coreset
+    if blocks is not None:
+        blocks = framed_blocks(workers, blocks, inner, spill)
+    if coreset is not None:
+        coreset = replace(coreset, X=inner.rows(coreset.X))
+    return Framed(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
+
+
+def framed_blocks(workers: Executor, blocks: Blocks, frame: Frame, spill: Spill | None) -> Blocks:
+    """Bring sketched rows into a frame."""
+    handles, d2norms = [], []
+    for handle, d2norm in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
+        handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
+        d2norms.append(d2norm)
+    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(d2norms)))
+
+
+def _framed_block(held: Held, frame: Frame) -> tuple[Block, float]:
+    block = loaded(held)
+    X = frame.rows(block.X)
+    framed = Block(X, sketched_d2norms(X), block.weights)
+    return framed, framed.total_d2norm()
 
 
 def find_centers(
     here: Executor,
-    sketched: Sketched,
-    sketch: Sketch,
+    framed: Framed,
     plan: Plan,
     settings: Settings,
     keeper: Keeper,
@@ -167,6 +237,7 @@ def find_centers(
     Directions that were iterated along need no polishing: it would fit the sample, and where all rows took part they
     know better.
     """
+    sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
     sample = sketched.sample
     n_searched = search_rows(settings.n_clusters)
     n_features = sample.X.shape[1]
@@ -177,7 +248,7 @@ def find_centers(
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         record = keeper.load("seed")
         if record is None:
-            start = starting_centers(here, prefix(clustered, n_searched), sketch, n_features, settings)
+            start = starting_centers(here, prefix(clustered, n_searched), framed, settings)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -208,7 +279,11 @@ def find_centers(
                 begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
-    look = Look.of(here, sample, sampled, n_searched)
+    look = Look.of(here, sample, sampled, frame, n_searched)
+    centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
+    for step in history:
+        step["inertia"] /= frame.scale * frame.scale
+    result, sketch = frame.result(result, centers), frame.sketch(sketch)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
 
@@ -256,15 +331,15 @@ def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
 def starting_centers(
     here: Executor,
     sampled: Block,
-    sketch: Sketch,
-    n_features: int,
+    framed: Framed,
     settings: Settings,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m): those given, or found on the sampled rows."""
+    n_features = framed.sketched.sample.X.shape[1]
     if isinstance(settings.init, np.ndarray):
         if settings.init.shape[1] != n_features:
             raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
-        return np.asarray(sketch.apply(settings.init), np.float64)
+        return np.asarray(framed.sketch.apply(framed.frame.points(settings.init)), np.float64)
     return start_centers(
         here,
         sampled,
@@ -277,7 +352,7 @@ def starting_centers(
 
 def _block(coreset: Coreset) -> Block:
     """Rows of a coreset with their weights."""
-    X = as_block_matrix(coreset.X)
+    X = as_block_matrix(coreset.X, sketched=False)
     return Block(X, row_d2norms(X), coreset.weights)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.choosing import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.cluster.coreset import Coreset
+from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import inertia_of
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
@@ -91,7 +92,8 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
     InvalidInputError
         If `init` has another number of features than the rows.
     """
-    sample = Sample(coreset.X, coreset.places, coreset.weights, coreset.complete)
+    frame = Frame.of(coreset.X, moves=True)
+    sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
     seeding, searching, sketching = np.random.SeedSequence(search.seed).spawn(3)
     n_clusters = min(search.n_clusters, len(sample.rows))
     explained = None
@@ -110,14 +112,15 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
             if not isinstance(sketch, IdentitySketch):
                 centers, explained = original_centers(here, sample, sketched, centers)
         else:
-            centers = search.init
-            if centers.shape[1] != sample.X.shape[1]:
-                raise InvalidInputError(f"init has {centers.shape[1]} features; the rows have {sample.X.shape[1]:,}")
+            if search.init.shape[1] != sample.X.shape[1]:
+                given = search.init.shape[1]
+                raise InvalidInputError(f"init has {given} features; the rows have {sample.X.shape[1]:,}")
+            centers = frame.points(search.init)
         result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol, begun=explained)
         blocks = LocalBlocks.of(here, sample.original_block())
         totals = blocks.totals(result.centers)
-        inertia = inertia_of(totals, result.centers, blocks.total_d2norm)
-    return Clusters(result.centers, totals.counts, inertia, result.n_iter, result.converged)
+        inertia = inertia_of(totals, result.centers, blocks.total_d2norm) / frame.scale / frame.scale
+    return Clusters(frame.originals(result.centers), totals.counts, inertia, result.n_iter, result.converged)
 
 
 def _sketch_of(sample: Sample, n_clusters: int, seed: np.random.SeedSequence) -> Sketch:

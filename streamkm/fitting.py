@@ -20,14 +20,17 @@ from streamkm.assigning import Assigned, assign_blocks, assign_pass
 from streamkm.budget import Plan
 from streamkm.centering import (
     Found,
+    Framed,
     Settings,
     assign_sample,
     check_clusters,
     distortion_of,
     find_centers,
+    frame_rows,
     oblivious_sketch,
     sketch_of,
 )
+from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.spilled import Spill
@@ -131,8 +134,9 @@ def run_fit(
         sketched = None
         found = Found.unpack(keeper.load("found"))
         if found is None:
-            sketched, sketch = gathering.all_rows()
-            found = find_centers(here, sketched, sketch, plan, settings, keeper, progress)
+            sketched, framed = gathering.all_rows()
+            found = find_centers(here, framed, plan, settings, keeper, progress)
+            del framed
             keeper.save("found", found.pack)
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
             model = found.model(walk.metric)
@@ -147,7 +151,7 @@ def run_fit(
             del sketched  # the passes to come need the memory
             give_back(plan.limit_bytes)
             model, assigned, history = assign_found(labelling, found, settings.refine, keeper, progress)
-        labels = labels_of(found.look.sample, assigned.labels, model)
+        labels = labels_of(found.look.originals(), assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
     rows = found.chunk_rows
@@ -166,10 +170,15 @@ class _Gathering:
     keeper: Keeper
     progress: Progress
 
-    def all_rows(self) -> tuple[Sketched, Sketch]:
-        """Read all rows as often as the plan says; the sketch, and what it leaves of them."""
+    def all_rows(self) -> tuple[Sketched, Framed]:
+        """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
         sketched = self.once()
         give_back(self.plan.limit_bytes)
+        if not self.plan.fit_passes and not self.plan.sketches_later:
+            framed = frame_rows(self.workers, sketched, self.plan, self.settings, self.keeper.spill)
+            if self.walk.source.replayable:
+                sketched = replace(sketched, blocks=None)  # `framed` has them
+            return sketched, framed
         sketch = self._sketch(sketched)
         if self.plan.sketches_later:
             chunk_rows = sketched.chunk_rows
@@ -178,7 +187,7 @@ class _Gathering:
                 args = (self._nothing(sketch), self.weights, chunk_rows, stage)
                 sketched = sketch_pass(self.workers, self.walk, sketch, *args)
             give_back(self.plan.limit_bytes)
-        return sketched, sketch
+        return sketched, Framed(sketched, sketch, WHOLE)
 
     def once(self) -> Sketched:
         """Read all rows once, after counting them where that is needed."""

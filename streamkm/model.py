@@ -17,13 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, row_d2norms
+from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
 from streamkm.cluster.lloyd import merged
 from streamkm.errors import InvalidInputError, ModelFileError
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
 FORMAT = 1
+SMALLEST_NORM = 1e-30
 SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
 
 Metric = Literal["euclidean", "cosine"]
@@ -158,10 +159,21 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
 def normalized(X: Matrix) -> Matrix:
     """Rows scaled to unit length, as floats; rows of zeros stay zeros."""
     norms = np.sqrt(row_d2norms(X))
-    scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    dtype = working_dtype(X.dtype)
+    tiny = np.flatnonzero(norms < SMALLEST_NORM)
+    if len(tiny):  # squares, or a factor in float32, would leave the range: a power of two first
+        units = np.ones(len(norms))
+        largest = np.abs(X[tiny]).max(axis=1)
+        largest = largest if isinstance(X, np.ndarray) else largest.toarray().ravel()
+        units[tiny] = [safe_scale(float(value)) for value in largest]
+        X = _times(X, units, np.float64)
+        norms[tiny] = np.sqrt(row_d2norms(X[tiny]))
+    return _times(X, np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0), dtype)
+
+
+def _times(X: Matrix, factors: NDArray[np.float64], dtype: Any) -> Matrix:
+    """Rows times a factor each, computed and kept in a dtype."""
     if isinstance(X, np.ndarray):
-        dtype = working_dtype(X.dtype)
-        return X.astype(dtype) * scale[:, None].astype(dtype)
-    dtype = working_dtype(X.data.dtype)
-    data = X.data.astype(dtype) * np.repeat(scale, np.diff(X.indptr)).astype(dtype)
+        return (X.astype(dtype) * factors[:, None].astype(dtype)) if dtype != np.float64 else X * factors[:, None]
+    data = X.data.astype(dtype) * np.repeat(factors, np.diff(X.indptr)).astype(dtype)
     return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)

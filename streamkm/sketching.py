@@ -20,7 +20,7 @@ from streamkm.compute import Executor, Listener
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Gathered, KeptSums
 from streamkm.progress import Stage
-from streamkm.sketches import Sketch, SketchFit
+from streamkm.sketches import IdentitySketch, Sketch, SketchFit
 from streamkm.sources.base import Skimmed
 from streamkm.walk import Walk, Weighed
 
@@ -220,7 +220,7 @@ def _sketch_item(
             candidates,
             None,
         )
-    sketched = as_block_matrix(sketch.apply(rows.X))
+    sketched = as_block_matrix(sketch.apply(rows.X), sketched=not isinstance(sketch, IdentitySketch))
     if coreset_rule is not None:
         info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, 0.0, 0.0)
         part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None

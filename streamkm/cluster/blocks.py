@@ -321,11 +321,11 @@ def moved_csr(
 
 def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:
     """How far centers lie from a point at most, and how far that lies from the origin."""
-    d2 = np.empty(len(centers))
-    kernels.d2_dense(centers, np.zeros(len(centers), np.int32), shift[None], d2)
-    norm = np.empty(1)
-    kernels.d2norms_dense(shift[None], norm)
-    return float(np.sqrt(d2.max(initial=0.0))), float(np.sqrt(norm[0]))
+    unit = safe_scale(float(np.abs(centers).max(initial=0.0)))  # squares of tiny numbers would be 0
+    point, d2, norm = shift[None] * unit, np.empty(len(centers)), np.empty(1)
+    kernels.d2_dense(centers if unit == 1 else centers * unit, np.zeros(len(centers), np.int32), point, d2)
+    kernels.d2norms_dense(point, norm)
+    return float(np.sqrt(d2.max(initial=0.0))) / unit, float(np.sqrt(norm[0])) / unit
 
 
 def safe_scale(size: float) -> float:

@@ -121,7 +121,7 @@ class KernelColumns:
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (first row, values (at most 256, c)), which the next batch overwrites.
 
-        Wide rows come fewer at a time. O(n * c * d) for dense landmarks, or the entries other than 0 times c where those
+        Wide rows come fewer at a time. O(n * c * d) for dense landmarks, or the entries other than 0 times c where they
         are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks in the same
         feature.
 

@@ -1,0 +1,128 @@
+"""Rows brought near the origin and near size 1 before clusters are looked for.
+
+Squares of numbers that are far from the origin, or tiny, lose what tells clusters apart. A frame takes an offset out of
+rows, in float64, and multiplies them with a power of two, so that clusters of moved or scaled data are found as those
+of the data themselves. May import blocks and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import FAR, NO_WEIGHTS, CenterTable, add_rows, moved_csr, row_d2, safe_scale
+from streamkm.cluster.lloyd import LloydResult
+from streamkm.matrices import Matrix, rows_between, working_dtype
+from streamkm.sketches import PCASketch, Sketch
+
+LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where data lie and how large they are.
+
+    Attributes
+    ----------
+    origin : float64 (d,) or (0,)
+        Taken from rows; empty: nothing is.
+    scale : float
+        A power of two that rows are multiplied with afterwards.
+    """
+
+    origin: NDArray[np.float64]
+    scale: float
+
+    @classmethod
+    def of(cls, X: Matrix, *, moves: bool) -> Frame:
+        """The frame of rows, by the first of them. O(rows looked at * d).
+
+        Parameters
+        ----------
+        X : ndarray or csr_array (s, d) in random order, with distinct indices in a row
+        moves : bool
+            Whether an offset may be taken out: of dense rows the mean, if it lies far from the origin; of sparse rows
+            that of the features in which it does.
+        """
+        X = rows_between(X, 0, LOOKED_AT)
+        n_rows, n_features = X.shape
+        sums, counts, everyone = np.zeros((1, n_features)), np.zeros(1), np.zeros(n_rows, np.int32)
+        add_rows(X, NO_WEIGHTS, everyone, sums, counts)
+        mean = sums[0] / max(1, n_rows)
+        largest = float(np.abs(X if isinstance(X, np.ndarray) else X.data).max(initial=0))
+        # measured where squares of anything can be held
+        unit = safe_scale(largest)
+        rows = X if unit == 1 else X.astype(np.float64) * unit
+        d2 = row_d2(rows, everyone, CenterTable.build(mean[None] * unit, np.float64))
+        spread = float(np.sqrt(d2.mean())) / unit if n_rows else 0.0
+        origin = np.zeros(0)
+        if moves and isinstance(X, np.ndarray):
+            if float(np.linalg.norm(mean * unit)) / unit > FAR * spread:
+                origin = mean
+        elif moves:
+            far = np.abs(mean) > FAR * spread
+            if far.any():
+                origin = np.where(far, mean, 0.0)
+        return cls(origin, safe_scale(spread if len(origin) and spread > 0 else largest))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether rows stay as they are."""
+        return not len(self.origin) and self.scale == 1
+
+    def rows(self, X: Matrix) -> Matrix:
+        """Rows in this frame; the same where they stay as they are."""
+        if self.is_whole:
+            return X
+        dtype = working_dtype(X.dtype)
+        if isinstance(X, np.ndarray):
+            moved = X.astype(np.float64) - self.origin if len(self.origin) else X.astype(np.float64)
+            return (moved * self.scale).astype(dtype, copy=False)
+        columns = np.flatnonzero(self.origin)
+        offsets = self.origin if len(columns) else np.zeros(X.shape[1])
+        indptr, indices, data = moved_csr(X, columns, offsets, self.scale, dtype)
+        return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=X.shape)
+
+    def original_rows(self, X: Matrix) -> Matrix:
+        """Rows of this frame as the data have them, but for rounding."""
+        if self.is_whole:
+            return X
+        away = Frame(-self.origin * self.scale, 1 / self.scale)
+        return away.rows(X)
+
+    def points(self, centers: NDArray[Any]) -> NDArray[np.float64]:
+        """Original points (k, d) in this frame."""
+        return (centers - self.origin if len(self.origin) else centers) * self.scale
+
+    def originals(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Points of this frame (k, d) where the data have them."""
+        return centers / self.scale + self.origin if len(self.origin) else centers / self.scale
+
+    def sketch(self, sketch: Sketch) -> Sketch:
+        """A sketch of rows in this frame, as the same one, but for an offset and the scale, of original rows."""
+        if isinstance(sketch, PCASketch) and not self.is_whole:
+            return PCASketch(self.originals(sketch.mean), sketch.directions)
+        return sketch
+
+    def sketched(self, sketch: Sketch, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Centers among sketched rows of this frame (k, m) where `sketch` has them among sketches of original rows."""
+        if self.is_whole or isinstance(sketch, PCASketch) or not len(self.origin):
+            return centers / self.scale
+        return centers / self.scale + np.asarray(sketch.apply(self.origin[None]), np.float64)
+
+    def result(self, result: LloydResult, centers: NDArray[np.float64]) -> LloydResult:
+        """What Lloyd's algorithm found in this frame, with original centers and inertias."""
+        if self.is_whole:
+            return result
+        history = tuple(inertia / self.scale / self.scale for inertia in result.history)
+        return replace(result, centers=centers, inertia=result.inertia / self.scale / self.scale, history=history)
+
+
+WHOLE = Frame(np.zeros(0), 1.0)
+"""Rows stay as they are."""
+UNMOVED = ("fourier", "kernel", "laplacian", "leverage", "sampling", "selection", "svd")
+"""Sketches that are not linear, or that are found on the rows as they lie."""
