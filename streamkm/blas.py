@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
+import threadpoolctl
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +24,13 @@ class _OneThread:
         self._lock = threading.Lock()
         self._n_inside = 0
         self._n_modules = 0
-        self._found: ThreadpoolController | None = None
+        self._found: threadpoolctl.ThreadpoolController | None = None
         self._limits: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._n_inside == 0:
+                _take_control()
                 self._limits = self._controller().limit(limits=1, user_api="blas")
             self._n_inside += 1
 
@@ -37,15 +38,24 @@ class _OneThread:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
+                _take_control()
                 self._limits.restore_original_limits()
+                _take_control()  # from this thread, for others
 
-    def _controller(self) -> ThreadpoolController:
+    def _controller(self) -> threadpoolctl.ThreadpoolController:
         """The libraries of this process, looked for (3 ms) whenever other modules are imported than the last time."""
         if self._found is None or self._n_modules != len(sys.modules):
-            self._n_modules, self._found = len(sys.modules), ThreadpoolController()
+            self._n_modules, self._found = len(sys.modules), threadpoolctl.ThreadpoolController()
             if not any(library["user_api"] == "blas" for library in self._found.info()):
                 logger.info("no BLAS is known to threadpoolctl: it may use more threads, and differ in last bits")
         return self._found
+
+
+def _take_control() -> None:
+    """Have this thread's word count: recent threadpoolctl heeds the first that set a limit, and no other thread."""
+    openblas = getattr(threadpoolctl, "OpenBLASController", None)
+    if hasattr(openblas, "clear_controlling_thread"):
+        openblas.clear_controlling_thread(force=True)
 
 
 ONE_BLAS_THREAD = _OneThread()

@@ -144,7 +144,9 @@ def sweep(
             made = _made_sketch(kind, m, read.sample, _word(sketch_seed), wanted[-1])
             block = around_mean(read.sample.block(here, made, n_clustered))
             space = _space(read.n_features, wanted[-1])
-            rows = as_block_matrix(read.sample.X[:n_clustered], sketched=False) if space == "original" else merged(block.X)
+            rows = (
+                as_block_matrix(read.sample.X[:n_clustered], sketched=False) if space == "original" else merged(block.X)
+            )
             n_judged = min(len(block.d2norms), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
             distances = Distances(rows, n_judged)
         with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:

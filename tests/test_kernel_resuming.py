@@ -99,7 +99,7 @@ def eager(monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("eager")
-def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, first, last):  # noqa: PLR0917
+def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, first, last):
     file, options = CASES[name]
     path = str(folder / file)
     kmeans = StreamKernelKMeans(progress=False, executor=1, checkpoint=tmp_path / "state", **(OPTIONS | options))

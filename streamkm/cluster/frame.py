@@ -19,6 +19,7 @@ from streamkm.cluster.lloyd import LloydResult
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import PCASketch, Sketch
 
+MOST_FEATURES = 1 << 24  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack
 LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
 
 
@@ -50,10 +51,12 @@ class Frame:
         """
         X = rows_between(X, 0, LOOKED_AT)
         n_rows, n_features = X.shape
+        largest = float(np.abs(X if isinstance(X, np.ndarray) else X.data).max(initial=0))
+        if not isinstance(X, np.ndarray) and n_features > MOST_FEATURES:
+            return cls(np.zeros(0), safe_scale(largest))
         sums, counts, everyone = np.zeros((1, n_features)), np.zeros(1), np.zeros(n_rows, np.int32)
         add_rows(X, NO_WEIGHTS, everyone, sums, counts)
         mean = sums[0] / max(1, n_rows)
-        largest = float(np.abs(X if isinstance(X, np.ndarray) else X.data).max(initial=0))
         # measured where squares of anything can be held
         unit = safe_scale(largest)
         rows = X if unit == 1 else X.astype(np.float64) * unit
