@@ -53,9 +53,9 @@ class _OneThread:
 
 def _take_control() -> None:
     """Have this thread's word count: recent threadpoolctl heeds the first that set a limit, and no other thread."""
-    openblas = getattr(threadpoolctl, "OpenBLASController", None)
-    if hasattr(openblas, "clear_controlling_thread"):
-        openblas.clear_controlling_thread(force=True)
+    clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 ONE_BLAS_THREAD = _OneThread()

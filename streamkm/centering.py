@@ -248,7 +248,7 @@ def find_centers(
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         record = keeper.load("seed")
         if record is None:
-            start = starting_centers(here, prefix(clustered, n_searched), framed, settings)
+            start = starting_centers(here, prefix(clustered, n_searched), sketch, n_features, settings, frame)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -331,15 +331,16 @@ def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
 def starting_centers(
     here: Executor,
     sampled: Block,
-    framed: Framed,
+    sketch: Sketch,
+    n_features: int,
     settings: Settings,
+    frame: Frame = WHOLE,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m): those given, or found on the sampled rows."""
-    n_features = framed.sketched.sample.X.shape[1]
     if isinstance(settings.init, np.ndarray):
         if settings.init.shape[1] != n_features:
             raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
-        return np.asarray(framed.sketch.apply(framed.frame.points(settings.init)), np.float64)
+        return np.asarray(sketch.apply(frame.points(settings.init)), np.float64)
     return start_centers(
         here,
         sampled,

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamkm.assigning import assign_pass
 from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
-from streamkm.centering import Found, Settings, check_clusters, find_centers, sketch_of
+from streamkm.centering import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.sample import SampleRule
@@ -145,8 +145,8 @@ def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
-        sketch = sketch_of(plan, settings, sampled.sample)
-        return find_centers(here, sampled, sketch, plan, settings, Keeper(), clock)
+        framed = frame_rows(here, replace(sampled, blocks=None), plan, settings, None)
+        return find_centers(here, framed, plan, settings, Keeper(), clock)
 
 
 def _walked(

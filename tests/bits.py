@@ -2,7 +2,7 @@
 
     python -m tests.bits [fits] [kernels] [wide]
 
-"fits": labels, centers and objectives of fits without LAPACK in their path. "kernels": products and nearest centers alone.
+"fits": labels, centers and objectives of fits without LAPACK in their path. "kernels": products and nearest centers.
 "wide": vectors of 64 bytes, whatever the processor has.
 """
 
@@ -67,7 +67,7 @@ def fits():
 
 
 def main(names):
-    """Print what is asked for."""
+    """Write what is asked for."""
     if "wide" in names:
         from streamkm.kernels import products
 
@@ -77,7 +77,7 @@ def main(names):
         found |= kernels()
     if "fits" in names:
         found |= fits()
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

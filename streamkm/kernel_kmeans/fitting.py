@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamkm.budget import Plan
 from streamkm.centering import Found, Look, Settings, check_clusters, noted, starting_centers
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
+from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import Blocks, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
@@ -186,7 +187,7 @@ def _find(fit: _Fitting) -> KernelFound:
         result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=kept.step, begun=kept.begun)
     few = prefix(sampled, VIEW_ROWS)
     seen = Sample(sample.X[:0], sample.rows[: few.n_rows], NO_WEIGHTS, complete=False)
-    look = Look(seen, Block(few.X.copy(), few.d2norms.copy(), few.weights.copy()))
+    look = Look(seen, Block(few.X.copy(), few.d2norms.copy(), few.weights.copy()), WHOLE)
     history = tuple(noted("lloyd", result))
     found = Found(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
     return KernelFound(mapping.kernel, _trace(mapping.kernel, sample), found)
