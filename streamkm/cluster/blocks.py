@@ -272,7 +272,8 @@ class CenterTable:
             for start, batch in dense_batches(X):
                 rows = batch if layout.scale == 1 else batch * layout.scale
                 shift, part = layout.moved * layout.scale, out[start : start + len(batch)]
-                products.multiply(rows, shift, layout.table, layout.bias, self.n_clusters, False, part)
+                products.multiply(rows, shift, layout.table, self.n_clusters, False, part)
+                part[:, : self.n_clusters] += layout.bias[: self.n_clusters]
         else:
             kernels.scores_csr(*moved_rows(X, layout, self.dtype), layout.table, layout.width, layout.bias, out)
         if layout.scale != 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, PANEL_BYTES, multiply
+from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, PANEL_BYTES, WIDE, multiply, multiply_ready
 
 NONE = np.empty(0)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time
@@ -59,7 +59,7 @@ class Panels:
             Rows are turned to the matrix's dtype block by block.
         shift : float64 (m,), optional
             Taken from the rows, in float64, before they are rounded.
-        out : ndarray (n, at least c) of float32 or float64, optional
+        out : ndarray (n, at least c) of the matrix's dtype, C-contiguous, optional
             Where to write.
         add : bool
             Whether to add to what is there.
@@ -73,14 +73,17 @@ class Panels:
         wanted = n_columns or self.n_columns
         if out is None:
             out = np.empty((len(X), wanted), self.table.dtype)
-        if X.dtype == np.float32 or X.dtype == np.float64:
-            multiply(X, shift, self.table, NONE, wanted, add, out)
+        if X.dtype == self.table.dtype and X.flags.c_contiguous and not len(shift) and self.n_features <= WIDE:
+            multiply_ready(X, self.table, wanted, add, out)
+            return out
+        if X.dtype in (np.float32, np.float64):
+            multiply(X, shift, self.table, wanted, add, out)
             return out
         n_batch = max(1, BATCH_ENTRIES // max(1, self.n_features))
         for start in range(0, len(X), n_batch):
             rows = X[start : start + n_batch]
             rows = rows.astype(np.float32 if np.can_cast(X.dtype, np.float32) else np.float64)
-            multiply(rows, shift, self.table, NONE, wanted, add, out[start : start + n_batch])
+            multiply(rows, shift, self.table, wanted, add, out[start : start + n_batch])
         return out
 
 

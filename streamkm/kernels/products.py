@@ -107,8 +107,8 @@ def multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place,
     X : float32 or float64 (n, m), C-contiguous
     table : same dtype (entries,)
         Panels, one after the other.
-    totals : same dtype (BLOCK_ROWS, PANEL_BYTES / itemsize), C-contiguous
-        Written.
+    totals : same dtype (n_rows, width)
+        Written; numbers of a row lie one after the other.
     first_row, n_rows : int64
         Rows to multiply. Whole tiles are read and written, up to `BLOCK_ROWS`.
     feature, depth : int64
@@ -162,7 +162,8 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
     zeros = ir.Constant(kind, [0.0] * lanes)
     fma = multiply_adds(builder, kind, features)
     height = TILE_ROWS[n_bytes][n_vectors]
-    row_step, total_step = builder.extract_value(X.shape, 1), builder.extract_value(totals.shape, 1)
+    row_step = builder.extract_value(X.shape, 1)
+    total_step = builder.sdiv(builder.extract_value(totals.strides, 0), PLACE(align))
     base = builder.add(place, column)
     with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
         first = builder.add(first_row, row)
@@ -194,12 +195,20 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
                 stored.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, depth), loop, end)
         builder.position_at_end(end)
-        for r, new in enumerate(chained):
+        pointers = []
+        for r in range(height):
             there = builder.add(builder.mul(builder.add(row, PLACE(r)), total_step), column)
-            for v, value in enumerate(new):
-                pointer = vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind)
-                held = builder.select(fresh, zeros, builder.load(pointer, align=align))
-                builder.store(builder.fadd(held, value), pointer, align=align)
+            pointers += [
+                vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind) for v in range(n_vectors)
+            ]
+        values = [value for new in chained for value in new]
+        with builder.if_else(fresh) as (begun, added):
+            with begun:
+                for pointer, value in zip(pointers, values, strict=True):
+                    builder.store(value, pointer, align=align)
+            with added:
+                for pointer, value in zip(pointers, values, strict=True):
+                    builder.store(builder.fadd(builder.load(pointer, align=align), value), pointer, align=align)
 
 
 @overload(multiply_columns, prefer_literal=True, inline="always")
@@ -232,8 +241,8 @@ def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_colu
         Columns that are needed, at most `width`.
     fresh : bool
         Whether sums begin here.
-    totals : same dtype (BLOCK_ROWS, PANEL_BYTES / itemsize), C-contiguous
-        Written; rows and columns beyond those that are needed hold anything.
+    totals : same dtype (BLOCK_ROWS, at least n_columns, filled up to whole vectors)
+        Written; numbers of a row lie one after the other. Rows and columns beyond those that are needed hold anything.
     """
     lanes = vector_lanes(table)
     for feature in range(0, n_features, DEPTH):
@@ -484,8 +493,8 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
 
 
 @nb.njit(nogil=True, cache=True)
-def multiply(X, shift, table, bias, n_columns, add, out):
-    """Multiply rows with a table: ``out[:, :n_columns] (+)= (X - shift) @ table + bias``. O(n * m * n_columns).
+def multiply(X, shift, table, n_columns, add, out):
+    """Multiply rows with a table: ``out[:, :n_columns] (+)= (X - shift) @ table``. O(n * m * n_columns).
 
     Parameters
     ----------
@@ -495,37 +504,68 @@ def multiply(X, shift, table, bias, n_columns, add, out):
         Empty: none.
     table : float32 or float64 (m * p,)
         In panels.
-    bias : same dtype (p,) or (0,)
-        Empty: none.
     n_columns : int64
         Columns that are needed.
     add : bool
         Whether to add to what `out` holds.
-    out : float32 or float64 (n, at least n_columns)
-        Written.
+    out : dtype of the table (n, at least n_columns)
+        Written; numbers of a row lie one after the other.
     """
-    full, n_features = PANEL_BYTES // table.itemsize, X.shape[1]
-    n_padded = table.shape[0] // max(1, n_features)
+    n_features = X.shape[1]
     block, totals = block_room(table, n_features, n_columns)
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         if n_features > WIDE:
+            n_padded = table.shape[0] // n_features
             multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
+            for q in range(totals.shape[0]):
+                _write(totals[q], n_rows, first, q * totals.shape[2], n_columns, add, out)
         else:
             load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
-        for column in range(0, n_columns, full):
-            width, needed = min(full, n_padded - column), min(full, n_columns - column)
-            total = totals[column // full if n_features > WIDE else 0]
-            if n_features <= WIDE:
-                multiply_panel(block, 0, n_rows, n_features, table, column * n_features, width, needed, True, total)
-            for i in range(n_rows):
-                written, product = out[first + i], total[i]
-                if bias.shape[0]:
-                    for j in range(needed):
-                        product[j] += bias[column + j]
-                if add:
-                    for j in range(needed):
-                        written[column + j] += product[j]
-                else:
-                    for j in range(needed):
-                        written[column + j] = product[j]
+            _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply_ready(X, table, n_columns, add, out):
+    """As `multiply`, of rows of the table's dtype, read where they are.
+
+    Parameters
+    ----------
+    X : dtype of the table (n, m), C-contiguous
+    table, n_columns, add, out
+        As of `multiply`.
+    """
+    whole = X.shape[0] // BLOCK_ROWS * BLOCK_ROWS
+    totals = np.empty((BLOCK_ROWS, PANEL_BYTES // table.itemsize), table.dtype)
+    for first in range(0, whole, BLOCK_ROWS):
+        _multiply_block(X, first, BLOCK_ROWS, first, table, n_columns, add, totals, out)
+    if whole < X.shape[0]:
+        multiply(X[whole:], np.empty(0), table, n_columns, add, out[whole:])
+
+
+@nb.njit(nogil=True, cache=True)
+def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
+    """Multiply a block of rows with all panels."""
+    full, n_features = PANEL_BYTES // table.itemsize, rows.shape[1]
+    n_padded = table.shape[0] // max(1, n_features)
+    for column in range(0, n_columns, full):
+        width, needed = min(full, n_padded - column), min(full, n_columns - column)
+        if needed == full and n_rows == BLOCK_ROWS and not add:  # nothing beyond what is needed is written
+            there = out[first : first + BLOCK_ROWS, column : column + full]
+            multiply_panel(rows, start, n_rows, n_features, table, column * n_features, width, needed, True, there)
+        else:
+            multiply_panel(rows, start, n_rows, n_features, table, column * n_features, width, needed, True, totals)
+            _write(totals, n_rows, first, column, n_columns, add, out)
+
+
+@nb.njit(nogil=True, cache=True)
+def _write(totals, n_rows, first, column, n_columns, add, out):
+    """Write the products with a panel to where they belong."""
+    for i in range(n_rows):
+        written, total = out[first + i], totals[i]
+        if add:
+            for j in range(min(total.shape[0], n_columns - column)):
+                written[column + j] += total[j]
+        else:
+            for j in range(min(total.shape[0], n_columns - column)):
+                written[column + j] = total[j]

@@ -21,6 +21,7 @@ from tests.benchmarks import (
     bench_file,
     bench_kernel,
     bench_memory,
+    bench_nearest,
     bench_overhead,
     bench_parse,
     bench_plan,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "limits": ("", limits.run),
     "cluster": ("u", bench_cluster.run),
     "plan": ("v", bench_plan.run),
+    "nearest": ("w", bench_nearest.run),
 }
 
 
