@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.checkpoint import Checkpoint, Throttle, records
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
@@ -87,8 +87,8 @@ class Keeper:
 
 
 def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
-    """Whether a run has left more than its beginning there."""
-    return any(path.stem != BEGIN for path in Path(directory).glob("*.npz"))
+    """Whether a run has left more than its beginning there; see `checkpoint.records` for errors."""
+    return bool(records(directory) - {BEGIN})
 
 
 @dataclass(slots=True)

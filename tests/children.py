@@ -60,18 +60,24 @@ def run(operation, path, data, options=(), *, problem=None):
         problem.put(ended)
 
 
-def run_until(moment, operation, path, data):
-    """As `run`; killed before it renames a complete file: after so many of them, or one whose old name begins so."""
-    replace, seen = os.replace, []
+def killed_at(moment, function, *args):
+    """Call a function; killed before it changes a name in a directory: after so many changes, or that of a file whose
+    name begins so.
+    """
+    seen = []
 
-    def replace_or_die(source, *rest, **options):
-        if len(seen) == moment or (isinstance(moment, str) and os.path.basename(source).startswith(moment)):
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen.append(source)
-        replace(source, *rest, **options)
+    def dying(change):
+        def change_or_die(path, *rest, **options):
+            if len(seen) == moment or (isinstance(moment, str) and os.path.basename(path).startswith(moment)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen.append(path)
+            return change(path, *rest, **options)
 
-    os.replace = replace_or_die
-    run(operation, path, data)
+        return change_or_die
+
+    for name in ("replace",) if isinstance(moment, str) else ("replace", "unlink", "rmdir", "mkdir"):
+        setattr(os, name, dying(getattr(os, name)))
+    function(*args)
 
 
 def hold(directory, fingerprint, ready, seconds=60):
@@ -90,6 +96,32 @@ def save_within(directory, most_bytes, n_values, problem):
         problem.put(None)
     except OSError as error:
         problem.put(f"{type(error).__name__}: {error}")
+
+
+def save_and_end(directory):
+    """Take a checkpoint, save twice, end; an earlier call may have been killed anywhere in this."""
+    with checkpoint.Checkpoint.open(directory, {"run": 1}) as saved:
+        for n in range(2):
+            saved.save("state", {"values": np.arange(10 ** (n + 1))}, {"n": n})
+        saved.labels(10).close()
+        saved.discard()
+
+
+def save_killed_everywhere(directory):
+    """Do `save_and_end` in processes that are killed at every moment in turn, and again; ends with how many came."""
+    n_killed = 0
+    while True:
+        place = directory / str(n_killed)
+        child = os.fork()
+        if child == 0:
+            killed_at(n_killed, save_and_end, place)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            sys.exit(n_killed)
+        save_and_end(place)
+        if place.exists():
+            sys.exit(f"killed at {n_killed}: {sorted(place.iterdir())} is left")
+        n_killed += 1
 
 
 def save_for_ever(directory, size):

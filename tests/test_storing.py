@@ -426,7 +426,7 @@ class TestAfterAKill:
         assert exit_code(children.run, operation, fresh("undisturbed"), given) == 0
         wanted = tree(data / "undisturbed")
         for n_killed, moment in enumerate(moments):
-            if exit_code(children.run_until, moment, operation, fresh("s"), given) == 0:
+            if exit_code(children.killed_at, moment, children.run, operation, fresh("s"), given) == 0:
                 return n_killed
             # refused where all was done but the removal of what is needed no more
             assert exit_code(children.run, operation, data / "s", given) == 0 or tree(data / "s") == wanted
