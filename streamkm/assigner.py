@@ -74,7 +74,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         path : path
             Of a Zarr array that is made for them, NAME.zarr, where all workers see it.
         overwrite : bool
-            Replace a Zarr array that is there.
+            Replace labels that are there; nothing else is replaced.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             with progress.stage("predict") as stage:
                 held = label_pass(workers, walk, model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
-                write_labels(workers, held, target, stage)
+                write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
 
     @property

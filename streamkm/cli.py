@@ -104,7 +104,7 @@ def assign(
                 labels = estimator.predict_to(source, output, overwrite=overwrite)
             else:
                 labels = estimator.predict(source)
-                write_labels(output, labels)
+                write_labels(output, labels, overwrite=overwrite)
         talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
 
 

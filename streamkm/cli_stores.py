@@ -39,12 +39,17 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.configured import write_frequencies
-        from streamkm.storing import choose_store_sketch, walk_for_store, write_store
+        from streamkm.configured import check_frequencies_target, write_frequencies
+        from streamkm.storing import check_store_place, choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        weights = f"{output}.tfidf.npz"
+        check_store_place(output, overwrite=options["overwrite"])
+        check_frequencies_target(weights)
         with ExitStack() as stack:
             source = stack.enter_context(work(paths, settings))
+            # before the store: a kill leaves no store without what rows to be appended are weighted by
+            frequencies = write_frequencies(weights, source)
             walk = walk_for_store(source, options["metric"], on_invalid)
             workers = stack.enter_context(open_executor())
             stage = stack.enter_context(talk.stage("sketch", walk))
@@ -53,7 +58,6 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             store = write_store(
                 output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
-        frequencies = write_frequencies(f"{output}.tfidf.npz", source)
         kept = [("frequencies", frequencies)] if frequencies else []
         talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
 

@@ -109,6 +109,39 @@ def replace_file(
         sync(target.parent)
 
 
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a directory with all that is in it, if it is there; nothing that symbolic links lead to.
+
+    Raises
+    ------
+    OutputError
+        It is no directory, or cannot be removed.
+    """
+    with writing(path), suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def replace_tree(new: Path, target: Path, aside: Path) -> None:
+    """Put a complete directory in a place; one that is there goes to `aside`, and comes back where that fails.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        What was there is there.
+    """
+    with writing(target):
+        replaced = target.exists()
+        if replaced:
+            os.replace(target, aside)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if replaced:
+                os.replace(aside, target)
+            raise
+        sync(target.parent)
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Bring a file, or the names in a directory, to the disk."""
     if os.name == "nt" and os.path.isdir(path):

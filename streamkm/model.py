@@ -10,7 +10,6 @@ import os
 import zipfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import CenterTable, row_d2norms
 from streamkm.cluster.lloyd import merged
 from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.files import replace_file
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
@@ -83,6 +83,11 @@ class Model:
             Written under this very name.
         parameters : dict
             JSON values kept beside the model, given back by `load`.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
         """
         header = {
             "format": FORMAT,
@@ -92,17 +97,10 @@ class Model:
             "sketch": self.sketch.to_dict(),
             "parameters": parameters,
         }
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with open(partial, "wb") as file:
-                arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
-                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        arrays |= {"header": np.array(json.dumps(header)), "centers": self.centers}
+        n_bytes = sum(array.nbytes for array in arrays.values())
+        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:

@@ -75,7 +75,7 @@ class Owned:
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise error(f"{path} is damaged, or no marker of streamkm's ({problem}); {_ELSEWHERE}") from problem
         if found != kind:
-            raise error(f"{directory} holds streamkm {found} and is no {kind}; choose another directory")
+            raise error(f"{directory} is marked as streamkm's {found}, not as its {kind}; choose another directory")
         if version != FORMAT:
             raise error(
                 f"{kind} {directory} is of format {version!r}; this release reads {FORMAT}: go on with the release "

@@ -222,7 +222,10 @@ class TestWhoseItIs:
 
     def test_results_in_its_place_are_refused(self, tmp_path):
         Owned(tmp_path, "results", OutputError).mark()
-        with pytest.raises(CheckpointError, match="holds streamkm results"), Checkpoint.open(tmp_path, RUN):
+        with (
+            pytest.raises(CheckpointError, match="marked as streamkm's results, not as its checkpoint"),
+            Checkpoint.open(tmp_path, RUN),
+        ):
             pass
 
     def test_a_lock_that_leads_elsewhere_is_not_followed(self, tmp_path):

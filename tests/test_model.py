@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.errors import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.model import Model, normalized
 from streamkm.sketches import (
     CountSketch,
@@ -335,8 +335,22 @@ def test_saving_replaces_the_old_file(tmp_path):
 
 
 def test_saving_into_a_missing_directory(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OutputError, match=r"none/m cannot be written: No such file or directory"):
         a_model().save(tmp_path / "none" / "m", {})
+
+
+def test_saving_to_a_full_disk(tmpfs):
+    place, make_space = tmpfs
+    a_model().save(place / "m", PARAMETERS)
+    before = (place / "m").read_bytes()
+    wide = Model(np.ones((50, 5_000)), 5_000, "euclidean", "original", IdentitySketch(5_000))
+    with pytest.raises(DiskFullError, match=r"small/m: no space for 2,00\d,\d{3} bytes .*make space"):
+        wide.save(place / "m", {})
+    assert (place / "m").read_bytes() == before
+    assert os.listdir(place) == ["m"]
+    make_space()
+    wide.save(place / "m", {})
+    assert Model.load(place / "m")[0].n_features == 5_000
 
 
 # ---- placing rows

@@ -8,8 +8,9 @@ matrices and errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -112,6 +113,8 @@ class RowSource(ABC):
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
         Local files and directories that the rows are read from; empty where they lie in none.
+    made_with : mapping of JSON values
+        How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
     """
 
     name: str
@@ -126,6 +129,7 @@ class RowSource(ABC):
     made_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
+    made_with: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def estimated_rows(self) -> int | None:
