@@ -61,6 +61,9 @@ class Checkpoint:
         self._lock = lock
         self._discarded = False
 
+    def __fspath__(self) -> str:
+        return os.fspath(self.directory)
+
     @classmethod
     @contextmanager
     def open(

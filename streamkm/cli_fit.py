@@ -112,7 +112,7 @@ def fit(
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
-            summary = summarize(estimator, source, passes_before=int(run.data.counts))
+            summary = summarize(estimator, source)
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
             if run.output.report:

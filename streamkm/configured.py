@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamkm.documents import fit_idf, open_documents, weight_rows
+from streamkm.documents import count_and_weight, open_documents
 from streamkm.errors import ConfigError, ModelFileError, OutputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -50,7 +50,7 @@ class Opened:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
         if not self.counts:
             return self.source
-        return weight_rows(self.source, fit_idf(self.source, executor=executor))
+        return count_and_weight(self.source, executor=executor)
 
 
 def open_configured(

@@ -56,14 +56,14 @@ class Keeper:
         self._throttle = Throttle(INTERVAL_S, SHARE)
         self._worth_from = time.monotonic() + INTERVAL_S
 
-    def same_entropy(self, drawn: list[int]) -> list[int]:
-        """What the run that is continued has drawn its random streams from, or what was drawn now."""
+    def same_seed(self, drawn: int) -> int:
+        """The seed of the run that is continued, or what was drawn now."""
         if self.checkpoint is None:
             return drawn
         begun = self.checkpoint.load(BEGIN)
         if begun is not None:
-            return [int(word) for word in begun[1]["entropy"]]
-        self.checkpoint.save(BEGIN, {}, {"entropy": drawn})
+            return int(begun[1]["seed"])
+        self.checkpoint.save(BEGIN, {}, {"seed": drawn})
         return drawn
 
     def load(self, name: str) -> Record | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from streamkm.cli import main
 from streamkm.errors import InvalidInputError
 from streamkm.output import OutputError, check_labels_target, write_labels, write_text
 from streamkm.owned import MARKER
+from streamkm.sources import open_source
+from streamkm.summary import summarize
 
 TOP = Path(__file__).parents[1]
 FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
@@ -145,6 +148,22 @@ def test_results_are_kept_unless_asked(folder):
     }  # fmt: skip
     run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", "--labels-format", "zarr", "--no-report")
     assert len(np.unique(zarr.open_array("out/labels.zarr", mode="r")[:])) == 3
+
+
+def test_the_summary_repeats_the_run_and_holds_no_address(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.init=random", "--set", "estimator.n_init=1")
+    text = Path("out/summary.json").read_text() + Path("out/report.html").read_text()
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    seed = summary()["result"]["seed"]
+    assert StreamKMeans.load("out/model.npz").seed_ == seed
+    given = ("--set", "estimator.init=random", "--set", "estimator.n_init=1", "--set", f"estimator.random_state={seed}")
+    run("fit", "x.npy", "-k", 3, "-o", "again", *given)
+    assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
+    assert summary("again")["result"] == summary()["result"]
+    kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
+    text = json.dumps(summarize(kmeans.set_params(executor=object()), open_source(rows())))
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    assert "RandomState" in text
 
 
 def test_output_that_cannot_be(folder):

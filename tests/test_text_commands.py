@@ -79,6 +79,9 @@ def test_documents_of_a_configuration(folder, form):
     labels = np.load("out/labels.npy")
     assert as_topics(labels, y)
     assert summary()["result"]["n_passes"] == 3
+    stages = summary()["stages"]
+    assert [stages[0]["name"], stages[0]["rows"], stages[0]["read_bytes"]] == ["idf", 200, stages[-1]["read_bytes"]]
+    assert summary()["seconds"] == sum(stage["seconds"] for stage in stages)
     options = {} if form == "txt" else {"field": "body"}
     source = open_documents(path, hashing=FeatureHashing(n_features=M), **options)
     np.testing.assert_array_equal(labels, StreamKMeans(3, random_state=0).fit(source).labels_)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.matrices import Matrix
+from streamkm.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class RowSource(ABC):
         Local files and directories that the rows are read from; empty where they lie in none.
     made_with : mapping of JSON values
         How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
+    stages_before : tuple of Stage
+        Passes over the data that it took to open the source.
     """
 
     name: str
@@ -130,6 +133,7 @@ class RowSource(ABC):
     in_process: bool = False
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] = MappingProxyType({})
+    stages_before: tuple[Stage, ...] = ()
 
     @property
     def estimated_rows(self) -> int | None:
