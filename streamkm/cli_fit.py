@@ -94,19 +94,22 @@ def fit(
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
+        from streamkm.checkpoint import records
         from streamkm.estimators import StreamKMeans
         from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
+        directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+        if not no_checkpoint:
+            records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             talk.plan(run.plan())
             source = run.data.weighted(estimator.executor)
             saved = None
             if not no_checkpoint:
-                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
@@ -138,6 +141,8 @@ def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, resta
                 f"{directory} holds what an interrupted run of this has done: go on with --resume, "
                 "or begin anew with --restart"
             )
+        if resume and not is_worth_resuming(directory):
+            click.echo(f"streamkm: {directory} holds nothing to resume: this run begins anew", err=True)
         try:
             yield saved
         except KeyboardInterrupt:

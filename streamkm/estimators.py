@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan, plan_fit
-from streamkm.centering import Settings
+from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads
@@ -378,6 +378,8 @@ class StreamKMeans(Incremental, Assigner):
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        if source.n_rows is not None:
+            check_clusters(self.n_clusters, source.n_rows)
         return plan_fit(
             source,
             n_clusters=self.n_clusters,

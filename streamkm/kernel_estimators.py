@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
+from streamkm.centering import check_clusters
 from streamkm.compute import local_threads
 from streamkm.errors import InvalidInputError
 from streamkm.estimators import StreamKMeans, keeping
@@ -308,6 +309,8 @@ class StreamKernelKMeans(Assigner):
             raise InvalidInputError(
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
             )
+        if source.n_rows is not None:
+            check_clusters(self.n_clusters, source.n_rows)
         return plan_kernel_fit(
             source,
             n_clusters=self.n_clusters,
