@@ -65,13 +65,24 @@ def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How `fit` and `cluster` write results, and what they keep of an interrupted run."""
+    for option in (
+        click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run."),
+        click.option("--restart", is_flag=True, help="Forget the run that was interrupted."),
+        click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
+        click.option("--no-report", is_flag=True, help="Make no report.html."),
+        click.option(
+            "--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @_run_options
-@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
-@click.option("--no-report", is_flag=True, help="Make no report.html.")
-@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
-@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
-@click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
+@result_options
 @overwrite_option
 def fit(
     inputs: Sequence[str],

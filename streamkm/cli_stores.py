@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli_fit import fit
+from streamkm.cli_fit import fit, result_options
 from streamkm.cli_shared import Talk, overwrite_option, restart_option, set_option, talk_options, work
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("-k", "--n-clusters", type=int, required=True, help="Number of clusters.")
 @click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]")
-@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
-@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@result_options
 @overwrite_option
 @set_option
 @talk_options

@@ -206,7 +206,6 @@ def append_rows(
     own = sketch_of_store(store)
     check_sketch(store, own if sketch is None else sketch, walk.metric)
     check_inputs(store)
-    check_new(store, fingerprint(walk.source))
     check_width(store, walk.source)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
@@ -277,7 +276,6 @@ def append_columns(
         raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"
     with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
-        check_new(store, fingerprint(walk.source))  # a kill may have hidden that it was done
         number, columns = next_part(info), NewColumns(sketch, first, store, walk)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
@@ -302,10 +300,11 @@ def _work(
     store: StoreSource | None = None,
 ) -> Iterator[Checkpoint]:
     """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
+    source = fingerprint(walk.source)
     described = {
         "store": None if store is None else store.info.digest(),
         "operation": operation,
-        "source": fingerprint(walk.source),
+        "source": source,
         "settings": {
             "sketch": sketch.to_dict(),
             "sketch arrays": {name: _digest(values) for name, values in sketch.arrays().items()},
@@ -329,6 +328,12 @@ def _work(
                 remove_tree(place / REPLACED)
             else:  # killed when the old one had left its place and the new one was not there
                 os.replace(place / REPLACED, target)
+        if store is not None:
+            try:
+                check_new(store, source)
+            except StoreError:
+                saved.discard()  # an earlier call may have been killed when it was done
+                raise
         yield saved
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from streamkm import StreamKernelKMeans, StreamKMeans, checkpoint, keeping, store, store_pass, storing
+from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
@@ -77,7 +79,7 @@ def killed_at(moment, function, *args):
 
     for name in ("replace",) if isinstance(moment, str) else ("replace", "unlink", "rmdir", "mkdir"):
         setattr(os, name, dying(getattr(os, name)))
-    function(*args)
+    return function(*args)
 
 
 def hold(directory, fingerprint, ready, seconds=60):
@@ -204,6 +206,49 @@ def stopped_after(monkeypatch, name, times=1):
             raise StoppedError(name)
 
     monkeypatch.setattr(keeping.Checkpoint, "save", save)
+
+
+def command(arguments):
+    """Run a command, which saves what it has done all the time; gives its exit code."""
+    small_chunks()
+    keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
+    try:
+        main(list(arguments))
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+def commands_killed(folder, arguments, moments, told):
+    """Run a command in fresh copies of a folder, `run` beside it: killed at another moment each, and again to its end.
+
+    Moments are those of `killed_at`, or seconds, as floats. Says on `told`, a connection, for each whether the command
+    was killed and the exit code of the second run, and waits for an answer.
+    """
+    place = folder.with_name("run")
+    for moment in moments:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder, place)
+        seconds = moment if isinstance(moment, float) else None
+        first = _forked(place, arguments, None if seconds is not None else moment, seconds)
+        told.send((first == -signal.SIGKILL, _forked(place, arguments)))
+        told.recv()
+    told.send(None)
+
+
+def _forked(place, arguments, moment=None, seconds=None):
+    """Exit code of a command in a process of its own, in a folder: killed at a moment, or after so many seconds."""
+    child = os.fork()
+    if child == 0:
+        os.chdir(place)
+        with open("../said.txt", "a") as said:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+        os._exit(command(arguments) if moment is None else killed_at(moment, command, arguments) or 0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def tree(directory):
