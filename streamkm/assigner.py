@@ -313,8 +313,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 X = check_array(X, dtype="numeric", **checks)
             else:
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-        elif reset:
-            vars(self).pop("feature_names_in_", None)  # of an earlier fit
+        elif reset and hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_  # of an earlier fit
         return open_source(X)
 
 

@@ -115,9 +115,10 @@ class StreamKMeans(Incremental, Assigner):
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
     checkpoint : path, optional
-        A directory for what was done so far, brought to the disk every few seconds. A fit that was killed and is called
-        again with the same data and parameters goes on where it was, and gives the result that it would have given. The
-        directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint` is left to its owner.
+        A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
+        killed and is called again with the same data and parameters goes on where it was, and gives the result that it
+        would have given. The directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint`
+        is left to its owner.
     progress : bool or "auto", default="auto"
         Bars on stderr; "auto": if it is a terminal.
     random_state : int, RandomState or None, default=None

@@ -220,7 +220,7 @@ def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
     import zarr
 
     chunks = (min(_LABELS_PER_CHUNK, max(1, len(labels))),)
-    marked = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(labels < 0))}
+    marked: dict[str, Any] = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(labels < 0))}
     array = zarr.create_array(str(path), shape=labels.shape, chunks=chunks, dtype=labels.dtype, attributes=marked)
     array[:] = labels
 
