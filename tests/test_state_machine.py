@@ -226,7 +226,7 @@ class Machine(RuleBasedStateMachine):
 def test_any_order_of_what_can_be_done(killer):
     Machine.kill = staticmethod(killer)
     Machine.TestCase.settings = settings(
-        max_examples=6,
+        max_examples=settings.default.max_examples // 4,
         stateful_step_count=12,
         phases=(Phase.explicit, Phase.generate),  # steps take long: no shrinking
     )
