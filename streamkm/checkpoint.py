@@ -114,6 +114,9 @@ class Checkpoint:
             if owned is None:
                 owned = Owned(place, KIND, CheckpointError)
                 owned.files = {name: [size] for name, size in marker_rests(place)}
+            # under the lock: until then another process may be writing
+            named = {path.name for path in place.iterdir() if path.suffix == ".npz" and _NAME.fullmatch(path.stem)}
+            owned.check({*named, LABELS})
             saved = cls(owned, lock, resumed=False)
             wanted = json.loads(json.dumps(fingerprint))
             found = None if restart else owned.told.get("fingerprint")
@@ -342,8 +345,6 @@ def _claimable(directory: Path) -> Owned | None:
         return None
     if not isinstance(owned.told.get("fingerprint"), dict | None):
         raise CheckpointError(f"{directory / MARKER} is damaged (no fingerprint); choose another directory")
-    ours = {path.name for path in directory.iterdir() if path.suffix == ".npz" and _NAME.fullmatch(path.stem)}
-    owned.check(sorted({*ours, LABELS}))
     return owned
 
 
