@@ -22,10 +22,9 @@ from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Fit
-from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
-from streamkm.model import Metric, Model
-from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
+from streamkm.model import FitInfo, Metric, Model
+from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain, plain_list
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -34,6 +33,21 @@ from streamkm.walk import OnInvalid, Walk
 
 if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
+
+
+# what a model file keeps of a fit, and the attributes that hold it
+_KEPT = {
+    "feature_names": "feature_names_in_",
+    "counts": "counts_",
+    "inertia": "inertia_",
+    "distortion": "distortion_",
+    "n_samples": "n_samples_",
+    "n_iter": "n_iter_",
+    "converged": "converged_",
+    "n_passes": "n_passes_",
+    "seed": "seed_",
+    "source": "fitted_on_",
+}
 
 
 class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -74,7 +88,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         path : path
             Of a Zarr array that is made for them, NAME.zarr, where all workers see it.
         overwrite : bool
-            Replace a Zarr array that is there.
+            Replace labels that are there; nothing else is replaced.
 
         Returns
         -------
@@ -98,7 +112,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             with progress.stage("predict") as stage:
                 held = label_pass(workers, walk, model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
-                write_labels(workers, held, target, stage)
+                write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
 
     @property
@@ -148,12 +162,17 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return -float(weights @ d2 if len(weights) else d2.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the centers and the parameters to one file, without pickle; labels are not kept.
+        """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
 
         Parameters
         ----------
         path : path
             Replaced only by a complete file.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            It cannot be written; the old file is as it was.
         """
         self._check_fitted()
         parameters = self.get_params()
@@ -161,11 +180,17 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             parameters.pop(name, None)
         if not isinstance(parameters["init"], str):
             parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
-        self.model_.save(path, {name: plain(value) for name, value in parameters.items()})
+        told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
+        fit = FitInfo(**{name: plain_list(value) for name, value in told.items()})
+        self.model_.save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote: an estimator that can predict, transform and score.
+
+        It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
+        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
+        has them.
 
         Raises
         ------
@@ -185,6 +210,12 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         estimator.sketch_ = model.sketch
         estimator.n_components_ = model.sketch.n_components
         estimator.n_features_in_ = model.n_features
+        fit = FitInfo.load(path)
+        for name, attribute in _KEPT.items():
+            value = getattr(fit, name)
+            if value is not None:
+                kinds = {"feature_names": object, "counts": np.float64}
+                setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -197,17 +228,17 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
 
-    def _given(self, keeper: Keeper) -> tuple[str | NDArray[np.float64], np.random.SeedSequence]:
-        """`init`, and the seeds of a fit: those of the run that is gone on from, if there is one."""
+    def _given(self, seed: int) -> tuple[str | NDArray[np.float64], np.random.SeedSequence]:
+        """`init`, and the random streams of a fit."""
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
-        entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
-        return init, np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
+        entropy = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
+        return init, np.random.SeedSequence([int(word) for word in entropy])
 
     def _fit_walk(self, source: RowSource, plan: Plan, metric: Metric) -> Walk:
         """How a fit walks the source."""
         return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
-    def _take(self, fitted: Fit, model: Model, plan: Plan, source: RowSource, stages: list[Stage]) -> None:
+    def _take(self, fitted: Fit, model: Model, plan: Plan, source: RowSource, stages: list[Stage], seed: int) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
@@ -221,8 +252,10 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged
         self.history_ = list(fitted.history)
-        self.stages_ = stages
-        self.n_passes_ = plan.passes
+        self.stages_ = [*source.stages_before, *stages]
+        self.n_passes_ = plan.passes + len(source.stages_before)
+        self.seed_ = seed
+        self.fitted_on_ = described(source)
         self.n_samples_ = int(fitted.chunk_rows.sum())
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
@@ -280,7 +313,21 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 X = check_array(X, dtype="numeric", **checks)
             else:
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+        elif reset and hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_  # of an earlier fit
         return open_source(X)
+
+
+def described(source: RowSource) -> dict[str, Any]:
+    """What a model says of the rows that it was fitted on, as JSON values."""
+    return {
+        "name": source.name,
+        "files": list(source.files),
+        "stored_bytes": source.n_bytes,
+        "dtype": str(source.dtype),
+        "sparse": source.is_sparse,
+        **({"made_with": dict(source.made_with)} if source.made_with else {}),
+    }
 
 
 def _model_on(stored: StoreSource, model: Model) -> Model:

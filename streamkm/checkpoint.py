@@ -1,9 +1,10 @@
 """What a run has done so far, on disk: named records, labels, and how often they are worth writing.
 
-A checkpoint is a directory. Its manifest says of which run it is: the fingerprint of source and settings. Every file in
-it is written beside, flushed and renamed, so that a kill at any moment leaves the state before or the state after; the
-one file that is written in place, the labels, counts only as far as a record that was saved after it says. May import
-files, sources' fingerprints and errors; knows nothing of fits.
+A checkpoint is a directory that was new or empty. Its marker says of which run it is (the fingerprint of source and
+settings) and which files it has written; it removes and replaces no other. Every file in it is written beside, flushed
+and renamed, so that a kill at any moment leaves the state before or the state after; the one file that is written in
+place, the labels, counts only as far as a record that was saved after it says. May import owned, files, sources'
+fingerprints and errors; knows nothing of fits.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import CheckpointError
-from streamkm.files import Lock, replace_file, sync, writing
+from streamkm.files import Lock, writing
 from streamkm.matrices import raw
+from streamkm.owned import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.sources.fingerprints import differences
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-MANIFEST, LOCK, LABELS = "manifest.json", "lock", "labels.npy"
+LOCK, LABELS = "streamkm.lock", "labels.npy"
+KIND = "checkpoint"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
+_LOCK_BYTES = 32  # more than the number of a process has
 _ARRAY = "array_"  # before the names of a record's arrays, which are free
-_OWN = re.compile(rf"{re.escape(MANIFEST)}|{LOCK}|{re.escape(LABELS)}|{_NAME.pattern}\.npz|\..*\.partial")
 # what NumPy and zipfile raise on bytes that are not theirs
 _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError)
 _NO_FALLOCATE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})  # file systems without it
-_LISTED = 5  # differences in a message
 
 
 class Checkpoint:
@@ -53,11 +54,15 @@ class Checkpoint:
         Whether there was a state of this run.
     """
 
-    def __init__(self, directory: Path, lock: Lock, resumed: bool):
-        self.directory = directory
+    def __init__(self, owned: Owned, lock: Lock, resumed: bool):
+        self.directory = owned.directory
         self.resumed = resumed
+        self._owned = owned
         self._lock = lock
         self._discarded = False
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.directory)
 
     @classmethod
     @contextmanager
@@ -74,7 +79,7 @@ class Checkpoint:
         Parameters
         ----------
         directory : path
-            Made where it is missing. Empty, or a checkpoint.
+            Made where it is missing. Empty, or a checkpoint: nothing else is touched.
         fingerprint : mapping of str to JSON values
             What makes it the same run, in sections: ``{"source": ..., "settings": ...}``.
         restart : bool
@@ -85,26 +90,36 @@ class Checkpoint:
         Yields
         ------
         Checkpoint
-            Its lock is given up at the end; the state stays unless it was discarded.
+            Its lock is given up at the end; the state stays unless it was discarded. Files in the directory that are
+            not the checkpoint's are never changed or removed.
 
         Raises
         ------
         InUseError
             Another process has it.
         CheckpointError
-            The state is of another run (says what differs), of an unknown version, or damaged; the directory holds
-            other files.
+            The state is of another run (says what differs); the directory is no checkpoint and not empty, or one of an
+            unknown version, or its marker is damaged: `restart` helps against none of these three.
         DiskFullError, OutputError
             It cannot be written.
         """
         place = Path(directory)
+        _claimable(place)  # before a lock is put there
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
         lock = Lock(place / LOCK, f"checkpoint {place}")
-        saved = cls(place, lock, resumed=False)
+        saved = None
         try:
+            owned = _claimable(place)
+            if owned is None:
+                owned = Owned(place, KIND, CheckpointError)
+                owned.files = {name: [size] for name, size in marker_rests(place)}
+            # under the lock: until then another process may be writing
+            named = {path.name for path in place.iterdir() if path.suffix == ".npz" and _NAME.fullmatch(path.stem)}
+            owned.check({*named, LABELS})
+            saved = cls(owned, lock, resumed=False)
             wanted = json.loads(json.dumps(fingerprint))
-            found = None if restart else _read_manifest(place)
+            found = None if restart else owned.told.get("fingerprint")
             if found is not None and any(found.get(section) != wanted.get(section) for section in expires):
                 logger.info("%s is of a run that has ended; starting anew", place)
                 found = None
@@ -112,17 +127,18 @@ class Checkpoint:
                 saved._start(wanted)
             elif found != wanted:
                 listed = differences(found, wanted)
-                more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+                more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
                 raise CheckpointError(
-                    f"checkpoint {place} is of another run: {'; '.join(listed[:_LISTED])}{more}. Restore what it was "
+                    f"checkpoint {place} is of another run: {'; '.join(listed[:LISTED])}{more}. Restore what it was "
                     f"made with, choose another directory, or start anew"
                 )
             saved.resumed = found is not None
             yield saved
         finally:
-            lock.release(remove=saved._discarded)
-            if saved._discarded:
-                with suppress(OSError):  # not empty: somebody else's files
+            discarded = saved is not None and saved._discarded
+            lock.release(remove=discarded)
+            if discarded:
+                with suppress(OSError):  # not empty: somebody else's files; or a link to a directory
                     place.rmdir()
 
     def save(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
@@ -148,8 +164,8 @@ class Checkpoint:
                 raise TypeError(f"array {each} of record {name} holds {array.dtype}; needed: numbers")
         header = json.dumps({"name": name, "arrays": sorted(arrays), "meta": dict(meta)})
         members = {_ARRAY + each: array for each, array in arrays.items()}
-        replace_file(
-            self.directory / f"{name}.npz",
+        self._owned.replace(
+            f"{name}.npz",
             lambda file: np.savez(file, header=np.array(header), **members),  # type: ignore[arg-type]
             sum(array.nbytes for array in arrays.values()),
         )
@@ -173,9 +189,7 @@ class Checkpoint:
 
     def forget(self, name: str) -> None:
         """Remove a record, if it is there."""
-        with writing(self.directory):
-            (self.directory / f"{name}.npz").unlink(missing_ok=True)
-            sync(self.directory)
+        self._owned.remove([f"{name}.npz"])
 
     def has_labels(self, n_rows: int) -> bool:
         """Whether the earlier state has labels of so many rows."""
@@ -188,27 +202,34 @@ class Checkpoint:
     def discard(self) -> None:
         """Remove the state, and at the end the directory if nothing else is in it: the run is complete."""
         self._clear()
+        self._owned.unmark()
         self._discarded = True
 
     def _start(self, fingerprint: Any) -> None:
-        others = [each.name for each in self.directory.iterdir() if not _OWN.fullmatch(each.name) and each.is_file()]
-        if others and not (self.directory / MANIFEST).exists():
-            raise CheckpointError(
-                f"{self.directory} holds other files ({', '.join(sorted(others)[:_LISTED])}) and no checkpoint; choose "
-                f"an empty or a new directory"
-            )
         self._clear()
-        manifest = json.dumps({"format": FORMAT, "fingerprint": fingerprint}, indent=1)
-        replace_file(self.directory / MANIFEST, lambda file: file.write(manifest.encode()), len(manifest))
+        self._owned.told["fingerprint"] = fingerprint
+        self._owned.mark()
 
     def _clear(self) -> None:
-        """Remove what is the checkpoint's own, the manifest first: with it, half of the records would be a state."""
-        with writing(self.directory):
-            (self.directory / MANIFEST).unlink(missing_ok=True)
-            sync(self.directory)
-            for path in sorted(self.directory.iterdir()):
-                if path.name != LOCK and _OWN.fullmatch(path.name) and path.is_file():
-                    path.unlink(missing_ok=True)
+        """Remove what is the checkpoint's own; before that, its fingerprint: half of the records would be a state."""
+        self._owned.told["fingerprint"] = None
+        if self._owned.files:
+            self._owned.mark()
+        self._owned.remove_all()
+
+
+def records(directory: str | os.PathLike[str]) -> set[str]:
+    """Names of the records that a checkpoint has, by its marker; none where there is no checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        As `Checkpoint.open`, for something else there.
+    """
+    owned = _claimable(Path(directory))
+    if owned is None or owned.told.get("fingerprint") is None:
+        return set()
+    return {Path(name).stem for name in owned.files if name.endswith(".npz") and owned.owns(name)}
 
 
 class LabelsFile:
@@ -224,7 +245,7 @@ class LabelsFile:
         self.path = checkpoint.directory / LABELS
         self._checkpoint = checkpoint
         if not _fits(self.path, n_rows):
-            replace_file(self.path, lambda file: _allocate(file, n_rows), 4 * n_rows)
+            checkpoint._owned.replace(LABELS, lambda file: _allocate(file, n_rows), 4 * n_rows)
         self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115 - closed by `close`
         self._start = os.fstat(self._file.fileno()).st_size - 4 * n_rows
 
@@ -302,24 +323,33 @@ def _fits(path: Path, n_rows: int) -> bool:
     return found.shape == (n_rows,) and found.dtype == np.int32
 
 
-def _read_manifest(directory: Path) -> Any:
-    """The fingerprint that a directory's state is of; None where there is no state."""
-    path = directory / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        version, fingerprint = manifest["format"], manifest["fingerprint"]
-    except FileNotFoundError:
+def _claimable(directory: Path) -> Owned | None:
+    """The checkpoint that a directory is; None where it is missing or empty, so that it can become one.
+
+    Raises
+    ------
+    CheckpointError
+        It holds other files, or a state that this release cannot go on with.
+    """
+    owned = Owned.read(directory, KIND, CheckpointError)
+    if owned is None:
+        if not directory.is_dir():
+            return None  # nothing there, or what a directory cannot be made of
+        rests = {name for name, _ in marker_rests(directory)}  # of a process that was killed when it took the directory
+        others = [path.name for path in directory.iterdir() if path.name not in rests and not _is_lock(path)]
+        if others:
+            raise CheckpointError(
+                f"{directory} holds other files ({shortly(others)}) and is no checkpoint; choose an empty or a new "
+                f"directory: nothing there was changed"
+            )
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); start anew, or choose another directory") from error
-    if version != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {directory} is of format {version!r}; this release reads {FORMAT}: go on with the release "
-            f"that made it, or start anew"
-        )
-    if not isinstance(fingerprint, dict):
-        raise CheckpointError(f"{path} is damaged (no fingerprint); start anew, or choose another directory")
-    return fingerprint
+    if not isinstance(owned.told.get("fingerprint"), dict | None):
+        raise CheckpointError(f"{directory / MARKER} is damaged (no fingerprint); choose another directory")
+    return owned
+
+
+def _is_lock(path: Path) -> bool:
+    return path.name == LOCK and path.is_file() and not path.is_symlink() and path.stat().st_size < _LOCK_BYTES
 
 
 def _allocate(file: Any, n_rows: int) -> None:

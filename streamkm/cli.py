@@ -20,7 +20,8 @@ from streamkm.cli_fit import fit, plan
 from streamkm.cli_shared import Talk, overwrite_option, parsed, print_pairs, set_option, talk_options, work
 from streamkm.cli_stores import append, cluster, sketch
 from streamkm.cli_trials import distortion, sweep
-from streamkm.errors import StreamkmError
+from streamkm.cli_words import in_words_of
+from streamkm.errors import ConfigError, StreamkmError
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
@@ -41,8 +42,10 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except StreamkmError as error:
+        except ConfigError as error:  # in the words of the command line already
             raise _InputError(str(error)) from None
+        except StreamkmError as error:
+            raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
         except KeyboardInterrupt:
             click.echo("streamkm: interrupted; results of earlier runs are as they were", err=True)
             ctx.exit(130)
@@ -104,7 +107,7 @@ def assign(
                 labels = estimator.predict_to(source, output, overwrite=overwrite)
             else:
                 labels = estimator.predict(source)
-                write_labels(output, labels)
+                write_labels(output, labels, overwrite=overwrite)
         talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
 
 

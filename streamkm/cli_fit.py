@@ -65,13 +65,24 @@ def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How `fit` and `cluster` write results, and what they keep of an interrupted run."""
+    for option in (
+        click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run."),
+        click.option("--restart", is_flag=True, help="Forget the run that was interrupted."),
+        click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
+        click.option("--no-report", is_flag=True, help="Make no report.html."),
+        click.option(
+            "--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @_run_options
-@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
-@click.option("--no-report", is_flag=True, help="Make no report.html.")
-@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
-@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
-@click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
+@result_options
 @overwrite_option
 def fit(
     inputs: Sequence[str],
@@ -94,25 +105,28 @@ def fit(
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
+        from streamkm.checkpoint import records
         from streamkm.estimators import StreamKMeans
         from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
+        directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+        if not no_checkpoint:
+            records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             talk.plan(run.plan())
             source = run.data.weighted(estimator.executor)
             saved = None
             if not no_checkpoint:
-                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
-            summary = summarize(estimator, source, passes_before=int(run.data.counts))
+            summary = summarize(estimator, source)
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
             if run.output.report:
@@ -138,6 +152,8 @@ def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, resta
                 f"{directory} holds what an interrupted run of this has done: go on with --resume, "
                 "or begin anew with --restart"
             )
+        if resume and not is_worth_resuming(directory):
+            click.echo(f"streamkm: {directory} holds nothing to resume: this run begins anew", err=True)
         try:
             yield saved
         except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamkm.cli_words import in_words_of
 from streamkm.errors import ConfigError, StreamkmError
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ class Talk:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"streamkm: warning: {message}", err=True)
+    context = click.get_current_context(silent=True)
+    text = str(message) if context is None else in_words_of(context.info_name or "", str(message))
+    click.echo(f"streamkm: warning: {text}", err=True)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

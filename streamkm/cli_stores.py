@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli_fit import fit
+from streamkm.cli_fit import fit, result_options
 from streamkm.cli_shared import Talk, overwrite_option, restart_option, set_option, talk_options, work
 
 if TYPE_CHECKING:
@@ -39,12 +39,17 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.configured import write_frequencies
-        from streamkm.storing import choose_store_sketch, walk_for_store, write_store
+        from streamkm.configured import check_frequencies_target, write_frequencies
+        from streamkm.storing import check_store_place, choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
+        weights = f"{output}.tfidf.npz"
+        check_store_place(output, overwrite=options["overwrite"])
+        check_frequencies_target(weights)
         with ExitStack() as stack:
             source = stack.enter_context(work(paths, settings))
+            # before the store: a kill leaves no store without what rows to be appended are weighted by
+            frequencies = write_frequencies(weights, source)
             walk = walk_for_store(source, options["metric"], on_invalid)
             workers = stack.enter_context(open_executor())
             stage = stack.enter_context(talk.stage("sketch", walk))
@@ -53,7 +58,6 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             store = write_store(
                 output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
-        frequencies = write_frequencies(f"{output}.tfidf.npz", source)
         kept = [("frequencies", frequencies)] if frequencies else []
         talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
 
@@ -94,8 +98,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("-k", "--n-clusters", type=int, required=True, help="Number of clusters.")
 @click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]")
-@click.option("--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]")
-@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@result_options
 @overwrite_option
 @set_option
 @talk_options

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamkm.documents import fit_idf, open_documents, weight_rows
-from streamkm.errors import ConfigError, ModelFileError
+from streamkm.documents import count_and_weight, open_documents
+from streamkm.errors import ConfigError, ModelFileError, OutputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening_texts import document_format
@@ -50,7 +50,7 @@ class Opened:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
         if not self.counts:
             return self.source
-        return weight_rows(self.source, fit_idf(self.source, executor=executor))
+        return count_and_weight(self.source, executor=executor)
 
 
 def open_configured(
@@ -122,6 +122,20 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
         return None
     source.tfidf.save(path)
     return os.fspath(path)
+
+
+def check_frequencies_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a path where something else lies than document frequencies, which may be replaced.
+
+    Raises
+    ------
+    OutputError
+    """
+    if os.path.lexists(path):
+        try:
+            TfIdf.load(path)
+        except (OSError, ModelFileError):
+            raise OutputError(f"{os.fspath(path)} exists and holds no document frequencies; move it away") from None
 
 
 def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import Listener, open_executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.progress import Progress
+from streamkm.progress import Progress, Stage
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.hashed import HashedText, hashed
 from streamkm.sources.opening import is_package, open_source
@@ -110,7 +110,21 @@ def open_documents(
         source = hashed(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
         return source
-    return weight_rows(source, fit_idf(source, executor=executor) if tfidf is True else tfidf)
+    return count_and_weight(source, executor=executor) if tfidf is True else weight_rows(source, tfidf)
+
+
+def count_and_weight(source: RowSource, *, executor: Any = "auto") -> TfIdfRows:
+    """Weight the rows of a source by their own document frequencies; see `fit_idf` for errors.
+
+    Returns
+    -------
+    TfIdfRows
+        Tells of the pass that counted, as one of its `stages_before`.
+    """
+    tfidf, stage = _counted(source, executor, IdfFit())
+    rows = weight_rows(source, tfidf)
+    rows.stages_before = (*source.stages_before, stage)
+    return rows
 
 
 def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdf:
@@ -136,7 +150,11 @@ def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = N
     InvalidParameterError
         ``sublinear_tf`` for rows that hashing scales to a norm.
     """
-    fit = IdfFit() if fit is None else fit
+    return _counted(source, executor, IdfFit() if fit is None else fit)[0]
+
+
+def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stage]:
+    """What `fit_idf` finds, and the pass that it takes."""
     _check_sublinear(source, fit.sublinear_tf)
     if not source.is_sparse:
         raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
@@ -154,7 +172,7 @@ def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = N
         items = walk.items(workers, NO_WEIGHTS, None)
         counted = workers.fold("idf", _count, fit.join, items, n_chunks or 1, shared, listener=Listener(stage.advance))
         stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
-    return fit.finish(counted)
+    return fit.finish(counted), stage
 
 
 def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:

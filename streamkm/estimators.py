@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan, plan_fit
-from streamkm.centering import Settings
+from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import local_threads
@@ -32,6 +32,7 @@ from streamkm.parameters import (
     check_parameters,
     check_weights,
     digest,
+    drawn_seed,
     n_starts,
     plain,
 )
@@ -114,9 +115,10 @@ class StreamKMeans(Incremental, Assigner):
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
     checkpoint : path, optional
-        A directory for what was done so far, brought to the disk every few seconds. A fit that was killed and is called
-        again with the same data and parameters goes on where it was, and gives the result that it would have given. The
-        directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint` is left to its owner.
+        A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
+        killed and is called again with the same data and parameters goes on where it was, and gives the result that it
+        would have given. The directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint`
+        is left to its owner.
     progress : bool or "auto", default="auto"
         Bars on stderr; "auto": if it is a terminal.
     random_state : int, RandomState or None, default=None
@@ -153,7 +155,11 @@ class StreamKMeans(Incremental, Assigner):
     stages_ : list of Stage
         Seconds, rows and bytes read of each stage.
     n_passes_ : int
-        How often the data were read.
+        How often the data were read, to count document frequencies too.
+    seed_ : int
+        `random_state` if that is a number, else what was drawn from it: as `random_state` it gives the same fit again.
+    fitted_on_ : dict
+        What the rows were: ``name``, ``files``, ``stored_bytes``, ``dtype``, ``sparse``.
     n_samples_, n_features_in_, n_components_ : int
         n, d and m.
     sketch_ : Sketch
@@ -304,10 +310,11 @@ class StreamKMeans(Incremental, Assigner):
 
             metric = metric_on_store(stored, metric)
         walk = self._fit_walk(source, plan, metric)
-        fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
+        seed = keeper.same_seed(drawn_seed(self.random_state))
+        fitted = run_fit(walk, plan, self._settings(seed), weights, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, plan, source, progress.stages)
+        self._take(fitted, model, plan, source, progress.stages, seed)
 
     def plan(self, X: Any, n_rows: int | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -333,7 +340,9 @@ class StreamKMeans(Incremental, Assigner):
         """
         source, n_threads = self._open(X, reset=None), local_threads(self.executor)
         plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
-        return estimate_seconds(self._fit_walk(source, plan, self.metric), plan, self._settings(Keeper()), n_threads)
+        return estimate_seconds(
+            self._fit_walk(source, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+        )
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
         """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
@@ -364,11 +373,14 @@ class StreamKMeans(Incremental, Assigner):
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else ScaledSource(source, n_rows)
         plan = self.plan_for(planned, n_threads=1)  # as a client plans
-        rates = measure(self._fit_walk(source, plan, self.metric), plan, self._settings(Keeper()))
+        settings = self._settings(drawn_seed(self.random_state))
+        rates = measure(self._fit_walk(source, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        if source.n_rows is not None:
+            check_clusters(self.n_clusters, source.n_rows)
         return plan_fit(
             source,
             n_clusters=self.n_clusters,
@@ -386,8 +398,8 @@ class StreamKMeans(Incremental, Assigner):
             weighted=weighted,
         )
 
-    def _settings(self, keeper: Keeper) -> Settings:
-        init, seeds = self._given(keeper)
+    def _settings(self, seed: int) -> Settings:
+        init, seeds = self._given(seed)
         n_init = n_starts(self.n_init, self.n_clusters, init)
         given = None if isinstance(self.sketch, str) else self.sketch
         return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, given)

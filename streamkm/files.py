@@ -57,7 +57,19 @@ def _free_bytes(path: str | os.PathLike[str]) -> int:
     return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
 
 
-def replace_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any], n_bytes: int | None = None) -> None:
+def partial_name(name: str, tag: str) -> str:
+    """What a file is called until it is complete."""
+    return f".{name}.{tag}.partial"
+
+
+def replace_file(
+    path: str | os.PathLike[str],
+    write: Callable[[BinaryIO], Any],
+    n_bytes: int | None = None,
+    *,
+    tag: str | None = None,
+    ready: Callable[[int], object] | None = None,
+) -> None:
     """Write a file; readers and whoever comes after a crash see the old one or the whole new one.
 
     Written under a hidden name, flushed to the disk, renamed; then the directory is flushed.
@@ -69,6 +81,10 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any],
         Given the open file.
     n_bytes : int or None
         As of `writing`.
+    tag : str, optional
+        In the hidden name; the number of the process unless given.
+    ready : callable, optional
+        Given the size of the complete file, before that takes its name.
 
     Raises
     ------
@@ -76,17 +92,53 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any],
         As `writing`; the old file is as it was.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(partial_name(target.name, str(os.getpid()) if tag is None else tag))
     with writing(target, n_bytes):
         try:
             with open(partial, "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
+                size = os.fstat(file.fileno()).st_size
+            if ready is not None:
+                ready(size)
             os.replace(partial, target)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+        sync(target.parent)
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a directory with all that is in it, if it is there; nothing that symbolic links lead to.
+
+    Raises
+    ------
+    OutputError
+        It is no directory, or cannot be removed.
+    """
+    with writing(path), suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def replace_tree(new: Path, target: Path, aside: Path) -> None:
+    """Put a complete directory in a place; one that is there goes to `aside`, and comes back where that fails.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        What was there is there.
+    """
+    with writing(target):
+        replaced = target.exists()
+        if replaced:
+            os.replace(target, aside)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if replaced:
+                os.replace(aside, target)
+            raise
         sync(target.parent)
 
 
@@ -121,7 +173,8 @@ class Lock:
         self._path = Path(path)
         while True:
             with writing(path):
-                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                # not through a symbolic link: what it leads to would be overwritten
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
             if not _try_lock(handle):
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace") if hasattr(os, "pread") else ""
                 os.close(handle)

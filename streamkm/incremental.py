@@ -16,7 +16,7 @@ from streamkm.cluster.coreset import CoresetRule
 from streamkm.clustering import Search
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.parameters import check_parameters, check_weights, n_starts
+from streamkm.parameters import check_parameters, check_weights, drawn_seed, n_starts
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.stream import Stream, feed, stream_size
@@ -24,7 +24,7 @@ from streamkm.walk import Walk
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
-_OF_INPUT = ("n_features_in_", "feature_names_in_")
+_OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_")
 
 
 class Incremental:
@@ -32,6 +32,7 @@ class Incremental:
 
     stream_: Stream
     n_samples_seen_: int
+    seed_: int
     sketch_: Sketch
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -100,7 +101,8 @@ class Incremental:
         estimator: Any = self
         itemsize = np.result_type(source.dtype, np.float32).itemsize
         row_bytes = 1024 if source.is_sparse or source.n_features is None else itemsize * source.n_features
-        seed = int(check_random_state(estimator.random_state).randint(0, 2**63 - 1, dtype=np.int64))
+        self.seed_ = drawn_seed(estimator.random_state)
+        seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
         half_life = np.inf if estimator.half_life is None else float(estimator.half_life)
         size = stream_size(estimator.n_clusters, row_bytes)
         rule = CoresetRule(size, estimator.n_clusters, seed, half_life=half_life)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.checkpoint import Checkpoint, Throttle
+from streamkm.checkpoint import Checkpoint, Throttle, records
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
@@ -56,14 +56,14 @@ class Keeper:
         self._throttle = Throttle(INTERVAL_S, SHARE)
         self._worth_from = time.monotonic() + INTERVAL_S
 
-    def same_entropy(self, drawn: list[int]) -> list[int]:
-        """What the run that is continued has drawn its random streams from, or what was drawn now."""
+    def same_seed(self, drawn: int) -> int:
+        """The seed of the run that is continued, or what was drawn now."""
         if self.checkpoint is None:
             return drawn
         begun = self.checkpoint.load(BEGIN)
         if begun is not None:
-            return [int(word) for word in begun[1]["entropy"]]
-        self.checkpoint.save(BEGIN, {}, {"entropy": drawn})
+            return int(begun[1]["seed"])
+        self.checkpoint.save(BEGIN, {}, {"seed": drawn})
         return drawn
 
     def load(self, name: str) -> Record | None:
@@ -87,8 +87,8 @@ class Keeper:
 
 
 def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
-    """Whether a run has left more than its beginning there."""
-    return any(path.stem != BEGIN for path in Path(directory).glob("*.npz"))
+    """Whether a run has left more than its beginning there; see `checkpoint.records` for errors."""
+    return bool(records(directory) - {BEGIN})
 
 
 @dataclass(slots=True)

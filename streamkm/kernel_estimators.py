@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
+from streamkm.centering import check_clusters
 from streamkm.compute import local_threads
 from streamkm.errors import InvalidInputError
 from streamkm.estimators import StreamKMeans, keeping
@@ -34,7 +35,7 @@ from streamkm.kernel_kmeans.planning import (
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, n_kernel_starts
 from streamkm.model import Model
-from streamkm.parameters import check_weights, is_in_memory
+from streamkm.parameters import check_weights, drawn_seed, is_in_memory
 from streamkm.progress import Progress
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -114,7 +115,8 @@ class StreamKernelKMeans(Assigner):
         The map to features.
     n_components_ : int
         m, at most `rank`.
-    n_passes_, n_iter_, converged_, history_, stages_, plan_, n_samples_, n_features_in_, model_ : as for `StreamKMeans`
+    n_passes_, n_iter_, converged_, history_, stages_, plan_, n_samples_, n_features_in_, seed_, fitted_on_, model_ : as
+        for `StreamKMeans`
     sketch_sample_, sample_labels_ : features of sampled rows, and their clusters
 
     See Also
@@ -230,9 +232,10 @@ class StreamKernelKMeans(Assigner):
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = self._fit_walk(source, plan, "euclidean")
-        settings = self._settings(self._sizes(source), keeper)
+        seed = keeper.same_seed(drawn_seed(self.random_state))
+        settings = self._settings(self._sizes(source), seed)
         fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
-        self._take(fitted.fit, fitted.fit.model, plan, source, progress.stages)
+        self._take(fitted.fit, fitted.fit.model, plan, source, progress.stages, seed)
         self.kernel_ = fitted.kernel
         self.trace_residual_ = fitted.trace_residual
 
@@ -306,6 +309,8 @@ class StreamKernelKMeans(Assigner):
             raise InvalidInputError(
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
             )
+        if source.n_rows is not None:
+            check_clusters(self.n_clusters, source.n_rows)
         return plan_kernel_fit(
             source,
             n_clusters=self.n_clusters,
@@ -329,8 +334,8 @@ class StreamKernelKMeans(Assigner):
     def _sizes(self, source: RowSource) -> Sizes:
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
 
-    def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
-        init, seeds = self._given(keeper)
+    def _settings(self, sizes: Sizes, seed: int) -> KernelSettings:
+        init, seeds = self._given(seed)
         return KernelSettings(
             n_clusters=self.n_clusters,
             init=init,

@@ -5,8 +5,9 @@ May import assigning and below, and zarr on demand. What is done with labels in 
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,15 @@ from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor, Listener
 from streamkm.errors import OutputError
-from streamkm.files import sync, writing
+from streamkm.files import partial_name, remove_tree, replace_tree, writing
 from streamkm.model import Model
 from streamkm.progress import Stage
 from streamkm.walk import Item, Walk, changed_source
 
-SKIPPED = "n_skipped"  # attribute of the Zarr array: how many labels are -1
+MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
+SKIPPED = "n_skipped"  # another: how many labels are -1
+FORMAT = 1
+_OF_LABELS = frozenset({"zarr.json", "c"})  # what such an array consists of
 ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
 
 
@@ -52,14 +56,32 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
     Raises
     ------
     OutputError
-        Another suffix than .zarr, something there and `overwrite` False, or no Zarr array there.
+        Another suffix than .zarr, something there and `overwrite` False, or something else there than labels that
+        streamkm wrote.
     """
     target = Path(path)
     if target.suffix != ".zarr":
         raise OutputError(f"workers write labels as .zarr, not as {target.name}; choose such a name")
-    if target.exists() and not (overwrite and (target / "zarr.json").exists()):
-        raise OutputError(f"{target} exists; choose another name, or remove it")
+    if os.path.lexists(target):
+        if not overwrite:
+            raise OutputError(f"{target} exists; choose another name, or remove it")
+        check_labels_array(target)
     return target.absolute()
+
+
+def check_labels_array(path: Path) -> None:
+    """Refuse to replace what is no Zarr array of labels that streamkm wrote, or holds other files too.
+
+    Raises
+    ------
+    OutputError
+    """
+    try:
+        marked = MARK in json.loads((path / "zarr.json").read_bytes())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        marked = False
+    if not marked or path.is_symlink() or not {entry.name for entry in path.iterdir()} <= _OF_LABELS:
+        raise OutputError(f"{path} exists and is no Zarr array of labels that streamkm wrote; choose another name")
 
 
 def label_pass(executor: Executor, walk: Walk, model: Model, stage: Stage) -> HeldLabels:
@@ -96,13 +118,15 @@ def assign_and_hold(
     return HeldLabels(tuple(handles), chunk_rows), totals
 
 
-def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage) -> None:
+def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
     """Have the labels written to a Zarr array, which appears when it is complete.
 
     Parameters
     ----------
     target : path
-        Visible to all workers. A Zarr array that is there is replaced.
+        Visible to all workers.
+    overwrite : bool
+        Whether labels that are there may be replaced.
 
     Raises
     ------
@@ -119,11 +143,11 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
 
     bounds = np.concatenate([[0], np.cumsum(held.rows)])
     n_rows = int(bounds[-1])
-    work = target.with_name(f".{target.name}.partial")
+    place = target.with_name(partial_name(target.name, secrets.token_hex(8)))
+    work, chunks = place / "labels", (min(ROWS_PER_WRITE, max(1, n_rows)),)
     with writing(target):
-        shutil.rmtree(work, ignore_errors=True)
-        chunks = (min(ROWS_PER_WRITE, max(1, n_rows)),)
-        array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32)
+        place.mkdir(parents=True)
+        array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes={MARK: FORMAT})
     try:
         n_skipped = 0
         for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
@@ -133,12 +157,10 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
             array.attrs[SKIPPED] = n_skipped
             for left in work.rglob("*.partial"):  # of a worker that was killed
                 left.unlink()
-            if target.exists():
-                shutil.rmtree(target)
-            os.replace(work, target)
-            sync(target.parent)
+        check_labels_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
+        replace_tree(work, target, place / "replaced")
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        remove_tree(place)
 
 
 def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:

@@ -9,8 +9,8 @@ import json
 import os
 import zipfile
 import zlib
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
 from streamkm.cluster.lloyd import merged
 from streamkm.errors import InvalidInputError, ModelFileError
+from streamkm.files import replace_file
 from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
@@ -29,6 +30,52 @@ SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitInfo:
+    """What a model file says of the fit, beside the model; None for what it does not say.
+
+    Attributes
+    ----------
+    feature_names : list of str
+        d of them.
+    counts : list of float
+        Rows of each cluster, or their weight.
+    inertia, distortion : float
+    n_samples, n_iter, n_passes : int
+    converged : bool
+    seed : int
+        As `random_state` it gives the same fit again.
+    source : dict
+        Of the rows, as JSON values.
+    """
+
+    feature_names: list[str] | None = None
+    counts: list[float] | None = None
+    inertia: float | None = None
+    distortion: float | None = None
+    n_samples: int | None = None
+    n_iter: int | None = None
+    n_passes: int | None = None
+    converged: bool | None = None
+    seed: int | None = None
+    source: dict[str, Any] | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FitInfo:
+        """Read what `Model.save` wrote; files of earlier releases say nothing.
+
+        Raises
+        ------
+        ModelFileError
+            As `Model.load`.
+        """
+        header, arrays = _read(path, ("centers",))
+        try:
+            return _checked_fit(header.get("fit", {}), int(header["n_features"]), len(arrays["centers"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +121,7 @@ class Model:
         """The centers, for rows in their space."""
         return CenterTable.build(self.centers, np.float32)
 
-    def save(self, path: str | os.PathLike[str], parameters: dict[str, Any]) -> None:
+    def save(self, path: str | os.PathLike[str], parameters: dict[str, Any], fit: FitInfo | None = None) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
 
         Parameters
@@ -83,6 +130,13 @@ class Model:
             Written under this very name.
         parameters : dict
             JSON values kept beside the model, given back by `load`.
+        fit : FitInfo, optional
+            Kept too, given back by `FitInfo.load`.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
         """
         header = {
             "format": FORMAT,
@@ -91,18 +145,12 @@ class Model:
             "space": self.space,
             "sketch": self.sketch.to_dict(),
             "parameters": parameters,
+            "fit": {} if fit is None else {name: value for name, value in asdict(fit).items() if value is not None},
         }
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with open(partial, "wb") as file:
-                arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
-                np.savez(file, header=np.array(json.dumps(header)), centers=self.centers, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        arrays |= {"header": np.array(json.dumps(header)), "centers": self.centers}
+        n_bytes = sum(array.nbytes for array in arrays.values())
+        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
@@ -115,19 +163,44 @@ class Model:
         ModelFileError
             If the file is no saved model, damaged, or of a later format.
         """
-        try:
-            # opened here, because np.load leaves a damaged file open
-            with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
-                header = json.loads(str(stored["header"]))
-                arrays = {name: stored[name] for name in stored.files if name != "header"}
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
-                raise
-            raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
+        header, arrays = _read(path)
         try:
             return _checked(header, arrays), header["parameters"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
+
+
+def _read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Header and arrays of a model file, those of `names` if given; nothing is checked."""
+    try:
+        # opened here, because np.load leaves a damaged file open
+        with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
+            header = json.loads(str(stored["header"]))
+            return header, {each: stored[each] for each in names or stored.files if each != "header"}
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
+            raise
+        raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
+
+
+def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
+    """What a file says of a fit; any values may stand there. What a later release adds is left out."""
+    if not isinstance(found, dict):
+        raise ModelFileError(f"fit is {found!r}; needed: a mapping")
+    wanted: dict[str, tuple[type, ...]] = {
+        "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
+        "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
+        "source": (dict,),
+    }  # fmt: skip
+    told = {name: found[name] for name in wanted if found.get(name) is not None}
+    for name, value in told.items():
+        if type(value) not in wanted[name]:
+            raise ModelFileError(f"fit.{name} is {value!r}; needed: {wanted[name][0].__name__}")
+    lengths = {"feature_names": (n_features, (str,)), "counts": (n_clusters, (float, int))}
+    for name, (length, kinds) in lengths.items():
+        if name in told and (len(told[name]) != length or any(type(each) not in kinds for each in told[name])):
+            raise ModelFileError(f"fit.{name} holds other values than {length:,} of {kinds[0].__name__}")
+    return FitInfo(**told)
 
 
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:

@@ -1,17 +1,17 @@
 """Results on disk: labels, the model, summary.json, the points of the 2-D view, the report.
 
 Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
-inside of it, flushed to disk and then renamed, so that it holds complete files of one run. May import summary, errors,
-estimators for its type, and zarr on demand. Never draws, never reads rows.
+inside of it, flushed to disk, listed in the directory's marker and then renamed, so that it holds complete files of one
+run, and no file that streamkm did not write is replaced. May import summary, labelling, owned, errors, estimators for
+its type, and zarr on demand. Never draws, never reads rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.configured import TEXT, TFIDF, write_text_settings
-from streamkm.errors import OutputError, StreamkmError
-from streamkm.files import writing
+from streamkm.errors import OutputError
+from streamkm.files import remove_tree, replace_file, sync, writing
+from streamkm.labelling import FORMAT, MARK, SKIPPED, check_labels_array
+from streamkm.owned import Owned
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
 _RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
+KIND = "results"
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = _RESULTS) -> None:
@@ -56,12 +59,14 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     Raises
     ------
     OutputError
-        `target` is a file, lies in a directory that cannot be written, or holds results and `overwrite` is False.
+        `target` is a file, lies in a directory that cannot be written, holds results and `overwrite` is False, or has
+        other files under the names of results.
     """
     directory = Path(target)
     if directory.exists() and not directory.is_dir():
         raise OutputError(f"{directory} is a file; results need a directory: choose another with -o")
-    present = [name for name in results if (directory / name).exists()]
+    present = [name for name in results if os.path.lexists(directory / name)]
+    _owned(directory).check(present)
     if present and not overwrite:
         raise OutputError(
             f"{directory} holds results of an earlier run ({', '.join(present)}); pass --overwrite to replace them, or "
@@ -71,21 +76,32 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
 
 
 def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """As `check_target`, for a file of labels, .npy or .zarr.
+    """As `check_target`, for labels in one .npy file or Zarr array.
 
     Raises
     ------
     OutputError
-        Another suffix, something there and `overwrite` False, or no permission.
+        Another suffix, something there and `overwrite` False, something there that is no labels, or no permission.
     """
     path = Path(target)
     if path.suffix not in (".npy", ".zarr"):
         raise OutputError(f"labels are written as .npy or .zarr, not as {path.name}; choose such a name with -o")
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
-    if path.is_dir() and not (path.suffix == ".zarr" and (path / "zarr.json").exists()):
-        raise OutputError(f"{path} is a directory and no Zarr array; choose another name with -o")
+    if os.path.lexists(path):
+        if not overwrite:
+            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
+        if path.suffix == ".zarr":
+            check_labels_array(path)
+        elif not _is_labels_file(path):
+            raise OutputError(f"{path} exists and is no file of labels (int32, one a row); choose another name with -o")
     _check_writable(path.parent)
+
+
+def _is_labels_file(path: Path) -> bool:
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return isinstance(found, np.ndarray) and found.dtype == np.int32 and found.ndim == 1
 
 
 def _check_writable(directory: Path) -> None:
@@ -97,23 +113,27 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32]) -> None:
-    """Write labels as one .npy file or as a Zarr array, by the suffix; readers see the old file or the whole new one.
+def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: bool = False) -> None:
+    """Write labels as one .npy file; readers see the old file or the whole new one.
 
     Parameters
     ----------
     path : path
-        Ends in .npy or .zarr. What is there is replaced.
+        Ends in .npy.
     labels : int32 ndarray of shape (n,)
+    overwrite : bool
+        Whether labels that are there may be replaced.
 
     Raises
     ------
-    OutputError
+    DiskFullError, OutputError
         If it cannot be written.
     """
     target = Path(path)
-    with _staged(target.parent, [target.name]) as stage:
-        _write_labels(stage / target.name, labels)
+    with writing(target, labels.nbytes):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    check_labels_target(target, overwrite=overwrite)  # once more: the pass may have taken hours
+    replace_file(target, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes)
 
 
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
@@ -129,7 +149,9 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
     place = Path(directory) / ".labels.zarr"
     with writing(directory):
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    if os.path.lexists(place):  # of a run that was killed
+        check_labels_array(place)
+        remove_tree(place)
     return place
 
 
@@ -157,7 +179,7 @@ def write_results(
 
     Raises
     ------
-    OutputError
+    DiskFullError, OutputError
         If it cannot be written; the earlier results are as they were.
     """
     points, shares = project_2d(estimator.sketch_sample_)
@@ -171,12 +193,12 @@ def write_results(
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file; readers see the old file or the whole new one.
+    """Write a text file of results; readers see the old file or the whole new one.
 
     Raises
     ------
-    OutputError
-        If it cannot be written.
+    DiskFullError, OutputError
+        If it cannot be written, or another file has its name.
     """
     target = Path(path)
     with _staged(target.parent, [target.name]) as stage:
@@ -184,6 +206,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:
+    with writing(path, 4 * labels.shape[0]):
+        _write_labels_there(path, labels)
+
+
+def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
     if not isinstance(labels, np.ndarray):  # workers have written them to a Zarr array
         os.replace(labels.store.root, path)
         return
@@ -192,24 +219,29 @@ def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:
         return
     import zarr
 
-    array = zarr.create_array(
-        str(path), shape=labels.shape, chunks=(min(_LABELS_PER_CHUNK, max(1, len(labels))),), dtype=labels.dtype
-    )
+    chunks = (min(_LABELS_PER_CHUNK, max(1, len(labels))),)
+    marked: dict[str, Any] = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(labels < 0))}
+    array = zarr.create_array(str(path), shape=labels.shape, chunks=chunks, dtype=labels.dtype, attributes=marked)
     array[:] = labels
 
 
 @contextmanager
-def _staged(directory: Path, replaced: Iterable[str]) -> Iterator[Path]:
+def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
     """Give a hidden directory to write in; at the end, what is in it takes its place in `directory`.
 
-    Of the names `replaced`, in that order, those that were not written are removed from `directory`.
+    Of the names `replaced`, in that order, those that were not written are removed from `directory`. Files that are not
+    streamkm's are refused.
     """
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".streamkm-", dir=directory, ignore_cleanup_errors=True) as name:
             stage = Path(name)
             yield stage
             _flush(stage)
+            owned = _owned(directory)
+            owned.check(replaced)
+            files = [path for path in stage.rglob("*") if path.is_file()]
+            owned.announce({path.relative_to(stage).as_posix(): path.stat().st_size for path in files})
             aside = stage / ".replaced"
             aside.mkdir()
             for result in replaced:
@@ -218,28 +250,17 @@ def _staged(directory: Path, replaced: Iterable[str]) -> Iterator[Path]:
                     os.replace(old, aside / result)
                 if new.exists():
                     os.replace(new, old)
-            _flush_entry(directory)
-    except OSError as error:
-        if isinstance(error, StreamkmError):
-            raise
-        free = shutil.disk_usage(directory).free if directory.is_dir() else 0
-        raise OutputError(
-            f"cannot write results in {directory}: {error.strerror or error} ({free:,} bytes free there); what was "
-            f"there before is kept"
-        ) from error
+            sync(directory)
+
+
+def _owned(directory: Path) -> Owned:
+    """What streamkm has written in a directory of results."""
+    return Owned.read(directory, KIND, OutputError) or Owned(directory, KIND, OutputError)
 
 
 def _flush(directory: Path) -> None:
     """Bring every file below `directory` to the disk."""
     for root, _, files in os.walk(directory, topdown=False):
         for file in files:
-            _flush_entry(Path(root, file))
-        _flush_entry(Path(root))
-
-
-def _flush_entry(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync(Path(root, file))
+        sync(root)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.errors import InvalidInputError, InvalidParameterError
@@ -105,6 +106,13 @@ def check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
     return weights
 
 
+def drawn_seed(random_state: Any) -> int:
+    """The seed that a `random_state` gives: itself if it is a number, else the next that is drawn from it."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(0, 2**32, dtype=np.uint32))
+
+
 def is_in_memory(X: Any) -> bool:
     """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
@@ -123,6 +131,11 @@ def joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
 def is_sketch(value: Any) -> bool:
     """Whether a value is a sketch, made already."""
     return isinstance(value, Sketch) and not isinstance(value, type)
+
+
+def plain_list(value: Any) -> Any:
+    """An array as a list of Python's values; a NumPy scalar as Python's; others as they are."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def plain(value: Any) -> Any:

@@ -148,6 +148,8 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
         inside = [":/" in name.replace("://", "") for name in (held["name"], added["name"])]
         if all(inside) and held["name"] != added["name"]:
             continue  # another dataset of one file
+        if _documents(held) != _documents(added):
+            continue  # other fields of one file
         paths = {file["path"] for file in held.get("files", ())}
         for file in added.get("files", ()):
             if file["path"] in paths:
@@ -156,6 +158,11 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
                     f"{file['path']} is in {source.path} already, among rows {start:,}-{stop - 1:,}; pass files that "
                     f"are not"
                 )
+
+
+def _documents(described: Mapping[str, Any]) -> Any:
+    """What of its files makes a document, by the fingerprint of a source; None where they hold rows."""
+    return described.get("made_with", {}).get("documents")
 
 
 def check_columns(source: StoreSource, first_feature: int) -> CountSketch:

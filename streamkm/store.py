@@ -8,9 +8,9 @@ none of its business; the layout is described in `streamkm.sources.stores`.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,18 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.files import replace_file, sync, writing
+from streamkm.errors import OutputError
+from streamkm.files import remove_tree, replace_file, sync, writing
 from streamkm.matrices import Matrix, raw
+from streamkm.owned import shortly
 from streamkm.sketches import Sketch
 from streamkm.sources.stores import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _CODEC = {"cname": "zstd", "clevel": 1, "shuffle": "shuffle"}  # 0.6 GB/s written, 1.1 read, by one thread
 _PARTIAL = ".partial"  # ends the names of files that zarr, or `replace_file`, was writing when it was killed
+_PARTIAL_ROOT = re.compile(r"zarr\.[0-9a-f]{32}\.partial|\.zarr\.json\.[0-9]+\.partial")  # of such a zarr.json
+_OF_A_PART = frozenset({ROOT, "X", "weights", "checksums"})
 
 
 class PartWriter:
@@ -64,7 +68,7 @@ class PartWriter:
         self.n_rows = self._nnz = 0
         if state is None:
             with writing(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+                remove_tree(directory)
                 zarr.create_group(str(directory))
         if kind == "dense":
             self._arrays = {"X": _GrowingArray(self._directory / "X", dtype, n_components)}
@@ -255,7 +259,7 @@ def start_store(path: str | os.PathLike[str], sketch: Sketch) -> dict[str, int]:
             if not (place / group / ROOT).exists():
                 zarr.create_group(str(place / group))
         for name, values in sketch.arrays().items():
-            shutil.rmtree(place / "sketch" / name, ignore_errors=True)
+            remove_tree(place / "sketch" / name)
             array = _create(place / "sketch" / name, values.dtype, (max(1, len(values)), *values.shape[1:]))
             array.resize(values.shape)
             array[...] = values
@@ -274,19 +278,50 @@ def publish(path: str | os.PathLike[str], info: StoreInfo) -> None:
     root = info.to_root()
     with writing(path):
         for folder in ("", "parts", "sketch"):
-            for left in (Path(path) / folder).glob(f"*{_PARTIAL}"):
-                left.unlink()
+            for left in (Path(path) / folder).iterdir():
+                if _PARTIAL_ROOT.fullmatch(left.name):
+                    left.unlink()
         sync(Path(path) / "parts")
     replace_file(Path(path) / ROOT, lambda file: file.write(root), len(root))
     sweep_parts(path, info)
 
 
 def sweep_parts(path: str | os.PathLike[str], info: StoreInfo) -> None:
-    """Remove parts that a store does not have."""
-    kept = {str(part.number) for part in info.parts} | {ROOT}
+    """Remove parts that a store does not have: whatever else lies there stays."""
+    kept = {str(part.number) for part in info.parts}
     for entry in (Path(path) / "parts").iterdir():
-        if entry.name not in kept:
-            shutil.rmtree(entry, ignore_errors=True)
+        if entry.name not in kept and entry.name.isdecimal() and not list(_foreign(entry, _OF_A_PART)):
+            remove_tree(entry)
+
+
+def check_only_store(path: str | os.PathLike[str], info: StoreInfo) -> None:
+    """Refuse to replace a store's directory where other files lie among the store's.
+
+    Raises
+    ------
+    OutputError
+        Names them.
+    """
+    place = Path(path)
+    found = list(_foreign(place, {ROOT, "parts", "sketch"}))
+    found += _foreign(place / "sketch", {ROOT, *info.sketch_checksums})
+    numbers = [entry.name for entry in (place / "parts").iterdir() if entry.name.isdecimal()]
+    found += _foreign(place / "parts", {ROOT, *numbers})
+    for number in numbers:
+        found += _foreign(place / "parts" / number, _OF_A_PART)
+    if found:
+        names = shortly(str(entry.relative_to(place)) for entry in found)
+        raise OutputError(f"{place} holds other files than those of a sketch store ({names}); move them away")
+
+
+def _foreign(directory: Path, own: Collection[str]) -> Iterator[Path]:
+    """What lies in a directory, or is it, that streamkm does not write there; it writes no symbolic links."""
+    if directory.is_symlink() or not directory.is_dir():
+        yield directory
+        return
+    for entry in directory.iterdir():
+        if entry.is_symlink() or (entry.name not in own and not _PARTIAL_ROOT.fullmatch(entry.name)):
+            yield entry
 
 
 def part_directory(path: str | os.PathLike[str], number: int) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.sample import SampleRule
 from streamkm.compute import Executor
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
-from streamkm.files import sync, writing
+from streamkm.files import remove_tree, replace_tree
 from streamkm.keeping import Gathered
 from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.matrices import raw
@@ -39,7 +38,7 @@ from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.stores import StoreInfo, StoreSource
-from streamkm.store import next_part, part_directory, publish, start_store, sweep_parts
+from streamkm.store import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
 from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
 from streamkm.walk import OnInvalid, Walk
 
@@ -119,10 +118,7 @@ def write_store(
         As reading the source; also no rows, or another number of weights.
     """
     target = Path(path)
-    if target.exists():
-        if not overwrite:
-            raise OutputError(f"{target} exists; choose another name, append to it, or pass overwrite")
-        StoreInfo.read(target)  # whatever is no store is not replaced
+    check_store_place(target, overwrite=overwrite)
     with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
         place = saved.directory / "store"
         sketch_checksums = start_store(place, sketch)
@@ -142,14 +138,35 @@ def write_store(
             (_input(walk, (0, part.n_rows), (0, n_features)),),
         )
         publish(place, info)
-        with writing(target):
-            if target.exists():
-                os.replace(target, saved.directory / REPLACED)
-            os.replace(place, target)
-            sync(target.parent)
-        shutil.rmtree(saved.directory / REPLACED, ignore_errors=True)
+        check_store_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
+        target = Path(os.path.realpath(target))
+        replace_tree(place, target, saved.directory / REPLACED)
+        remove_tree(saved.directory / REPLACED)
         saved.discard()
     return StoreSource(target)
+
+
+def check_store_place(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse a path where a store cannot be written.
+
+    Parameters
+    ----------
+    path : path
+    overwrite : bool
+        Whether a store that is there may be replaced; nothing else may.
+
+    Raises
+    ------
+    OutputError
+        It exists, or holds other files than a store's.
+    SourceError
+        What is there is no store.
+    """
+    target = Path(path)
+    if os.path.lexists(target):
+        if not overwrite:
+            raise OutputError(f"{target} exists; choose another name, append to it, or pass overwrite")
+        check_only_store(target.resolve(), StoreInfo.read(target))
 
 
 def append_rows(
@@ -189,7 +206,6 @@ def append_rows(
     own = sketch_of_store(store)
     check_sketch(store, own if sketch is None else sketch, walk.metric)
     check_inputs(store)
-    check_new(store, fingerprint(walk.source))
     check_width(store, walk.source)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
@@ -260,7 +276,6 @@ def append_columns(
         raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"
     with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
-        check_new(store, fingerprint(walk.source))  # a kill may have hidden that it was done
         number, columns = next_part(info), NewColumns(sketch, first, store, walk)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
@@ -285,10 +300,11 @@ def _work(
     store: StoreSource | None = None,
 ) -> Iterator[Checkpoint]:
     """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
+    source = fingerprint(walk.source)
     described = {
         "store": None if store is None else store.info.digest(),
         "operation": operation,
-        "source": fingerprint(walk.source),
+        "source": source,
         "settings": {
             "sketch": sketch.to_dict(),
             "sketch arrays": {name: _digest(values) for name, values in sketch.arrays().items()},
@@ -298,17 +314,26 @@ def _work(
             "weights": _digest(weights),
         },
     }
-    target = target.absolute()
+    target = Path(os.path.realpath(target))  # whatever it is called, its work has one place
     place = target.with_name(f".{target.name}.work")
     with Checkpoint.open(place, described, restart=restart, expires=("store",)) as saved:
         if store is not None and StoreInfo.read(target).digest() != store.info.digest():
             raise InUseError(f"{store.path} was changed by another process just now; run the same again")
         if not saved.resumed:
-            shutil.rmtree(place / "store", ignore_errors=True)
+            remove_tree(place / "store")
             if store is not None:
                 sweep_parts(target, store.info)  # of an operation that was killed when it was done
-        if (place / REPLACED).exists():  # killed when the old store had left its place and the new one was not there
-            os.replace(place / REPLACED, target)
+        if (place / REPLACED).exists():
+            if target.exists():  # killed when the new store was in place
+                remove_tree(place / REPLACED)
+            else:  # killed when the old one had left its place and the new one was not there
+                os.replace(place / REPLACED, target)
+        if store is not None:
+            try:
+                check_new(store, source)
+            except StoreError:
+                saved.discard()  # an earlier call may have been killed when it was done
+                raise
         yield saved
 
 

@@ -5,6 +5,7 @@ May import estimators and sources for their types. Where these values are writte
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -29,9 +30,7 @@ _PROBES, _STEPS = 12, 12
 _EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
-def summarize(
-    estimator: StreamKMeans | StreamKernelKMeans, source: RowSource, *, passes_before: int = 0
-) -> dict[str, Any]:
+def summarize(estimator: StreamKMeans | StreamKernelKMeans, source: RowSource) -> dict[str, Any]:
     """Gather what summary.json says, as JSON values.
 
     Parameters
@@ -39,8 +38,6 @@ def summarize(
     estimator : StreamKMeans or StreamKernelKMeans
         Fitted on `source`.
     source : RowSource
-    passes_before : int
-        How often the data were read before the fit.
 
     Returns
     -------
@@ -65,9 +62,10 @@ def summarize(
             "distortion": estimator.distortion_,
             "n_components": estimator.n_components_,
             "assign_space": estimator.assign_space_,
-            "n_passes": estimator.n_passes_ + passes_before,
+            "n_passes": estimator.n_passes_,
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
+            "seed": estimator.seed_,
             "counts": estimator.counts_,
         },
         "seconds": sum(stage.seconds for stage in estimator.stages_),
@@ -169,7 +167,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON values of NumPy's and Python's; null for numbers that are not finite, text for what JSON has no word for."""
+    """JSON values of NumPy's and Python's: null for numbers that are not finite, types in place of other objects."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -178,4 +176,6 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if value is None or isinstance(value, str | int | bool) else plain(type(value))

@@ -127,6 +127,8 @@ def sweep(
         if value not in choices:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     source = open_source(X)
+    if source.n_rows is not None:
+        check_clusters(wanted[-1], source.n_rows)
     kind, m, _ = choose_sketch(source, sketch, _checked("n_components", n_components), wanted[-1])
     n_clustered, n_kept = _sample_sizes(source, wanted[-1], _checked("sample_rows", sample_rows))
     if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:

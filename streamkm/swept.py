@@ -10,7 +10,6 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
 from streamkm.cluster.sample import Sample
 from streamkm.compute import local_executor, open_executor
 from streamkm.errors import InvalidParameterError
+from streamkm.files import replace_file
 from streamkm.model import Space
 from streamkm.sketches import Sketch
 
@@ -183,8 +183,15 @@ class SweepResult:
             return buffer.getvalue()
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write `csv_text` to a file."""
-        Path(path).write_text(self.csv_text(), "utf-8")
+        """Write `csv_text` to a file; readers see the old file or the whole new one.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
+        """
+        text = self.csv_text().encode()
+        replace_file(path, lambda file: file.write(text), len(text))
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

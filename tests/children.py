@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from streamkm import StreamKernelKMeans, StreamKMeans, checkpoint, keeping, store, store_pass, storing
+from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
@@ -60,18 +62,35 @@ def run(operation, path, data, options=(), *, problem=None):
         problem.put(ended)
 
 
-def run_until(moment, operation, path, data):
-    """As `run`; killed before it renames a complete file: after so many of them, or one whose old name begins so."""
-    replace, seen = os.replace, []
+def killed_at(moment, function, *args):
+    """Call a function; killed before it changes a name in a directory: after so many changes, or that of a file whose
+    name begins so.
+    """
+    seen = []
 
-    def replace_or_die(source, *rest, **options):
-        if len(seen) == moment or (isinstance(moment, str) and os.path.basename(source).startswith(moment)):
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen.append(source)
-        replace(source, *rest, **options)
+    def dying(change):
+        def change_or_die(path, *rest, **options):
+            if len(seen) == moment or (isinstance(moment, str) and os.path.basename(path).startswith(moment)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen.append(path)
+            return change(path, *rest, **options)
 
-    os.replace = replace_or_die
-    run(operation, path, data)
+        return change_or_die
+
+    for name in ("replace",) if isinstance(moment, str) else ("replace", "unlink", "rmdir", "mkdir"):
+        setattr(os, name, dying(getattr(os, name)))
+    return function(*args)
+
+
+def serve_kills(told):
+    """Do to stores what comes from `told`, a connection, each in a process that is killed at a moment: was it?"""
+    while (work := told.recv()) is not None:
+        moment, *arguments = work
+        child = os.fork()
+        if child == 0:
+            killed_at(moment, run, *arguments)
+            os._exit(0)
+        told.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL)
 
 
 def hold(directory, fingerprint, ready, seconds=60):
@@ -90,6 +109,32 @@ def save_within(directory, most_bytes, n_values, problem):
         problem.put(None)
     except OSError as error:
         problem.put(f"{type(error).__name__}: {error}")
+
+
+def save_and_end(directory):
+    """Take a checkpoint, save twice, end; an earlier call may have been killed anywhere in this."""
+    with checkpoint.Checkpoint.open(directory, {"run": 1}) as saved:
+        for n in range(2):
+            saved.save("state", {"values": np.arange(10 ** (n + 1))}, {"n": n})
+        saved.labels(10).close()
+        saved.discard()
+
+
+def save_killed_everywhere(directory):
+    """Do `save_and_end` in processes that are killed at every moment in turn, and again; ends with how many came."""
+    n_killed = 0
+    while True:
+        place = directory / str(n_killed)
+        child = os.fork()
+        if child == 0:
+            killed_at(n_killed, save_and_end, place)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            sys.exit(n_killed)
+        save_and_end(place)
+        if place.exists():
+            sys.exit(f"killed at {n_killed}: {sorted(place.iterdir())} is left")
+        n_killed += 1
 
 
 def save_for_ever(directory, size):
@@ -172,6 +217,49 @@ def stopped_after(monkeypatch, name, times=1):
             raise StoppedError(name)
 
     monkeypatch.setattr(keeping.Checkpoint, "save", save)
+
+
+def command(arguments):
+    """Run a command, which saves what it has done all the time; gives its exit code."""
+    small_chunks()
+    keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
+    try:
+        main(list(arguments))
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+def commands_killed(folder, arguments, moments, told):
+    """Run a command in fresh copies of a folder, `run` beside it: killed at another moment each, and again to its end.
+
+    Moments are those of `killed_at`, or seconds, as floats. Says on `told`, a connection, for each whether the command
+    was killed and the exit code of the second run, and waits for an answer.
+    """
+    place = folder.with_name("run")
+    for moment in moments:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder, place)
+        seconds = moment if isinstance(moment, float) else None
+        first = _forked(place, arguments, None if seconds is not None else moment, seconds)
+        told.send((first == -signal.SIGKILL, _forked(place, arguments)))
+        told.recv()
+    told.send(None)
+
+
+def _forked(place, arguments, moment=None, seconds=None):
+    """Exit code of a command in a process of its own, in a folder: killed at a moment, or after so many seconds."""
+    child = os.fork()
+    if child == 0:
+        os.chdir(place)
+        with open("../said.txt", "a") as said:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+        os._exit(command(arguments) if moment is None else killed_at(moment, command, arguments) or 0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def tree(directory):

@@ -14,14 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamkm.checkpoint import FORMAT, LABELS, MANIFEST, Checkpoint, Throttle
+from streamkm.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.errors import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.files import Lock, replace_file
 from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.owned import FORMAT, MARKER, Owned
 from streamkm.sources.fingerprints import differences
 from tests import children
 
 RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}
+
+
+def contents(folder):
+    """All that is below a folder: kinds, names and bytes."""
+    found = sorted(folder.rglob("*"))
+    return [(path, path.is_symlink(), path.read_bytes() if path.is_file() else None) for path in found]
 
 
 class TestRecords:
@@ -46,7 +53,7 @@ class TestRecords:
             for n in range(3):
                 saved.save("a", {"x": np.full(4, n)}, {})
             assert saved.load("a")[0]["x"].tolist() == [2, 2, 2, 2]
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "lock", MANIFEST]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [MARKER, "a.npz", LOCK]
 
     @given(
         X=hnp.arrays(
@@ -122,7 +129,7 @@ class TestWhoseItIs:
         with Checkpoint.open(tmp_path, {"source": None}, restart=True) as saved:
             assert not saved.resumed
             assert saved.load("a") is None
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", MANIFEST]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [MARKER, LOCK]
 
     def test_a_section_that_expires_forgets(self, tmp_path):
         with Checkpoint.open(tmp_path, {"store": 1, "source": 1}) as saved:
@@ -136,42 +143,121 @@ class TestWhoseItIs:
             pass
 
     def test_an_unknown_version_is_refused(self, tmp_path):
-        with Checkpoint.open(tmp_path, RUN):
-            pass
-        manifest = json.loads((tmp_path / MANIFEST).read_text())
-        (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"format": FORMAT + 1}))
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {}, {})
+        marked = json.loads((tmp_path / MARKER).read_text())
+        (tmp_path / MARKER).write_text(json.dumps(marked | {"format": FORMAT + 1}))
+        before = contents(tmp_path)
+        for restart in (False, True):
+            with (
+                pytest.raises(CheckpointError, match=f"format {FORMAT + 1}; this release reads {FORMAT}"),
+                Checkpoint.open(tmp_path, RUN, restart=restart),
+            ):
+                pass
+        assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "{",
+            "[]",
+            '{"format": 1}',
+            json.dumps({"streamkm": "checkpoint", "format": 1, "owner": "0", "told": {}, "files": {"../x": [1]}}),
+            json.dumps({"streamkm": "checkpoint", "format": 1, "owner": "0", "told": {"fingerprint": 3}, "files": {}}),
+        ],
+    )
+    def test_a_damaged_marker_is_refused(self, tmp_path, text):
+        """Nothing tells then which files are the checkpoint's, so it does not start anew either."""
+        (tmp_path / MARKER).write_text(text)
+        before = contents(tmp_path)
+        for restart in (False, True):
+            with (
+                pytest.raises(CheckpointError, match="is damaged"),
+                Checkpoint.open(tmp_path, RUN, restart=restart),
+            ):
+                pass
+        assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize(
+        "name", ["thesis.tex", "train.npz", LABELS, "manifest.json", "lock", ".x.partial", "folder/x", LOCK]
+    )
+    def test_a_directory_of_other_files_is_refused(self, tmp_path, name):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "d" / name).write_text("x" * 1000)
+        (tmp_path / "link").symlink_to(tmp_path / "d")
+        before = contents(tmp_path)
+        for place in (tmp_path / "d", tmp_path / "link"):
+            for restart in (False, True):
+                with (
+                    pytest.raises(CheckpointError, match=rf"holds other files \({name.partition('/')[0]}\)"),
+                    Checkpoint.open(place, RUN, restart=restart),
+                ):
+                    pass
+        assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize("name", ["b.npz", "a.npz", LABELS])
+    @pytest.mark.parametrize("linked", [False, True])
+    def test_files_that_took_its_names_are_refused(self, tmp_path, name, linked):
+        (tmp_path / "mine").write_text("mine")
+        with Checkpoint.open(tmp_path / "c", RUN) as saved:
+            saved.save("a", {}, {})
+            (tmp_path / "c" / name).unlink(missing_ok=True)
+            if linked:
+                (tmp_path / "c" / name).symlink_to(tmp_path / "mine")
+            else:
+                (tmp_path / "c" / name).write_text("mine")
+            before = contents(tmp_path)
+            with pytest.raises(CheckpointError, match=rf"c holds {name}, which streamkm did not write"):
+                saved.labels(5) if name == LABELS else saved.save(name.partition(".")[0], {}, {})
+            assert contents(tmp_path) == before
+        for restart in (False, True):
+            with (
+                pytest.raises(CheckpointError, match=rf"c holds {name}, which streamkm did not write"),
+                Checkpoint.open(tmp_path / "c", RUN, restart=restart),
+            ):
+                pass
+        assert contents(tmp_path) == before
+
+    def test_results_in_its_place_are_refused(self, tmp_path):
+        Owned(tmp_path, "results", OutputError).mark()
         with (
-            pytest.raises(CheckpointError, match=f"format {FORMAT + 1}; this release reads {FORMAT}"),
+            pytest.raises(CheckpointError, match="marked as streamkm's results, not as its checkpoint"),
             Checkpoint.open(tmp_path, RUN),
         ):
             pass
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "fingerprint": 3}'])
-    def test_a_damaged_manifest_is_refused(self, tmp_path, text):
-        (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(CheckpointError, match="is damaged"), Checkpoint.open(tmp_path, RUN):
-            pass
-        with Checkpoint.open(tmp_path, RUN, restart=True) as saved:
-            assert not saved.resumed
+    def test_a_lock_that_leads_elsewhere_is_not_followed(self, tmp_path):
+        (tmp_path / "mine").write_text("mine")
+        (tmp_path / "lock").symlink_to(tmp_path / "mine")
+        with pytest.raises(OutputError, match="cannot be written"):
+            Lock(tmp_path / "lock", "it")
+        assert (tmp_path / "mine").read_text() == "mine"
 
-    def test_a_directory_of_other_files_is_refused(self, tmp_path):
-        (tmp_path / "thesis.tex").write_text("")
-        for restart in (False, True):
-            with (
-                pytest.raises(CheckpointError, match="holds other files"),
-                Checkpoint.open(tmp_path, RUN, restart=restart),
-            ):
-                pass
-        assert (tmp_path / "thesis.tex").exists()
+    def test_records_are_told_from_outside(self, tmp_path):
+        assert records(tmp_path / "c") == set()
+        with Checkpoint.open(tmp_path / "c", RUN) as saved:
+            saved.save("a", {}, {})
+            assert records(tmp_path / "c") == {"a"}
 
     def test_discard_leaves_what_is_not_its_own(self, tmp_path):
-        for others in ([], ["mine"]):
+        for others in ([], ["mine", "b.npz", "labels.npy", "manifest.json"]):
             with Checkpoint.open(tmp_path / "c", RUN) as saved:
                 saved.save("a", {}, {})
                 for name in others:
-                    (tmp_path / "c" / name).mkdir()
+                    (tmp_path / "c" / name).write_text("mine")
                 saved.discard()
             assert (tmp_path / "c").exists() == bool(others)
+        assert sorted(path.name for path in (tmp_path / "c").iterdir()) == sorted(others)
+
+    def test_a_link_to_an_empty_directory_stays(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "c").symlink_to(tmp_path / "d")
+        with Checkpoint.open(tmp_path / "c", RUN) as saved:
+            saved.save("a", {}, {})
+            saved.discard()
+        assert list((tmp_path / "c").iterdir()) == []
 
     def test_differences(self):
         assert differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": None}) == ["a[1] is 3, was 2", "b is null, was 1"]
@@ -231,7 +317,8 @@ class TestLabels:
             saved.labels(10).close()
             with saved.labels(20) as labels:
                 assert labels.read().shape == (20,)
-            (tmp_path / LABELS).write_bytes(b"\x93NUMPY torn")
+            size = (tmp_path / LABELS).stat().st_size
+            (tmp_path / LABELS).write_bytes(b"\x93NUMPY torn".ljust(size))
             with saved.labels(20) as labels:
                 assert labels.read().tolist() == [0] * 20
 
@@ -298,6 +385,13 @@ class TestFullDisk:
             pass
         with pytest.raises(OutputError, match="cannot be written"):
             replace_file(tmp_path / "none" / "x", lambda file: file.write(b"x"))
+
+
+def test_a_kill_before_any_change_of_a_name_leaves_what_can_be_taken_again(tmp_path):
+    child = children.processes().Process(target=children.save_killed_everywhere, args=(tmp_path,))
+    child.start()
+    child.join()
+    assert child.exitcode > 10
 
 
 def kill_while_saving(directory, n_kills, rng):

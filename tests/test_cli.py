@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,12 +20,16 @@ from click.testing import CliRunner
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans, __version__
+from streamkm.checkpoint import Checkpoint
 from streamkm.cli import main
 from streamkm.errors import InvalidInputError
 from streamkm.output import OutputError, check_labels_target, write_labels, write_text
+from streamkm.owned import MARKER
+from streamkm.sources import open_source
+from streamkm.summary import summarize
 
 TOP = Path(__file__).parents[1]
-FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html"}
+FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
 
 
 def rows(n_rows=90, seed=0):
@@ -145,6 +150,22 @@ def test_results_are_kept_unless_asked(folder):
     assert len(np.unique(zarr.open_array("out/labels.zarr", mode="r")[:])) == 3
 
 
+def test_the_summary_repeats_the_run_and_holds_no_address(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.init=random", "--set", "estimator.n_init=1")
+    text = Path("out/summary.json").read_text() + Path("out/report.html").read_text()
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    seed = summary()["result"]["seed"]
+    assert StreamKMeans.load("out/model.npz").seed_ == seed
+    given = ("--set", "estimator.init=random", "--set", "estimator.n_init=1", "--set", f"estimator.random_state={seed}")
+    run("fit", "x.npy", "-k", 3, "-o", "again", *given)
+    assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
+    assert summary("again")["result"] == summary()["result"]
+    kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
+    text = json.dumps(summarize(kmeans.set_params(executor=object()), open_source(rows())))
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    assert "RandomState" in text
+
+
 def test_output_that_cannot_be(folder):
     Path("file").write_text("")
     assert "file is a file" in run("fit", "x.npy", "-k", 2, "-o", "file", code=2)
@@ -163,7 +184,7 @@ def test_nothing_is_left_of_a_write_that_fails(folder, monkeypatch):
 
     monkeypatch.setattr(StreamKMeans, "save", full)
     message = run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", code=2)
-    assert "streamkm: error: cannot write results in out: No space left on device" in message
+    assert "streamkm: error: out: no space (No space left on device; " in message
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 
@@ -311,9 +332,17 @@ def test_assign(folder):
 
 def test_labels_never_replace_a_directory_of_other_things(folder):
     Path("mine.zarr").mkdir()
-    with pytest.raises(OutputError, match="no Zarr array"):
+    with pytest.raises(OutputError, match="no Zarr array of labels"):
         check_labels_target("mine.zarr", overwrite=True)
-    with pytest.raises(OutputError, match="cannot write"):
+    zarr.create_array("data.zarr", shape=(3,), dtype="i4")
+    with pytest.raises(OutputError, match="no Zarr array of labels"):
+        check_labels_target("data.zarr", overwrite=True)
+    np.save("vectors.npy", np.zeros((3, 2)))
+    Path("text.npy").write_text("mine")
+    for name in ("vectors.npy", "text.npy"):
+        with pytest.raises(OutputError, match=f"{name} exists and is no file of labels"):
+            check_labels_target(name, overwrite=True)
+    with pytest.raises(OutputError, match="cannot be written"):
         write_labels("x.npy/y.npy", np.zeros(3, np.int32))
 
 
@@ -321,7 +350,50 @@ def test_written_text_replaces_the_old(folder):
     for text in ("a", "b"):
         write_text("sub/t.txt", text)
         assert Path("sub/t.txt").read_text() == text
-    assert os.listdir("sub") == ["t.txt"]
+    assert sorted(os.listdir("sub")) == [MARKER, "t.txt"]
+
+
+RESULTS = ("labels.npy", "labels.zarr", "model.npz", "text.json", "tfidf.npz", "sketch_view.npz", "report.html")
+
+
+def test_files_of_others_are_not_taken_for_results(folder):
+    """Whatever they are called, and whatever may be replaced."""
+    for number, name in enumerate((*RESULTS, "summary.json")):
+        place = Path(f"out{number}")
+        place.mkdir()
+        if name.endswith(".zarr"):
+            zarr.create_array(str(place / name), shape=(3,), dtype="i4")
+        else:
+            (place / name).write_text("mine")
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for more in ([], ["--overwrite"]):
+            message = run("fit", "x.npy", "-k", 2, "-o", place, *more, code=2)
+            assert f"{place} holds {name}, which streamkm did not write there" in message
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    Path("scores").mkdir()
+    Path("scores/sweep.csv").write_text("mine")
+    assert "holds sweep.csv" in run("sweep", "x.npy", "-k", "2:4", "-o", "scores", "--overwrite", code=2)
+    # what was replaced by hand is not streamkm's any more
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    Path("out/report.html").write_text("mine")
+    assert "out holds report.html" in run("report", "out", code=2)
+    assert "out holds report.html" in run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", code=2)
+    assert Path("out/report.html").read_text() == "mine"
+    Path("data").mkdir()
+    np.save("data/x.npy", rows())
+    run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report")
+    run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report", "--overwrite")
+    assert np.array_equal(np.load("data/x.npy"), rows())
+
+
+def test_a_checkpoint_is_no_place_for_results(folder):
+    with Checkpoint.open("state", {}):
+        assert "marked as streamkm's checkpoint, not as its results" in run(
+            "fit", "x.npy", "-k", 2, "-o", "state", "--overwrite", code=2
+        )
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    message = run("fit", "x.npy", "-k", 3, "-o", "new", "--set", "estimator.checkpoint=out", code=2)
+    assert "marked as streamkm's results, not as its checkpoint" in message
 
 
 def test_report_is_made_again(folder):

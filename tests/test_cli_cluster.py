@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from streamkm import compute
 from streamkm.cli import main
+from streamkm.owned import MARKER
 from streamkm.sources.stores import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched
 
@@ -74,7 +75,7 @@ def test_fit(folder, running, seen, data, labels):
     np.testing.assert_array_equal(got, np.load("here/labels.npy"))
     assert ("labels" in seen()) == (labels == "zarr")  # written there
     assert {path.name for path in Path("there").iterdir()} == {
-        f"labels.{labels}", "model.npz", "sketch_view.npz", "summary.json"
+        f"labels.{labels}", "model.npz", "sketch_view.npz", "summary.json", MARKER
     }  # fmt: skip
     result, wanted = (json.loads(Path(name, "summary.json").read_text())["result"] for name in ("there", "here"))
     assert result == wanted

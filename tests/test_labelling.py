@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, labelling
+from streamkm import StreamKMeans, fitting, labelling
 from streamkm.compute import open_executor
 from streamkm.errors import InvalidInputError, OutputError
 from streamkm.labelling import HeldLabels, count_skipped, open_labels, write_labels
 from streamkm.progress import Stage
+from tests.children import tree
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 
@@ -93,11 +97,32 @@ def test_what_cannot_be_written(tmp_path):
         model.predict_to(X[:5], tmp_path / "labels.zarr", overwrite=True)[:], model.labels_[:5]
     )
     (tmp_path / "mine.zarr").mkdir()
-    with pytest.raises(OutputError, match=r"mine.zarr exists"):  # and is no Zarr array
-        model.predict_to(X, tmp_path / "mine.zarr", overwrite=True)
+    zarr.create_array(str(tmp_path / "data.zarr"), shape=(3,), dtype="i4")[:] = 7
+    shutil.copytree(tmp_path / "labels.zarr", tmp_path / "more.zarr")
+    (tmp_path / "more.zarr" / "notes.txt").write_text("mine")
+    (tmp_path / "link.zarr").symlink_to(tmp_path / "labels.zarr")
+    before = tree(tmp_path)
+    for name in ("mine.zarr", "data.zarr", "more.zarr", "link.zarr"):
+        with pytest.raises(OutputError, match=rf"{name} exists and is no Zarr array of labels that streamkm wrote"):
+            model.predict_to(X, tmp_path / name, overwrite=True)
+    assert tree(tmp_path) == before
     with pytest.raises(InvalidInputError, match=r"walked once only; leave labels_to out"):
         kmeans().fit(iter([X]), labels_to=tmp_path / "once.zarr")
     np.testing.assert_array_equal(model.predict_to(iter([X]), tmp_path / "once.zarr")[:], model.labels_)
+
+
+def test_what_came_while_rows_were_read_stays(tmp_path, monkeypatch):
+    original = labelling.n_writes
+
+    def meanwhile(held):
+        (tmp_path / "labels.zarr").mkdir()
+        (tmp_path / "labels.zarr" / "mine").write_text("mine")
+        return original(held)
+
+    monkeypatch.setattr(fitting, "n_writes", meanwhile)
+    with pytest.raises(OutputError, match=r"labels.zarr exists"):
+        kmeans().fit(dense_matrix(), labels_to=tmp_path / "labels.zarr")
+    assert [path.name for path in tmp_path.rglob("*")] == ["labels.zarr", "mine"]
 
 
 def test_nothing_is_left_of_what_failed(tmp_path):

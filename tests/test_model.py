@@ -9,13 +9,15 @@ import zipfile
 from contextlib import suppress
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.errors import InvalidInputError, ModelFileError
-from streamkm.model import Model, normalized
+from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm.errors import DiskFullError, InvalidInputError, ModelFileError, OutputError
+from streamkm.model import FitInfo, Model, normalized
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -335,8 +337,120 @@ def test_saving_replaces_the_old_file(tmp_path):
 
 
 def test_saving_into_a_missing_directory(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OutputError, match=r"none/m cannot be written: No such file or directory"):
         a_model().save(tmp_path / "none" / "m", {})
+
+
+def test_saving_to_a_full_disk(tmpfs):
+    place, make_space = tmpfs
+    a_model().save(place / "m", PARAMETERS)
+    before = (place / "m").read_bytes()
+    wide = Model(np.ones((50, 5_000)), 5_000, "euclidean", "original", IdentitySketch(5_000))
+    with pytest.raises(DiskFullError, match=r"small/m: no space for 2,00\d,\d{3} bytes .*make space"):
+        wide.save(place / "m", {})
+    assert (place / "m").read_bytes() == before
+    assert os.listdir(place) == ["m"]
+    make_space()
+    wide.save(place / "m", {})
+    assert Model.load(place / "m")[0].n_features == 5_000
+
+
+# ---- what is kept of the fit
+
+
+def named_rows(seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(rng.normal(size=(60, 3)) + 9 * rng.integers(0, 3, (60, 1)), columns=["age", "height", "weight"])
+
+
+KEPT = ("counts_", "inertia_", "distortion_", "n_samples_", "n_iter_", "converged_", "n_passes_", "seed_", "fitted_on_")
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
+def test_a_loaded_model_tells_what_the_fitted_one_does(tmp_path, estimator):
+    X = named_rows()
+    fitted = estimator(3, progress=False).fit(X)
+    fitted.save(tmp_path / "m")
+    loaded = estimator.load(tmp_path / "m")
+    for name in KEPT:
+        assert np.array_equal(getattr(loaded, name, None), getattr(fitted, name)), name
+    assert loaded.feature_names_in_.tolist() == ["age", "height", "weight"]
+    assert loaded.fitted_on_["name"] == "array"
+    messages = []
+    for each in (fitted, loaded):
+        np.testing.assert_array_equal(each.predict(X), fitted.labels_)
+        for other in (X[["height", "age", "weight"]], X.rename(columns={"age": "years"})):
+            with pytest.raises(ValueError, match="feature names should match") as caught:
+                each.predict(other)
+            messages.append(str(caught.value))
+    assert messages[:2] == messages[2:]
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+
+
+def test_a_model_of_a_file_tells_which(tmp_path):
+    kmeans = StreamKMeans(3, progress=False).fit(named_rows())
+    np.save(tmp_path / "x.npy", named_rows())
+    kmeans.fit(str(tmp_path / "x.npy"))
+    assert not hasattr(kmeans, "feature_names_in_")  # of the fit before
+    kmeans.save(tmp_path / "m")
+    told = StreamKMeans.load(tmp_path / "m").fitted_on_
+    assert told["files"] == [str(tmp_path / "x.npy")]
+    assert (told["dtype"], told["sparse"], told["stored_bytes"]) == ("float64", False, 60 * 3 * 8)
+
+
+def test_a_stream_tells_its_seed(tmp_path):
+    kmeans = StreamKMeans(3, progress=False).partial_fit(named_rows())
+    kmeans.save(tmp_path / "m")
+    loaded = StreamKMeans.load(tmp_path / "m")
+    again = StreamKMeans(3, progress=False, random_state=loaded.seed_).partial_fit(named_rows())
+    np.testing.assert_array_equal(again.cluster_centers_, loaded.cluster_centers_)
+    assert loaded.inertia_ == again.inertia_
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
+@pytest.mark.parametrize("drawn", [None, np.random.RandomState(3), 7, np.int64(7)])
+def test_the_seed_gives_the_same_fit_again(estimator, drawn):
+    X = np.random.default_rng(0).random((3000, 30))
+    options = {"init": "random", "n_init": 1, "max_iter": 2, "progress": False}
+    fitted = estimator(9, random_state=drawn, **options).fit(X)
+    assert type(fitted.seed_) is int
+    again = estimator(9, random_state=fitted.seed_, **options).fit(X)
+    assert again.seed_ == fitted.seed_
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+    np.testing.assert_array_equal(again.cluster_centers_, fitted.cluster_centers_)
+    if drawn is None:
+        assert estimator(9, **options).fit(X).seed_ != fitted.seed_
+
+
+def test_a_file_of_an_earlier_release_loads(tmp_path):
+    write_npz(tmp_path / "m.npz", header_of(parameters={"n_clusters": 3}), np.arange(12.0).reshape(3, 4))
+    loaded = StreamKMeans.load(tmp_path / "m.npz")
+    assert loaded.predict(np.arange(4.0)[None]).tolist() == [0]
+    assert not any(hasattr(loaded, name) for name in (*KEPT, "feature_names_in_"))
+    assert FitInfo.load(tmp_path / "m.npz") == FitInfo()
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        3,
+        [],
+        {"feature_names": ["a"]},
+        {"feature_names": [1, 2, 3, 4]},
+        {"counts": [1.0, 2.0]},
+        {"counts": [True, 1, 2]},
+        {"counts": "abc"},
+        {"inertia": "1"},
+        {"n_passes": 2.5},
+        {"seed": True},
+        {"source": "x.npy"},
+    ],
+)
+def test_what_cannot_be_of_a_fit_is_refused(tmp_path, fit):
+    write_npz(tmp_path / "m.npz", header_of(fit=fit, parameters={"n_clusters": 3}))
+    with pytest.raises(ModelFileError, match=r"m\.npz is not a model that this release reads: fit"):
+        StreamKMeans.load(tmp_path / "m.npz")
 
 
 # ---- placing rows

@@ -15,6 +15,8 @@ from sklearn.base import clone
 
 from streamkm import StreamKMeans, keeping
 from streamkm.errors import CheckpointError, DiskFullError, InUseError
+from streamkm.owned import MARKER
+from streamkm.sources.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, started_fit, stopped_after
@@ -161,7 +163,7 @@ def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch
     assert kmeans.history_ == wanted.history_
 
 
-@pytest.mark.parametrize("removed", ["manifest.json", "labels.npy", "found.npz", "refined.npz"])
+@pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
 def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypatch, removed):
     monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
     monkeypatch.setattr(keeping, "SHARE", 1.0)
@@ -176,6 +178,43 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypa
     wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     assert kmeans.inertia_ == wanted.inertia_
+
+
+def test_a_state_without_its_marker_is_not_touched(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    X = np.load(folder / "x.npy")[:5000]
+    kmeans = StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "seed")
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    (tmp_path / "state" / MARKER).unlink()
+    left = sorted((tmp_path / "state").iterdir())
+    with pytest.raises(CheckpointError, match=r"state holds other files \(begin\.npz, .*\) and is no checkpoint"):
+        kmeans.fit(X)
+    assert sorted((tmp_path / "state").iterdir()) == left
+
+
+@pytest.mark.parametrize("through", ["dl", "link"])
+def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatch, through):
+    """With the data in it, and files whose names a checkpoint would use."""
+    (tmp_path / "dl").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "dl")
+    X = np.random.default_rng(0).random((100, 4))
+    np.savez(tmp_path / "dl" / "train.npz", X)
+    np.save(tmp_path / "dl" / "labels.npy", np.arange(100, dtype=np.int32))
+    (tmp_path / "dl" / "manifest.json").write_text('{"format": 9, "fingerprint": {}}')
+    before = {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()}
+    kmeans = StreamKMeans(3, progress=False, checkpoint=tmp_path / through)
+    with monkeypatch.context() as patched:
+        patched.setattr(ArraySource, "read", None)
+        with pytest.raises(
+            CheckpointError, match=rf"{through} holds other files \(labels.npy, manifest.json, train.npz"
+        ):
+            kmeans.fit(str(tmp_path / "dl" / "train.npz"))
+    assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
+    kmeans.set_params(checkpoint=tmp_path / "dl" / "state").fit(str(tmp_path / "dl" / "train.npz"))
+    assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
 
 
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):

@@ -151,6 +151,60 @@ class TestWriting:
             do(write_store, tmp_path / "s", tmp_path / "x.svm", SKETCH)
 
 
+class TestFilesOfOthers:
+    """In a store's directory, and where a store is to be."""
+
+    @pytest.mark.parametrize("name", ["notes.txt", "parts/notes", "parts/0/notes", "sketch/notes", "x.partial", "link"])
+    def test_are_not_replaced_with_a_store(self, tmp_path, name):
+        do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        if name == "link":
+            (tmp_path / "s" / "parts" / "1").symlink_to(tmp_path)
+        else:
+            (tmp_path / "s" / name).write_text("mine")
+        before = tree(tmp_path)
+        with pytest.raises(OutputError, match="s holds other files than those of a sketch store"):
+            do(write_store, tmp_path / "s", matrix("dense"), SKETCH, overwrite=True)
+        assert tree(tmp_path) == before
+
+    def test_stay_while_rows_are_added(self, tmp_path):
+        do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        mine = ["mine.partial", "parts/mine.partial", "parts/7/mine", "parts/mine/x", "sketch/mine.partial"]
+        for name in mine:
+            (tmp_path / "s" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "s" / name).write_text("mine")
+        do(append_rows, tmp_path / "s", matrix("dense", seed=1))
+        do(append_columns, tmp_path / "s", np.ones((240, 3), np.float32))
+        for name in mine:
+            assert (tmp_path / "s" / name).read_text() == "mine"
+
+    def test_came_while_rows_were_read(self, tmp_path, monkeypatch):
+        def meanwhile(item, shared, function):
+            (tmp_path / "s").mkdir(exist_ok=True)
+            (tmp_path / "s" / "mine").write_text("mine")
+            return SKETCH_ITEM(item, shared, function)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store_pass, "_sketch_item", meanwhile)
+            with pytest.raises(OutputError, match="s exists"):
+                do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        assert (tmp_path / "s" / "mine").read_text() == "mine"
+
+    def test_in_the_place_of_its_work(self, tmp_path):
+        (tmp_path / ".s.work" / "store").mkdir(parents=True)
+        (tmp_path / ".s.work" / "store" / "mine").write_text("mine")
+        with pytest.raises(CheckpointError, match=r"\.s\.work holds other files \(store\) and is no checkpoint"):
+            do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
+        assert (tmp_path / ".s.work" / "store" / "mine").read_text() == "mine"
+
+    def test_a_store_behind_a_link_is_replaced_there(self, tmp_path):
+        (tmp_path / "disk").mkdir()
+        do(write_store, tmp_path / "disk" / "s", matrix("dense"), SKETCH)
+        (tmp_path / "link").symlink_to(tmp_path / "disk" / "s")
+        assert do(write_store, tmp_path / "link", matrix("dense", 9), SKETCH, overwrite=True).n_rows == 9
+        assert (tmp_path / "link").is_symlink()
+        assert [path.name for path in (tmp_path / "disk").iterdir()] == ["s"]
+
+
 class TestRowsAdded:
     @pytest.mark.parametrize("cuts", [(50,), (1, 2, 119)])
     def test_are_as_if_there_from_the_start(self, tmp_path, kind, cuts):
@@ -426,7 +480,7 @@ class TestAfterAKill:
         assert exit_code(children.run, operation, fresh("undisturbed"), given) == 0
         wanted = tree(data / "undisturbed")
         for n_killed, moment in enumerate(moments):
-            if exit_code(children.run_until, moment, operation, fresh("s"), given) == 0:
+            if exit_code(children.killed_at, moment, children.run, operation, fresh("s"), given) == 0:
                 return n_killed
             # refused where all was done but the removal of what is needed no more
             assert exit_code(children.run, operation, data / "s", given) == 0 or tree(data / "s") == wanted

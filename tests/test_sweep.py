@@ -15,6 +15,7 @@ from sklearn.datasets import make_blobs
 
 from streamkm import StreamKMeans, sweep, sweeping
 from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.owned import MARKER
 from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
 from streamkm.sweeping import clusters_of
@@ -276,7 +277,7 @@ def test_picture_of_little(blobs):
 def test_written_results(swept, tmp_path, monkeypatch, caplog):
     pytest.importorskip("matplotlib")
     folder = write_sweep(tmp_path / "out", swept)
-    assert sorted(path.name for path in folder.iterdir()) == ["sweep.csv", "sweep.json", "sweep.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == [MARKER, "sweep.csv", "sweep.json", "sweep.svg"]
     assert json.loads((folder / "sweep.json").read_text()) == swept.to_dict()
     assert (folder / "sweep.csv").read_text() == swept.csv_text()
     picture = (folder / "sweep.svg").read_text()
@@ -285,7 +286,7 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_sweep(tmp_path / "bare", swept)
     assert "pip install 'streamkm[plot]'" in caplog.text
-    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == ["sweep.csv", "sweep.json"]
+    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [MARKER, "sweep.csv", "sweep.json"]
 
 
 def test_files_are_read_too(blobs, swept, tmp_path):

@@ -12,8 +12,11 @@ import pytest
 
 from streamkm import StreamKMeans, open_documents
 from streamkm.configured import TEXT, TFIDF, read_text_settings
-from streamkm.errors import ModelFileError
+from streamkm.errors import DiskFullError, ModelFileError
+from streamkm.sources.fingerprints import differences, fingerprint
+from streamkm.sources.stores import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf
+from streamkm.text.tfidf import Frequencies
 from tests.test_cli import run, summary
 from tests.test_text import topic_texts
 
@@ -76,6 +79,9 @@ def test_documents_of_a_configuration(folder, form):
     labels = np.load("out/labels.npy")
     assert as_topics(labels, y)
     assert summary()["result"]["n_passes"] == 3
+    stages = summary()["stages"]
+    assert [stages[0]["name"], stages[0]["rows"], stages[0]["read_bytes"]] == ["idf", 200, stages[-1]["read_bytes"]]
+    assert summary()["seconds"] == sum(stage["seconds"] for stage in stages)
     options = {} if form == "txt" else {"field": "body"}
     source = open_documents(path, hashing=FeatureHashing(n_features=M), **options)
     np.testing.assert_array_equal(labels, StreamKMeans(3, random_state=0).fit(source).labels_)
@@ -154,6 +160,58 @@ def test_a_store_of_documents(folder):
     run("append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
     run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
     assert as_topics(np.load("out/labels.npy"), y)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "csv", "parquet", "txt"])
+def test_the_same_documents_are_not_appended_twice(folder, form):
+    documents, _ = topic_texts(60)
+    path, more = write(form, documents), write(form, documents[:30], "more")
+    how = ("--set", "data.format=lines") if form == "txt" else ("--set", "text.field=body")
+    run("sketch", path, "-o", "x.zarr", *how)
+    how = (*how, "--set", "text.tfidf=x.zarr.tfidf.npz")
+    run("append", "x.zarr", more, *how)
+    for again, among in ((path, "0-59"), (more, "60-89")):
+        said = run("append", "x.zarr", again, *how, code=2)
+        assert f"{again} is in x.zarr already, among rows {among}" in said
+    assert StoreInfo.read("x.zarr").n_rows == 90
+    if form == "csv":  # another field is other data
+        run("append", "x.zarr", path, "--set", "text.field=id", "--set", "text.tfidf=x.zarr.tfidf.npz")
+
+
+def test_other_words_for_the_same_documents_are_another_run(folder):
+    """Of hashing and weights, neither of which the file tells."""
+    path = write("jsonl", topic_texts(60)[0])
+    found = [
+        fingerprint(open_documents(path, field="body", hashing=FeatureHashing(n_features=M, norm=norm), tfidf=tfidf))
+        for norm, tfidf in (("l2", False), (None, False), (None, True))
+    ]
+    assert found[0] != found[1] != found[2]
+    assert found[0]["files"] == found[2]["files"]
+    assert "hashing.norm" in " ".join(differences(found[0], found[1]))
+
+
+def test_frequencies_come_before_the_store_and_replace_nothing_else(folder, monkeypatch):
+    write("jsonl", topic_texts(60)[0])
+    Path("x.zarr.tfidf.npz").write_text("mine")
+    said = run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=2)
+    assert "x.zarr.tfidf.npz exists and holds no document frequencies" in said
+    assert sorted(path.name for path in folder.iterdir()) == ["x.jsonl", "x.zarr.tfidf.npz"]
+    Path("x.zarr.tfidf.npz").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("streamkm.storing.publish", None)
+        run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=1)
+    assert TfIdf.load("x.zarr.tfidf.npz").frequencies.n_rows == 60
+    run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body")
+
+
+def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
+    place, _ = tmpfs
+    small, large = (TfIdf(Frequencies(9, np.arange(n, dtype=np.int64), np.ones(n, np.int64))) for n in (100, 100_000))
+    small.save(place / "t.npz")
+    with pytest.raises(DiskFullError, match=r"t\.npz: no space for 1,600,032 bytes"):
+        large.save(place / "t.npz")
+    assert len(TfIdf.load(place / "t.npz").frequencies.features) == 100
+    assert [path.name for path in place.iterdir()] == ["t.npz"]
 
 
 # ---- what is refused

@@ -8,14 +8,16 @@ matrices and errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.matrices import Matrix
+from streamkm.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,10 @@ class RowSource(ABC):
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
         Local files and directories that the rows are read from; empty where they lie in none.
+    made_with : mapping of JSON values
+        How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
+    stages_before : tuple of Stage
+        Passes over the data that it took to open the source.
     """
 
     name: str
@@ -126,6 +132,8 @@ class RowSource(ABC):
     made_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
+    made_with: Mapping[str, Any] = MappingProxyType({})
+    stages_before: tuple[Stage, ...] = ()
 
     @property
     def estimated_rows(self) -> int | None:

@@ -45,7 +45,7 @@ class Documents(ABC):
 
     Attributes
     ----------
-    name, n_rows, n_bytes, replayable, in_process
+    name, n_rows, n_bytes, replayable, in_process, files
         As of `RowSource`.
     """
 
@@ -54,6 +54,7 @@ class Documents(ABC):
     n_bytes: int | None
     replayable: bool = True
     in_process: bool = False
+    files: tuple[str, ...] = ()
 
     @abstractmethod
     def stream(self, text_bytes: int) -> Iterator[Batch]:
@@ -69,6 +70,10 @@ class Documents(ABC):
 
     def details(self) -> dict[str, str]:
         """See `RowSource.details`."""
+        return {}
+
+    def taken(self) -> dict[str, Any]:
+        """What of the files makes a document, as JSON values."""
         return {}
 
 

@@ -28,9 +28,9 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``files`` (see `file_fingerprint`) where it has
-        some; else ``sample``, a hash of rows here and there, or None where rows can be read in order only or must be
-        computed.
+        ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``made_with`` where rows are made of what the files
+        hold; ``files`` (see `file_fingerprint`) where it has some; else ``sample``, a hash of rows here and there, or
+        None where rows can be read in order only or must be computed.
     """
     described: dict[str, Any] = {
         "name": source.name,
@@ -39,6 +39,8 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         "dtype": str(source.dtype),
         "sparse": source.is_sparse,
     }
+    if source.made_with:
+        described["made_with"] = json.loads(json.dumps(dict(source.made_with)))
     if source.files:
         return {**described, "files": [file_fingerprint(path) for path in source.files]}
     readable = isinstance(source, ChunkedSource) and not hasattr(source, "delayed")

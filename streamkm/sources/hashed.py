@@ -7,7 +7,7 @@ does. May import base, documents, text and errors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 
 import numpy as np
@@ -42,6 +42,8 @@ class HashedText(RowSource):
         self.n_bytes = documents.n_bytes
         self.replayable = documents.replayable
         self.in_process = documents.in_process
+        self.files = documents.files
+        self.made_with = {"documents": documents.taken(), "hashing": asdict(hashing)}
 
     @cached_property
     def _densities(self) -> tuple[float, float | None]:

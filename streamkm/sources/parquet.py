@@ -46,6 +46,7 @@ class ParquetDocuments(ChunkedDocuments):
 
     def __init__(self, paths: Sequence[str | Path], fields: tuple[str, ...], kind: Input) -> None:
         self.paths = tuple(os.fspath(path) for path in paths)
+        self.files = self.paths
         self.fields, self.kind = fields, kind
         self.sizes = tuple(file_size(path) for path in self.paths)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
@@ -88,6 +89,10 @@ class ParquetDocuments(ChunkedDocuments):
     def describe(self, place: int) -> str:
         """Say where a document is: ``row 7 of x.parquet``; rows are counted from 0."""
         return f"row {place & ((1 << PLACE_BITS) - 1):,} of {self.paths[place >> PLACE_BITS]}"
+
+    def taken(self) -> dict[str, Any]:
+        """See `Documents.taken`."""
+        return {"format": "ParquetDocuments", "fields": list(self.fields), "input": self.kind}
 
     def details(self) -> dict[str, str]:
         n_groups = sum(len(ends) for ends in self._ends)

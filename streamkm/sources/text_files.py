@@ -10,10 +10,11 @@ import os
 from abc import ABC
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,7 @@ class TextFiles(Documents, ABC):
         self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         if not 0 < len(self.paths) <= 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
+        self.files = self.paths
         self.text_format = text_format
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
@@ -136,6 +138,10 @@ class TextFiles(Documents, ABC):
                 n_lines += bytes(view[:n_read]).count(b"\n")
                 offset -= n_read
         return n_lines
+
+    def taken(self) -> dict[str, Any]:
+        """See `Documents.taken`."""
+        return {"format": type(self.text_format).__name__, **asdict(cast("Any", self.text_format))}
 
     def details(self) -> dict[str, str]:
         """Say what the text is; see `RowSource.details`."""

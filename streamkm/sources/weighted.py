@@ -39,6 +39,8 @@ class TfIdfRows(RowSource):
         self.n_bytes = source.n_bytes
         self.replayable = source.replayable
         self.in_process = source.in_process
+        self.files = source.files
+        self.made_with = {**source.made_with, "tfidf": tfidf.digest()}
 
     @property
     def estimated_rows(self) -> int | None:

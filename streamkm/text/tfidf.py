@@ -1,11 +1,13 @@
 """tf-idf without a vocabulary: in how many rows each feature occurs, counted in one pass, and what follows from it.
 
 Counts are kept for the features that occur, not for all that the hash could give, so memory follows the data and not
-`n_features`. May import matrices and errors. Walks no source.
+`n_features`. May import files, matrices and errors. Walks no
+source.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Sequence
@@ -17,7 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.matrices import working_dtype
+from streamkm.files import replace_file
+from streamkm.matrices import raw, working_dtype
 
 Norm = Literal["l1", "l2"]
 _NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
@@ -170,11 +173,29 @@ class TfIdf:
         return out.astype(working_dtype(X.dtype), copy=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file, without pickle."""
+        """Write an .npz file, without pickle; readers see the old file or the whole new one.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
+        """
+        arrays = self._arrays()
+        n_bytes = sum(array.nbytes for array in arrays.values())
+        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
+
+    def digest(self) -> str:
+        """What tells these weights from others."""
+        found = hashlib.blake2b(digest_size=16)
+        for array in self._arrays().values():
+            found.update(raw(array))
+        return found.hexdigest()
+
+    def _arrays(self) -> dict[str, NDArray[np.int64]]:
         counted = self.frequencies
         options = np.array([self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)], np.int64)
-        with open(path, "wb") as file:
-            np.savez(file, n_rows=counted.n_rows, features=counted.features, counts=counted.counts, options=options)
+        n_rows = np.array(counted.n_rows, np.int64)
+        return {"n_rows": n_rows, "features": counted.features, "counts": counted.counts, "options": options}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TfIdf:

@@ -1,0 +1,78 @@
+"""What errors and warnings say, in the words of the command line: ``on_invalid="skip"`` is an option of Python's.
+
+Responsible for which option of which command stands for a parameter. May import schema, inside functions, so that
+``--help`` is quick. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_FITS = ("fit", "plan", "cluster")
+# parameters that commands have options for, "{}" for the value; all others are keys of the configuration
+_OPTIONS: dict[str, dict[str, str]] = {
+    **{command: {"n_clusters": "-k {}"} for command in _FITS},
+    "sketch": {
+        "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
+        "on_invalid": "--skip-invalid",
+    },
+    "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
+    "sweep": {"n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}"},
+    "distortion": {
+        "n_clusters": "-k {}", "n_components": "-m {}", "sketches": "--sketches {}", "sample_rows": "--sample-rows {}",
+        "random_state": "--random-state {}",
+    },
+}  # fmt: skip
+_SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
+_ROWS = ("data", "text")  # sections that all other commands take
+_PHRASES = (("pass overwrite", "pass --overwrite"), ("or start anew", "or begin anew with --restart"))
+_YAML = {"None": "null", "True": "true", "False": "false"}
+# a parameter with its value, which a message may leave to the reader; FeatureHashing(...) is the section text
+_GIVEN = re.compile(r"""(FeatureHashing\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|[\w.+-]*\w|)(?(1)\))""")
+_NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
+
+
+def in_words_of(command: str, text: str) -> str:
+    """A message with the options and keys that a command has for the parameters in it.
+
+    Parameters
+    ----------
+    command : str
+        ``fit``.
+    text : str
+
+    Examples
+    --------
+    >>> in_words_of("fit", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --set estimator.on_invalid=skip to leave such rows out'
+    >>> in_words_of("sketch", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --skip-invalid to leave such rows out'
+    """
+    options, keys = _OPTIONS.get(command, {}), dict(_keys(command))
+
+    def given(found: re.Match[str]) -> str:
+        of_text, name, value = found.groups()
+        value = _YAML.get(value, value.strip("\"'"))
+        if of_text:
+            return f"--set text.{name}={value}"
+        if name in options:
+            return options[name].format(value).rstrip()
+        return f"--set {keys[name]}={value}" if name in keys else found.group()
+
+    def named(found: re.Match[str]) -> str:
+        name = found.group()
+        return options[name].format("").rstrip() if name in options else keys.get(name, name)
+
+    for python, words in _PHRASES:
+        text = text.replace(python, words)
+    return _NAMED.sub(named, _GIVEN.sub(given, text))
+
+
+def _keys(command: str) -> Iterator[tuple[str, str]]:
+    """Every parameter that is a key of a section that the command takes; of equal names the first section's."""
+    from streamkm.schema import SECTIONS
+
+    for section in reversed(_SECTIONS.get(command, _ROWS)):
+        for name in SECTIONS[section].model_fields:
+            yield name, f"{section}.{name}"

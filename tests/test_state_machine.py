@@ -1,0 +1,233 @@
+"""Streams and stores in any order of what can be done with them, against plain NumPy.
+
+Rows are whole numbers, so that sums are exact in any order. Appends are killed in processes of their own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from streamkm import StreamKMeans
+from streamkm.checkpoint import records
+from streamkm.compute import open_executor
+from streamkm.errors import CheckpointError, StoreError
+from streamkm.progress import Stage
+from streamkm.sources import open_source
+from streamkm.storing import append_rows, write_store
+from tests import children
+from tests.children import SKETCH, StoppedError, stopped_after, walk_of
+from tests.naive import countsketch_matrix, dense
+
+D, K = 12, 3
+FIRST_ROWS = 1 << 20  # between the numbers of rows of streams that may be merged
+SKETCHED = countsketch_matrix(SKETCH.seed, D, SKETCH.n_components)
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.integers(1, 900)
+
+
+def whole_rows(seed, n_rows):
+    """Dense float32 (n, d): whole numbers in three groups."""
+    rng = np.random.default_rng(seed)
+    return (rng.integers(-5, 6, (n_rows, D)) + 40 * rng.integers(0, K, (n_rows, 1))).astype(np.float32)
+
+
+def nearest(X, centers):
+    """Labels and the sum of squared distances, by all pairs."""
+    d2 = ((X.astype(np.float64)[:, None] - centers[None]) ** 2).sum(axis=2)
+    return d2.argmin(axis=1), d2.min(axis=1).sum()
+
+
+class Followed:
+    """A stream, and all rows that it has taken."""
+
+    def __init__(self, number):
+        self.kmeans = StreamKMeans(K, random_state=0, first_row=number * FIRST_ROWS, executor=1, progress=False)
+        self.rows = np.empty((0, D), np.float32)
+
+
+@pytest.fixture(scope="module")
+def killer():
+    """Does what it is told to a store in a process that is killed at a moment; gives whether it was."""
+    here, there = multiprocessing.Pipe()
+    child = children.processes().Process(target=children.serve_kills, args=(there,))
+    child.start()
+
+    def kill(*told):
+        here.send(told)
+        return here.recv()
+
+    yield kill
+    here.send(None)
+    child.join()
+
+
+class Machine(RuleBasedStateMachine):
+    """Streams that take rows, are merged, saved and loaded; a store that takes rows and is killed while it does."""
+
+    streams = Bundle("streams")
+    kill = None
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="streamkm-test-"))
+        self.patched = pytest.MonkeyPatch()
+        for module, name, value in (
+            ("store", "CHUNK_BYTES", 1 << 15), ("store_pass", "INTERVAL_S", 0.0),
+            ("keeping", "INTERVAL_S", 0.0), ("keeping", "SHARE", 1.0),
+        ):  # fmt: skip
+            self.patched.setattr(f"streamkm.{module}.{name}", value)
+        self.n_files = self.n_streams = 0
+        self.stored = np.empty((0, D), np.float32)
+        self.pending = None  # rows and file of an append that was killed before it was done
+        self.done = []  # files that are in the store
+
+    def teardown(self):
+        self.patched.undo()
+        shutil.rmtree(self.folder)
+
+    # ---- streams
+
+    @rule(target=streams)
+    def new_stream(self):
+        self.n_streams += 1
+        return Followed(self.n_streams)
+
+    @rule(stream=streams, seed=seeds, n_rows=sizes)
+    def partial_fit(self, stream, seed, n_rows):
+        X = whole_rows(seed, n_rows)
+        stream.kmeans.partial_fit(X)
+        stream.rows = np.concatenate([stream.rows, X])
+        self.check_stream(stream)
+
+    @rule(stream=streams, other=consumes(streams))
+    def merge(self, stream, other):
+        if stream is other or not len(stream.rows) or not len(other.rows):
+            return
+        stream.kmeans.merge(other.kmeans)
+        stream.rows = np.concatenate([stream.rows, other.rows])
+        other.rows = other.rows[:0]  # its rows are in one stream only
+        other.kmeans = Followed(0).kmeans
+        self.check_stream(stream)
+
+    @rule(stream=streams)
+    def save_and_load(self, stream):
+        if len(stream.rows) < K:
+            return
+        path = self.folder / "model.npz"
+        stream.kmeans.save(path)
+        loaded = StreamKMeans.load(path)
+        labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
+        np.testing.assert_array_equal(loaded.predict(stream.rows), labels)
+        np.testing.assert_array_equal(loaded.counts_, stream.kmeans.counts_)
+        np.testing.assert_allclose(loaded.score(stream.rows), -inertia, rtol=1e-6)
+        assert loaded.seed_ == 0
+
+    def check_stream(self, stream):
+        """Sums and sizes are those of all rows; the coreset has all of them, so counts and objective are exact."""
+        totals = stream.kmeans.stream_.totals()
+        assert (stream.kmeans.n_samples_seen_, totals.n_rows, totals.weight) == (len(stream.rows),) * 3
+        np.testing.assert_array_equal(totals.sums, stream.rows.sum(axis=0, dtype=np.float64))
+        if len(np.unique(stream.rows, axis=0)) >= K:
+            labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
+            np.testing.assert_allclose(stream.kmeans.counts_, np.bincount(labels, minlength=K))
+            np.testing.assert_allclose(stream.kmeans.inertia_, inertia, rtol=1e-6)
+
+    # ---- a store
+
+    def file(self, X):
+        self.n_files += 1
+        path = self.folder / f"{self.n_files}.npy"
+        np.save(path, X)
+        return path
+
+    def add(self, path, **options):
+        store = self.folder / "s"
+        with open_executor(1) as executor:
+            if store.exists():
+                append_rows(store, walk_of(path), executor, Stage("append"), **options)
+            else:
+                write_store(store, walk_of(path), SKETCH, executor, Stage("write"), **options)
+
+    @rule(seed=seeds, n_rows=sizes)
+    def append(self, seed, n_rows):
+        X = whole_rows(seed, n_rows)
+        path = self.file(X)
+        if self.pending is not None and records(self.folder / ".s.work"):
+            with pytest.raises(CheckpointError, match="is of another run"):
+                self.add(path)
+        self.add(path, restart=self.pending is not None)
+        self.stored, self.pending = np.concatenate([self.stored, X]), None
+        self.done.append(path)
+
+    @precondition(lambda self: self.pending is None)
+    @rule(seed=seeds, n_rows=sizes, moment=st.integers(0, 40))
+    def append_and_kill(self, seed, n_rows, moment):
+        X = whole_rows(seed, n_rows)
+        path, store = self.file(X), self.folder / "s"
+        operation = "rows" if store.exists() else "write"
+        type(self).kill(moment, operation, store, path)
+        if store.exists() and open_source(store).n_rows == len(self.stored) + n_rows:
+            self.stored = np.concatenate([self.stored, X])
+            self.done.append(path)
+        else:
+            self.pending = (X, path)
+
+    @precondition(lambda self: self.pending is not None)
+    @rule()
+    def resume(self):
+        X, path = self.pending
+        self.add(path)
+        self.stored, self.pending = np.concatenate([self.stored, X]), None
+        self.done.append(path)
+
+    @precondition(lambda self: self.done and self.pending is None)
+    @rule(data=st.data())
+    def append_again(self, data):
+        with pytest.raises(StoreError, match="already, among rows"):
+            self.add(data.draw(st.sampled_from(self.done)))
+
+    @precondition(lambda self: len(self.stored) >= K)
+    @rule(record=st.sampled_from(["begin", "seed", "found", "assign-0"]))
+    def cluster_stopped_and_resumed(self, record):
+        """To the bits of a run that nothing happened to, whose labels are the nearest centers."""
+        kmeans = StreamKMeans(K, random_state=1, executor=1, chunk_bytes=50_000, progress=False)
+        wanted = kmeans.fit(open_source(self.folder / "s"))
+        labels, inertia = nearest(self.stored @ SKETCHED, wanted.cluster_centers_)
+        np.testing.assert_array_equal(wanted.labels_, labels)
+        np.testing.assert_allclose(wanted.inertia_, inertia, rtol=1e-6)
+        again = StreamKMeans(**(kmeans.get_params() | {"checkpoint": self.folder / "state"}))
+        with pytest.MonkeyPatch.context() as patched:
+            stopped_after(patched, record)
+            try:
+                again.fit(open_source(self.folder / "s"))
+            except StoppedError:
+                assert bool(records(self.folder / "state")) == (record != "begin")  # which is not worth keeping
+        again.fit(open_source(self.folder / "s"))
+        np.testing.assert_array_equal(again.labels_, wanted.labels_)
+        np.testing.assert_array_equal(again.cluster_centers_, wanted.cluster_centers_)
+        assert not (self.folder / "state").exists()
+
+    @invariant()
+    def the_store_has_its_rows(self):
+        if len(self.stored):
+            found = np.concatenate([dense(rows.X) for rows in open_source(self.folder / "s").stream(30_000)])
+            np.testing.assert_array_equal(found, self.stored @ SKETCHED)
+
+
+def test_any_order_of_what_can_be_done(killer):
+    Machine.kill = staticmethod(killer)
+    Machine.TestCase.settings = settings(
+        max_examples=settings.default.max_examples // 4,
+        stateful_step_count=12,
+        phases=(Phase.explicit, Phase.generate),  # steps take long: no shrinking
+    )
+    Machine.TestCase("runTest").runTest()
