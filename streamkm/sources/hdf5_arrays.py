@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import h5py
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.collector import collector_off
-from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile, Stamp
+from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile
+from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, settle
 from streamkm.sources.remote_file import RemoteFile
-from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary
+from streamkm.sources.stored import FileArray, StoredArray, chunks_text
 
 # of a request for the library's own structures, which lie here and there in a file
 _LIBRARY_BYTES = 1 << 18
@@ -54,7 +55,8 @@ class Hdf5Array(StoredArray):
     Notes
     -----
     Storage chunks that were never written are the dataset's fill value, as HDF5 has it. The file must not change
-    while it is in use: its size and time of change are compared before bytes are read past the library.
+    while it is in use: its size and time of change are compared at every read (see `local`), those of other files that
+    it names are not; nor those of a file that is read through `handle`.
     """
 
     format = "HDF5"
@@ -175,9 +177,7 @@ def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int
     dataset.id.chunk_iter(note)
     if skipped:
         return None
-    with open_binary(path) as handle:
-        stamp = Stamp.of(handle)
-    return DirectChunks(path, name, stamp, chunk, dataset.dtype, filters, offsets, sizes)
+    return DirectChunks(path, name, chunk, dataset.dtype, filters, offsets, sizes)
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
@@ -206,7 +206,7 @@ def open_file(path: str, remote: RemoteFile | None = None) -> Iterator[h5py.File
     SourceError
         No such file, no permission, no HDF5, or truncated.
     """
-    with collector_off if remote else nullcontext():
+    with collector_off if remote else unchanged(path):
         if remote:
             settle(remote.address)  # a collection may have begun
         with _opened_file(remote or path) as file:

@@ -15,26 +15,10 @@ from numpy.typing import NDArray
 
 from streamkm.errors import SourceError
 from streamkm.sources.remote_file import RemoteFile
-from streamkm.sources.stored import FileArray, open_binary, opened_size, read_fully, time_of_change
+from streamkm.sources.stored import FileArray, open_binary, read_fully
 
 DEFLATE, SHUFFLE = 1, 2
 """Filter identifiers of the HDF5 file format."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What tells whether a file was changed."""
-
-    size: int
-    time_ns: int
-
-    @classmethod
-    def of(cls, file: Any) -> Stamp:
-        return cls(opened_size(file), time_of_change(file))
-
-    def check(self, file: Any, name: str) -> None:
-        if Stamp.of(file) != self:
-            raise SourceError(f"the file of {name} was changed while it was being read; open the source again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +47,6 @@ class DirectChunks:
 
     path: str
     name: str
-    stamp: Stamp
     chunk: tuple[int, int]
     dtype: np.dtype[Any]
     filters: tuple[int, ...]
@@ -75,7 +58,6 @@ class DirectChunks:
         rows, columns = self.chunk
         table = out.reshape(stop - start, -1)
         with open_binary(self.path) as file:
-            self.stamp.check(file, self.name)
             if isinstance(file, RemoteFile):
                 places = np.s_[start // rows : -(-stop // rows)]
                 offsets, sizes = self.offsets[places].ravel(), self.sizes[places].ravel()
@@ -92,7 +74,7 @@ class DirectChunks:
 
     def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
         size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
-        if not 0 < size <= self.stamp.size:
+        if not 0 < size <= file.size:
             return None
         values: Any = bytearray(size)
         if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:

@@ -1,8 +1,8 @@
 """`open_source`: which reader a value needs.
 
 Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
-is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, remote, errors
-and, on demand, the readers. Reads no rows.
+is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, remote, stored,
+errors and, on demand, the readers. Reads no rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +25,7 @@ from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
 from streamkm.sources.remote import Address, is_remote
+from streamkm.sources.stored import opened_path
 
 if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
@@ -240,8 +240,7 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)), reached or {})]
     if reached and not any(is_remote(path) for path, _ in found):
         raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
-    if forced != "zarr":
-        found = [(_looked_at(path), inner) for path, inner in found]
+    found = [(_looked_at(path, forced), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
@@ -261,12 +260,16 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     return reader.open([path for path, _ in found], options)
 
 
-def _looked_at(path: str) -> str:
-    """Note the version of an object, once for all that will ask for it."""
-    if isinstance(path, Address) and not path.endswith((".zarr", "/")):
-        with suppress(SourceNotFoundError):  # a web server's Zarr store; whatever else is missing will be told
-            return remote.opened(path)
-    return path
+def _looked_at(path: str, forced: str) -> str:
+    """Note the version of a file or object, once for all that will ask for it."""
+    if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
+        return path
+    try:
+        return opened_path(path)
+    except SourceNotFoundError:
+        if not isinstance(path, Address):
+            raise
+        return path  # a web server's Zarr store; whatever else is missing will be told
 
 
 def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:

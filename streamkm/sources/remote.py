@@ -162,11 +162,6 @@ def opened(address: Address) -> Address:
     return Address(address, address.options, version)
 
 
-def opened_path(path: str) -> str:
-    """Give a path as it is, and a URL as an address with the version that is there now."""
-    return opened(path if isinstance(path, Address) else Address(path)) if is_remote(path) else path
-
-
 def has_magic(address: Address) -> bool:
     """Whether a URL is a glob. ``?`` is none: it starts the query of a URL. Chained URLs (``a::b://``) are none."""
     return "::" not in address and any(sign in address for sign in "*[")
