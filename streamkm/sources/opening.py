@@ -82,9 +82,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
           compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
           is, its first bytes tell, whatever it is called.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
-        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), a Dask array or data frame
+        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
+          datasets of those; a Dask array or data frame
         - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
-        - an iterable of chunks, or a callable that returns an iterator of chunks
+        - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
+          first member is the rows, as PyTorch's data loaders give them
         - a mapping with the key ``path`` and options, as in a configuration file
         - a RowSource, which is returned as it is
     **options
@@ -155,8 +157,10 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
     if not is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
-        # AnnData; the sparse X of one that is backed by a file is a wrapper around its group
-        return _open_object(getattr(X.X, "group", X.X), options)
+        return _open_object(X.X, options)  # AnnData
+    group = getattr(X, "group", None)
+    if is_package(X, "anndata") and is_package(group, "h5py", "zarr"):
+        return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
     for fits, reader in _OBJECTS:
         if fits(X):
             return reader.open(X, options)
