@@ -74,7 +74,8 @@ class IterableSource(RowSource):
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype = opened.dtype
-        is_made = not isinstance(chunks, list | tuple)  # those of a list are there already
+        # those of a list are there already
+        is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
         self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)

@@ -159,7 +159,7 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if not is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
         return _open_object(X.X, options)  # AnnData
     group = getattr(X, "group", None)
-    if is_package(X, "anndata") and is_package(group, "h5py", "zarr"):
+    if not is_package(X, "h5py", "zarr") and is_package(group, "h5py", "zarr"):
         return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
     for fits, reader in _OBJECTS:
         if fits(X):
