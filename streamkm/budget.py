@@ -289,6 +289,8 @@ def plan_fit(
         why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
     else:
         regime, why_regime = _choose_regime(needs, kind, assign_space, coreset, base, limit)
+        if regime == "blocks" and n_rows is None:
+            regime, why_regime = "spilled", f"{why_regime}; what memory does not hold of them is written to disk"
     space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
     memory = needs.stages(regime, space, base)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number

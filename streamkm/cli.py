@@ -5,12 +5,17 @@ Responsible, with its parts, for arguments, for what is printed and for exit cod
 what commands share is in `cli_shared`; these modules alone import click, print, and set up logging. May import
 everything, but inside commands, so that ``--help`` is quick. The work is done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted.
+Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
+whoever reads what is printed has seen enough (``| head``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -36,12 +41,49 @@ class _InputError(click.ClickException):
             click.echo(f"streamkm: error: {line}", err=True, file=file)
 
 
+_CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
+
+
+@contextmanager
+def _output_may_be_closed() -> Iterator[None]:
+    """End quietly where the reader of the output has gone; another broken pipe is an error like any."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
+        if not closed:
+            raise ConnectionError(f"a connection was closed: {error}") from error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in closed:
+            os.dup2(nowhere, stream.fileno())  # what is still in buffers goes there at the end
+        os.close(nowhere)
+        raise click.exceptions.Exit(_CLOSED_PIPE) from None
+
+
+def _is_closed(stream: Any) -> bool:
+    """Whether nobody can read any more what is written."""
+    try:
+        handle = stream.fileno()
+    except (OSError, ValueError):  # no file of the system
+        return False
+    if sys.platform == "win32":
+        return True  # nothing tells there
+    poll = select.poll()
+    poll.register(handle, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 class _Commands(click.Group):
     """Turns exceptions of commands into messages and exit codes."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _output_may_be_closed():  # --help prints while arguments are read
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _output_may_be_closed():
+                return super().invoke(ctx)
         except ConfigError as error:  # in the words of the command line already
             raise _InputError(str(error)) from None
         except StreamkmError as error:
@@ -49,7 +91,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("streamkm: interrupted; results of earlier runs are as they were", err=True)
             ctx.exit(130)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             error.add_note(_REPORT_THIS)

@@ -499,3 +499,26 @@ def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
 
     monkeypatch.setattr(StreamKMeans, "plan", two)
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "x.npy", "x.npy"), ("--help",)])
+def test_a_reader_that_has_seen_enough(folder, arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "streamkm", *arguments], env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=writer,
+        stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):
+    def broken(*_, **__):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("streamkm.config.open_data", broken)
+    result = CliRunner().invoke(main, ["inspect", "x.npy"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ConnectionError)
+    assert "a connection was closed" in str(result.exception)

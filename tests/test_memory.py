@@ -118,10 +118,12 @@ def chunks():
         y = rng.integers(0, 10, 20_000)
         yield (centers[y] + rng.normal(0, 1, (20_000, 64))).astype(np.float32)
 
-fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(chunks())
+X = chunks if sys.argv[2:] == ["again"] else chunks()
+fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(X)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
-                  "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_}))
+                  "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_,
+                  "regime": fitted.plan_.regime}))
 """
 
 
@@ -131,6 +133,14 @@ def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(tmp_path):
     assert said["peak"] <= said["limit"] < roomy["peak"]  # 307 MB of rows
     assert said["inertia"] == roomy["inertia"]
     assert (said["n"], said["passes"]) == (1_200_000, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_that_starts_anew_and_outgrows_memory_is_spilled(tmp_path):
+    """Nobody knows how many rows there will be: what memory does not hold of them goes to disk."""
+    said = run([STREAM, "480 MiB", "again"], {"TMPDIR": str(tmp_path)})
+    assert said["peak"] <= said["limit"]
+    assert (said["n"], said["passes"], said["regime"]) == (1_200_000, 2, "spilled")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-import os
 from typing import Any
 
 import numpy as np
@@ -152,21 +151,52 @@ class SparseSource(ChunkedSource):
             )
 
 
+class MappedSource(ArraySource):
+    """Rows of an array that is mapped from a file, but are no block of it: some of its columns, every other row.
+
+    Pages that were read are given back, so that they do not stay in the process. See `ArraySource`.
+    """
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk, as a copy; see `ChunkedSource.read`."""
+        values = self._X[chunk.start : chunk.stop]
+        rows = Rows(np.array(values, self.dtype, order="C"), row_places(chunk.start, chunk.stop))
+        root = _memory_map(self._X)
+        pages = None if root is None else root.base
+        if root is not None and isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            # pages of the map, which starts in front of the file's part that the array shows
+            begun = _address(root) - root.offset % mmap.ALLOCATIONGRANULARITY
+            lengths = [(length - 1) * stride for length, stride in zip(values.shape, values.strides, strict=True)]
+            first = _address(values) + sum(min(0, length) for length in lengths) - begun
+            last = _address(values) + sum(max(0, length) for length in lengths) + values.itemsize - begun
+            low = first // mmap.PAGESIZE * mmap.PAGESIZE
+            pages.madvise(mmap.MADV_DONTNEED, low, last - low)
+        return rows
+
+
 def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
-    """Open an array, or whatever NumPy makes one of; a memory map of a whole file is read as that file.
+    """Open an array, or whatever NumPy makes one of.
+
+    Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
+    the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
 
     Raises
     ------
     InvalidInputError
         Not two-dimensional, empty, or not of real numbers.
     """
-    if isinstance(X, np.memmap) and X.filename is not None and isinstance(X.base, mmap.mmap) and X.mode != "c":
-        if X.mode != "r":
-            X.flush()
+    X = _on_this_processor(X)
+    root = _memory_map(X)
+    if root is not None and root.mode != "c":
+        if root.mode != "r":
+            root.flush()
+        path = str(root.filename)
         order_f = X.flags.f_contiguous and not X.flags.c_contiguous
-        path = os.fspath(X.filename)
+        if not (X.flags.c_contiguous or order_f):
+            return MappedSource(X, name=path, form="part of a memory map")
+        offset = root.offset + _address(X) - _address(root)
         return DenseSource(
-            FileArray(path, X.offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
+            FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
         )
     try:
         return ArraySource(np.asarray(X), name=name)
@@ -174,3 +204,22 @@ def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"{name} cannot be made an array of rows: {error}") from error
+
+
+def _on_this_processor(X: Any) -> Any:
+    """A tensor of PyTorch without its gradient, in this processor's memory; anything else as it is."""
+    return X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
+
+
+def _memory_map(X: Any) -> np.memmap[Any, Any] | None:
+    """The memory map of a file that an array is, or shows a part of."""
+    while isinstance(X, np.ndarray):
+        if isinstance(X, np.memmap) and X.filename is not None and isinstance(X.base, mmap.mmap):
+            return X
+        X = X.base
+    return None
+
+
+def _address(X: NDArray[Any]) -> int:
+    """Of the first value."""
+    return int(X.__array_interface__["data"][0])

@@ -14,11 +14,11 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 from streamkm.errors import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
-from streamkm.sources.stored import open_binary, open_raw, opened_size
+from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
@@ -45,7 +45,7 @@ class CompressedSvmlightSource(SvmlightFiles):
         InvalidInputError
             For bad text, with file, line and byte of the text.
         SourceError
-            If a file cannot be read, is truncated or corrupt, or has changed its size.
+            If a file cannot be read, is truncated or corrupt, or was changed.
         MissingDependencyError
             If a file needs zstandard and it is not installed.
         """
@@ -72,7 +72,7 @@ class CompressedSvmlightSource(SvmlightFiles):
             yield fill
 
     @contextmanager
-    def _open_counted(self, part: int) -> Iterator[tuple[Fill, IO[bytes]]]:
+    def _open_counted(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
         """Give the text of a file, and the file itself, whose position says how much of it has been used."""
         path, position = self.paths[part], 0
         try:
@@ -82,7 +82,6 @@ class CompressedSvmlightSource(SvmlightFiles):
         except OSError as error:
             raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
         with raw:
-            self._check_unchanged(part, opened_size(raw))
             kind = compression_of(path, raw)
             text, failures = decompressor(path, kind, raw)
 
@@ -125,7 +124,7 @@ class CompressedSvmlightSource(SvmlightFiles):
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
 
 
-def compression_of(path: str, raw: IO[bytes]) -> str:
+def compression_of(path: str, raw: RawFile) -> str:
     """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
     head = raw.read(8)
     raw.seek(0)

@@ -1,8 +1,8 @@
 """Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
 
 Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this
-leaves, and for proving that `indptr` is sound. May import base, csr_rows, stored and errors. Knows no file format:
-HDF5, Zarr and .npz find the arrays and hand them over.
+leaves, and for proving that `indptr` is sound. May import base, csr_rows, dense, stored and errors. Knows no file
+format: HDF5, Zarr and .npz find the arrays and hand them over.
 
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.csr_rows import INT32_MAX, csr_rows
+from streamkm.sources.dense import check_count
 from streamkm.sources.stored import StoredArray, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
@@ -101,6 +102,8 @@ class CsrSource(ChunkedSource):
         step = max(1, target_bytes // (value_bytes * unit)) * unit
         # only empty rows are that many: their pointers alone would fill a chunk
         most_rows = max(target_bytes, value_bytes * unit) // 8
+        # before the pointers are read: at least so many
+        check_count(max(self._shape[0] // most_rows, self._nnz // step), self._shape[0], target_bytes)
         chunks: list[Chunk] = []
         start, start_nnz = 0, 0
         for row, nnz in self._cuts(step):

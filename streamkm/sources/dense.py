@@ -6,8 +6,12 @@ stored and errors. Knows no file format.
 
 from __future__ import annotations
 
+from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
+
+MOST_CHUNKS = 1 << 22
+"""Of a source: 64 TiB in the largest chunks that are chosen."""
 
 
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> tuple[Chunk, ...]:
@@ -26,12 +30,32 @@ def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> 
     -------
     tuple of Chunk
         In order, disjoint, covering; O(chunks).
+
+    Raises
+    ------
+    InvalidInputError
+        More than `MOST_CHUNKS`; found without making any.
     """
     rows = max(1, target_bytes // max(1, row_bytes * unit_rows)) * unit_rows
+    check_count(-(-n_rows // rows), n_rows, target_bytes)
     return tuple(
         Chunk(index, 0, start, min(start + rows, n_rows), (min(start + rows, n_rows) - start) * row_bytes)
         for index, start in enumerate(range(0, n_rows, rows))
     )
+
+
+def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
+    """Refuse more chunks than a pass can walk: a few bytes of metadata can claim any number of rows.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if n_chunks > MOST_CHUNKS:
+        raise InvalidInputError(
+            f"{n_rows:,} rows are {n_chunks:,} chunks of {target_bytes:,} bytes, and {MOST_CHUNKS:,} are the most; if "
+            f"there are so many rows, pass a larger chunk_bytes, or fit the data in parts"
+        )
 
 
 class DenseSource(ChunkedSource):

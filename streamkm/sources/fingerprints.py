@@ -1,7 +1,7 @@
 """What tells whether a source is still the one that was read: its files' sizes, times and samples of their bytes.
 
-May import base, remote and stored. Reads little: an edit that keeps a file's size and its time of change, and misses
-the sampled bytes, is not seen.
+May import base, local, remote and stored. Reads little: an edit that keeps a file's size and its time of change, and
+misses the sampled bytes, is not seen.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from streamkm.matrices import raw
-from streamkm.sources import remote
+from streamkm.sources import local, remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.remote import is_remote
-from streamkm.sources.stored import file_size, open_binary, read_fully
+from streamkm.sources.stored import open_binary, read_fully
 
 SAMPLES, SAMPLE_BYTES = 16, 1 << 16
 
@@ -63,7 +63,8 @@ def file_fingerprint(path: str) -> dict[str, Any]:
     """
     if is_remote(path):
         return remote.fingerprint(path)
-    if os.path.isdir(path):
+    path = local.opened(path)
+    if path.version is None:
         found = sorted(
             (os.path.relpath(entry, path), os.stat(entry))
             for folder, _, names in os.walk(path)
@@ -73,14 +74,14 @@ def file_fingerprint(path: str) -> dict[str, Any]:
         size = sum(stat.st_size for _, stat in found)
         newest = max((stat.st_mtime_ns for _, stat in found), default=0)
         return _described(path, size, newest, hashlib.blake2b(listed.encode(), digest_size=16))
-    size = file_size(path)
+    size = path.version.n_bytes
     digest = hashlib.blake2b(digest_size=16)
     block = memoryview(bytearray(min(SAMPLE_BYTES, size)))
     with open_binary(path) as file:
         last = size - len(block)
         for start in sorted({last * i // (SAMPLES - 1) for i in range(SAMPLES)}):
             digest.update(block[: read_fully(file, block, start)])
-    return _described(path, size, os.stat(path).st_mtime_ns, digest)
+    return _described(path, size, path.version.mtime_ns, digest)
 
 
 def differences(then: Any, now: Any, where: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.hdf5_arrays import Hdf5Array, open_file, remote_file
 from streamkm.sources.layouts import Node, find_matrix, join
-from streamkm.sources.remote import opened_path
+from streamkm.sources.stored import opened_path
 
 _MOST_LINKS = 32
 

@@ -30,8 +30,9 @@ class IterableSource(RowSource):
     Parameters
     ----------
     chunks : iterable or callable
-        Of arrays of shape (rows, d) or sparse matrices. An iterator is read once; any other iterable, and a callable
-        that returns a fresh iterator, as often as it takes.
+        Of arrays of shape (rows, d) or sparse matrices, or of tuples or lists that have one of these in front: rows and
+        their labels, say. An iterator is read once; any other iterable, and a callable that returns a fresh iterator,
+        as often as it takes, and must give the same rows in the same order.
     n_features : int or None
         Width of sparse chunks, where the first is not the widest; narrower ones are widened.
     name : str
@@ -39,8 +40,8 @@ class IterableSource(RowSource):
     Raises
     ------
     InvalidInputError
-        No chunk at all, or one that is no matrix of real numbers. By `stream`, naming the chunk: another width, another
-        kind, a dtype that the first one's cannot hold; a second pass over an iterator.
+        No chunk at all, or one that is no matrix of real numbers; a data loader that shuffles. By `stream`, naming the
+        chunk: another width, another kind, a dtype that the first one's cannot hold; a second pass over an iterator.
     """
 
     n_rows = None
@@ -58,6 +59,11 @@ class IterableSource(RowSource):
         self.name = name
         self._chunks = chunks
         self.replayable = not isinstance(chunks, Iterator)
+        if type(getattr(chunks, "sampler", None)).__name__ == "RandomSampler":
+            raise InvalidInputError(
+                f"{name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another order, "
+                f"and labels would be of other rows; make it with shuffle=False"
+            )
         iterator = self._start()
         first = next(iterator, None)
         while first is not None and _is_empty(first):
@@ -68,7 +74,8 @@ class IterableSource(RowSource):
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype = opened.dtype
-        is_made = callable(chunks) or not self.replayable  # those of a list are there already
+        # those of a list are there already
+        is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
         self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
@@ -145,12 +152,21 @@ def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
+def _rows_of(values: Any) -> Any:
+    """The rows of a chunk: of a tuple or list with a matrix in front, that matrix."""
+    if isinstance(values, list | tuple) and values and len(getattr(values[0], "shape", ())) == 2:
+        return values[0]
+    return values
+
+
 def _is_empty(values: Any) -> bool:
+    values = _rows_of(values)
     shape = getattr(values, "shape", None)
     return len(shape) == 2 and shape[0] == 0 if shape is not None else hasattr(values, "__len__") and len(values) == 0
 
 
 def _open_chunk(values: Any, name: str) -> ChunkedSource:
+    values = _rows_of(values)
     return SparseSource(values, name=name) if sp.issparse(values) else open_array(values, name=name)
 
 

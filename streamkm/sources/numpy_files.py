@@ -24,7 +24,8 @@ from streamkm.sources.arrays import ArraySource, SparseSource
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
-from streamkm.sources.stored import FileArray, decoded_dtype, open_binary
+from streamkm.sources.local import unchanged
+from streamkm.sources.stored import FileArray, decoded_dtype, open_binary, opened_path
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def open_npy(path: str) -> ChunkedSource:
     InvalidInputError
         Not two-dimensional, empty, or not of real numbers (pickled objects are never loaded).
     """
+    path = opened_path(path)
     return DenseSource(_npy_array(path, 0, path, ".npy"))
 
 
@@ -67,8 +69,9 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
     InvalidInputError
         No array or several that may be meant; not two-dimensional, empty, or not of real numbers.
     """
+    path = opened_path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with unchanged(path), zipfile.ZipFile(path) as archive:
             infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if key is None and _CSR_KEYS - {"format"} <= infos.keys() <= _CSR_KEYS | {"_is_array"}:
                 return _open_saved_csr(path, archive, infos)

@@ -1,8 +1,8 @@
 """`open_source`: which reader a value needs.
 
 Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
-is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, remote, errors
-and, on demand, the readers. Reads no rows.
+is one reader module, one line in `FORMATS` and its first bytes in `formats`. May import base, formats, remote, stored,
+errors and, on demand, the readers. Reads no rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +25,7 @@ from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
 from streamkm.sources.remote import Address, is_remote
+from streamkm.sources.stored import opened_path
 
 if TYPE_CHECKING:
     from streamkm.sources.stores import StoreSource
@@ -82,9 +82,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
           compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
           is, its first bytes tell, whatever it is called.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
-        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), a Dask array or data frame
+        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
+          datasets of those; a Dask array or data frame
         - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
-        - an iterable of chunks, or a callable that returns an iterator of chunks
+        - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
+          first member is the rows, as PyTorch's data loaders give them
         - a mapping with the key ``path`` and options, as in a configuration file
         - a RowSource, which is returned as it is
     **options
@@ -155,8 +157,10 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
     if not is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
-        # AnnData; the sparse X of one that is backed by a file is a wrapper around its group
-        return _open_object(getattr(X.X, "group", X.X), options)
+        return _open_object(X.X, options)  # AnnData
+    group = getattr(X, "group", None)
+    if not is_package(X, "h5py", "zarr") and is_package(group, "h5py", "zarr"):
+        return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
     for fits, reader in _OBJECTS:
         if fits(X):
             return reader.open(X, options)
@@ -240,8 +244,7 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)), reached or {})]
     if reached and not any(is_remote(path) for path, _ in found):
         raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
-    if forced != "zarr":
-        found = [(_looked_at(path), inner) for path, inner in found]
+    found = [(_looked_at(path, forced), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
@@ -261,12 +264,16 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     return reader.open([path for path, _ in found], options)
 
 
-def _looked_at(path: str) -> str:
-    """Note the version of an object, once for all that will ask for it."""
-    if isinstance(path, Address) and not path.endswith((".zarr", "/")):
-        with suppress(SourceNotFoundError):  # a web server's Zarr store; whatever else is missing will be told
-            return remote.opened(path)
-    return path
+def _looked_at(path: str, forced: str) -> str:
+    """Note the version of a file or object, once for all that will ask for it."""
+    if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
+        return path
+    try:
+        return opened_path(path)
+    except SourceNotFoundError:
+        if not isinstance(path, Address):
+            raise
+        return path  # a web server's Zarr store; whatever else is missing will be told
 
 
 def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:

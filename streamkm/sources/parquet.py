@@ -1,4 +1,7 @@
-"""Documents in columns of Parquet files, read by pyarrow. May import documents, text_formats and errors."""
+"""Documents in columns of Parquet files, read by pyarrow.
+
+May import documents, local, stored, text_formats and errors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError
 from streamkm.sources.base import Chunk
 from streamkm.sources.documents import Batch, ChunkedDocuments, check_target
-from streamkm.sources.stored import file_size
+from streamkm.sources.local import unchanged
+from streamkm.sources.stored import opened_path
 from streamkm.sources.svmlight_rows import PLACE_BITS
 from streamkm.sources.text_formats import document_of
 from streamkm.text.feature_hashing import Input
@@ -45,10 +49,9 @@ class ParquetDocuments(ChunkedDocuments):
     """
 
     def __init__(self, paths: Sequence[str | Path], fields: tuple[str, ...], kind: Input) -> None:
-        self.paths = tuple(os.fspath(path) for path in paths)
+        self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         self.files = self.paths
         self.fields, self.kind = fields, kind
-        self.sizes = tuple(file_size(path) for path in self.paths)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         groups = [self._groups(part) for part in range(len(self.paths))]
         self._ends = tuple(np.cumsum([rows for rows, _, _ in group], dtype=np.int64) for group in groups)
@@ -139,14 +142,8 @@ class ParquetDocuments(ChunkedDocuments):
             from pyarrow import parquet
         except ImportError as error:
             raise MissingDependencyError(f"{path}: reading Parquet needs pyarrow; install streamkm[text]") from error
-        size = file_size(path)
-        if size != self.sizes[part]:
-            raise SourceError(
-                f"{path}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; make the source "
-                f"again once the file is complete"
-            )
         try:
-            with parquet.ParquetFile(path) as file:
+            with unchanged(path), parquet.ParquetFile(path) as file:
                 yield file
         except (SourceError, InvalidInputError):
             raise

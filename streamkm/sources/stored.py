@@ -2,14 +2,13 @@
 
 Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs
 no library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have
-rows in them, and what they are given as. May import remote, remote_file and errors. Knows no container format: what a
-dataset is called and where its bytes are is found by the module of that format.
+rows in them, and what they are given as. May import local, remote, remote_file and errors. Knows no container format:
+what a dataset is called and where its bytes are is found by the module of that format.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -17,8 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
-from streamkm.sources.remote import Address, is_remote, opened, opened_path
+from streamkm.sources import local, remote
+from streamkm.sources.local import LocalFile, LocalPath
+from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.remote_file import RemoteFile
+
+RawFile = LocalFile | RemoteFile
+"""What `open_raw` gives."""
 
 
 class StoredArray(ABC):
@@ -158,33 +162,38 @@ def chunks_text(chunk: tuple[int, ...], shape: tuple[int, ...]) -> str:
     return f"{count:,} of {' x '.join(f'{size:,}' for size in chunk)}"
 
 
-def open_raw(path: str, start: int = 0, stop: int | None = None) -> Any:
-    """Open a file or object, unbuffered; raises what the system raises.
+def opened_path(path: str) -> LocalPath | Address:
+    """Note what a path or a URL names now, unless that was done; what is read of it is compared with that.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+        Missing, out of reach, or neither a file nor a directory.
+    """
+    if is_remote(path):
+        return remote.opened(path if isinstance(path, Address) else Address(path))
+    return local.opened(path)
+
+
+def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:
+    """Open a file or object, unbuffered; raises what the system raises, and SourceError for one that was changed.
 
     `start` and `stop` are the bytes that will be read, where that is known: requests to servers are as large.
     """
     if not is_remote(path):
-        return open(path, "rb", buffering=0)
+        return LocalFile(local.opened(path))
     file = RemoteFile(path if isinstance(path, Address) else Address(path))
     if stop is not None:
         file.expect([(start, stop)])
     return file
 
 
-def opened_size(file: Any) -> int:
-    """Bytes of a file that `open_raw` opened; of an object, when it was opened first."""
-    return file.size if isinstance(file, RemoteFile) else os.fstat(file.fileno()).st_size
-
-
-def time_of_change(file: Any) -> int:
-    """Nanoseconds since 1970, of a file that `open_raw` opened; 0 for objects, which see to it themselves."""
-    return 0 if isinstance(file, RemoteFile) else os.fstat(file.fileno()).st_mtime_ns
-
-
-def open_binary(path: str) -> Any:
+def open_binary(path: str) -> RawFile:
     """Open a file or object for positioned reads, unbuffered; the system's errors become SourceError."""
     try:
         return open_raw(path)
+    except SourceError:
+        raise
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
@@ -209,18 +218,11 @@ def read_fully(file: Any, view: memoryview, position: int) -> int:
 
 
 def file_size(path: str) -> int:
-    """Bytes of a file or object; a missing one is a SourceNotFoundError."""
-    if isinstance(path, Address):
-        version = opened(path).version
-        if version is None:
-            raise SourceError(f"{path} is a directory; name objects, or a glob of them")
-        return version.n_bytes
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{path} does not exist") from error
-    except OSError as error:
-        raise SourceError(f"{path} cannot be opened: {error}") from error
+    """Bytes of a file or object when it was opened; a missing one is a SourceNotFoundError."""
+    version = opened_path(path).version
+    if version is None:
+        raise SourceError(f"{path} is a directory; name {'objects' if is_remote(path) else 'files'}, or a glob of them")
+    return version.n_bytes
 
 
 def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ from functools import partial
 
 from streamkm.errors import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
-from streamkm.sources.stored import open_raw, opened_size
+from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import RowBuilder
@@ -65,7 +65,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         InvalidInputError
             For bad text, with file, line and byte.
         SourceError
-            If the file cannot be read, or has another size than when the source was made.
+            If the file cannot be read, or was changed since the source was made.
         """
         builder = RowBuilder(self._format())
         # one byte back, for the line feed that tells whether the first byte starts a line
@@ -103,7 +103,6 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         except OSError as error:
             raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
         with file:
-            self._check_unchanged(part, opened_size(file))
             file.seek(offset)
 
             def fill(view: memoryview) -> int:
@@ -115,8 +114,6 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
                     raise
                 except OSError as error:
                     raise SourceError(f"{path}: cannot be read at byte {position:,}: {error.strerror}") from error
-                if n_read == 0:
-                    self._check_unchanged(part, position)
                 position += n_read
                 return n_read
 

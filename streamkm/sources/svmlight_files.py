@@ -6,7 +6,6 @@ May import errors, the base contract, `svmlight_lines` and `svmlight_rows`.
 from __future__ import annotations
 
 import os
-import stat
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,10 +16,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import RowSource, SentRows
-from streamkm.sources.remote import Address, is_remote, opened_path
-from streamkm.sources.stored import file_size
+from streamkm.sources.remote import Address, is_remote
+from streamkm.sources.stored import file_size, opened_path
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import PLACE_BITS, BadTextError, RowBuilder, TextFormat, check_options
 
@@ -230,13 +229,6 @@ class SvmlightFiles(RowSource):
         """Give what calls on a cluster need, where only this process sees the text; see `RowSource.stand_in`."""
         return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
 
-    def _check_unchanged(self, part: int, size: int) -> None:
-        if size != self.sizes[part]:
-            raise SourceError(
-                f"{self.paths[part]}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; "
-                "make the source again once the file is complete"
-            )
-
 
 def _describe_byte(paths: Sequence[str], place: int) -> str:
     return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
@@ -249,17 +241,8 @@ def count_rows(text: bytes, at_end: bool) -> int:
 
 
 def text_size(path: str) -> int:
-    """Bytes of a regular file; anything else is a SourceError, a missing one a SourceNotFoundError."""
-    try:
-        status = None if is_remote(path) else os.stat(path)
-    except FileNotFoundError:
-        raise SourceNotFoundError(f"{path}: no such file") from None
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
-    if status is not None and not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise SourceError(f"{path}: {kind}; name files, or a glob of them")
-    size = file_size(path) if status is None else status.st_size
+    """Bytes of a file or object, for rows to have places in; see `stored.file_size` for errors."""
+    size = file_size(path)
     if size >> PLACE_BITS:
         raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
     return size

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceErro
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import compression_of, decompressor
 from streamkm.sources.documents import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
-from streamkm.sources.remote import opened_path
-from streamkm.sources.stored import open_binary, opened_size
+from streamkm.sources.stored import RawFile, open_binary, opened_path
 from streamkm.sources.svmlight_files import Fill, text_size
 from streamkm.sources.svmlight_lines import LineReader
 from streamkm.sources.svmlight_rows import PLACE_BITS
@@ -70,16 +69,10 @@ class TextFiles(Documents, ABC):
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; at least 1 document is needed")
 
     @contextmanager
-    def _open(self, part: int, offset: int = 0) -> Iterator[tuple[Fill, IO[bytes]]]:
+    def _open(self, part: int, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
         """Give the text of a file from a byte on (of plain files), and the file itself."""
         path, position = self.paths[part], offset
         with open_binary(path) as raw:
-            size = opened_size(raw)
-            if size != self.sizes[part]:
-                raise SourceError(
-                    f"{path}: was {self.sizes[part]:,} bytes when the source was made and is {size:,} now; make the "
-                    f"source again once the file is complete"
-                )
             kind = compression_of(path, raw)
             raw.seek(offset)
             text, failures = decompressor(path, kind, raw)

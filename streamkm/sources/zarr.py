@@ -4,11 +4,14 @@ Responsible for finding the matrix in a store and reading rows of its arrays. Ma
 hands the arrays to, base and errors.
 
 A storage chunk that is missing from a Zarr store is not an error: by the format, it holds the fill value (mostly 0).
-So a chunk file that got lost cannot be told from rows that are zero.
+So a chunk file that got lost before the store was opened cannot be told from rows that are zero. From then on, in every
+process, the files of storage chunks that are read and those of the array's metadata are compared with what was there
+(see `local_files`); a .zip file as any file is. Stores that lie neither on disk nor behind a URL are not.
 """
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,15 @@ from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.layouts import Node, find_matrix, join
+from streamkm.sources.local import unchanged
+from streamkm.sources.local_files import WatchedFiles
 from streamkm.sources.remote import Address, is_remote
-from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype
+from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 from streamkm.sources.zarr_here import read_rows
 from streamkm.sources.zarr_remote import RemoteStore
 
+_METADATA = ("zarr.json", ".zarray")
+_BESIDES = (*_METADATA, ".zattrs")
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
 
@@ -72,10 +79,9 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
         if is_remote(path):
             store: Any = RemoteStore(path if isinstance(path, Address) else Address(path))
         else:
-            local = Path(path)
-            if not local.exists():
-                raise SourceNotFoundError(f"{path} does not exist")
-            store = ZipStore(local, mode="r") if local.is_file() else LocalStore(local, read_only=True)
+            local = opened_path(path)
+            is_file = local.version is not None
+            store = ZipStore(Path(local), mode="r") if is_file else LocalStore(Path(local), read_only=True)
         # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
         return zarr.open(store, mode="r", use_consolidated=False)
     except StreamkmError:
@@ -120,11 +126,17 @@ class ZarrArray(StoredArray):
         self.in_process = not _is_shared(array.store)
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
-        if isinstance(array.store, RemoteStore):
+        self._files: WatchedFiles | None = None
+        self._zip = ""
+        if isinstance(array.store, LocalStore):
+            self._files = WatchedFiles(str(Path(array.store.root, array.path)))
+            self.n_bytes: int | None = self._files.n_bytes
+        elif isinstance(array.store, RemoteStore):
             self.n_bytes = array.store.watch(array.path)
             # where nothing is listed, what was stored is told by samples of the rows
             self.files = () if self.n_bytes is None else (array.store.address(array.path),)
         else:
+            self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
             self.n_bytes = _stored_bytes(array)
 
     def details(self) -> dict[str, str]:
@@ -133,8 +145,7 @@ class ZarrArray(StoredArray):
         told = {"chunks": chunks_text(array.chunks, self.shape)}
         if array.shards:
             told["shards"] = chunks_text(array.shards, self.shape)
-        elif isinstance(array.store, LocalStore | MemoryStore) and array.nchunks_initialized < array.nchunks:
-            missing = array.nchunks - array.nchunks_initialized
+        elif self._files is not None and (missing := array.nchunks - self._files.count(besides=_BESIDES)) > 0:
             told["not stored"] = (
                 f"{missing:,} of {array.nchunks:,} chunks, which hold the fill value {array.fill_value}"
             )
@@ -150,19 +161,30 @@ class ZarrArray(StoredArray):
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
-        store = self._array.store
-        # a store that another machine does not see would read as chunks that are missing, and so as zeros
-        if isinstance(store, LocalStore) and not (Path(store.root) / self._array.path).exists():
-            raise SourceNotFoundError(f"{self.name} does not exist")
         try:
-            return read_rows(self._array, start, stop)
+            with unchanged(self._zip):
+                values = read_rows(self._array, start, stop)
         except SourceError:
             raise
         except (BaseZarrError, *_DAMAGE) as error:
+            self._check_files(start, stop)
             raise SourceError(
                 f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read or decoded "
                 f"({type(error).__name__}: {error}); a storage chunk of these rows is damaged"
             ) from error
+        self._check_files(start, stop)
+        return values
+
+    def _check_files(self, start: int, stop: int) -> None:
+        """See to it that the files of rows are those that were there when the array was opened."""
+        if self._files is None:
+            return
+        array = self._array
+        units = array.shards or array.chunks
+        grid = [range(start // units[0], -(-stop // units[0]))]
+        grid += [range(-(-length // unit)) for length, unit in zip(self.shape[1:], units[1:], strict=True)]
+        keys = map(array.metadata.encode_chunk_key, itertools.product(*grid))
+        self._files.check(itertools.chain(_METADATA, keys))
 
 
 def _open_in(tree: _ZarrTree, dataset: str | None) -> ChunkedSource:
@@ -250,7 +272,7 @@ def _stored_bytes(array: Any) -> int | None:
                 return sum(info.compress_size for info in archive.infolist() if info.filename.startswith(prefix))
         except _DAMAGE as error:
             raise SourceError(f"{store.path} is a damaged .zip file: {error}") from error
-    return int(array.nbytes_stored()) if isinstance(store, LocalStore | MemoryStore) else None
+    return int(array.nbytes_stored()) if isinstance(store, MemoryStore) else None
 
 
 def _is_shared(store: Any) -> bool:

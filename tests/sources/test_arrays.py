@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,7 +117,9 @@ def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
     source = open_source(np.memmap(path, np.float32, "r", shape=(53, 7)))
     with path.open("r+b") as file:
         file.truncate(1_000)
-    with pytest.raises(SourceError, match=r"x\.bin ends within rows 0-52: byte 1,000"):
+    with pytest.raises(
+        SourceError, match=r"x\.bin was changed while it was in use: it was 1,484 bytes, .* and is 1,000 bytes"
+    ):
         source.read(source.chunks(1 << 30)[0])
 
 
@@ -190,3 +197,55 @@ def test_more_features_than_32_bits_count():
     (rows,) = open_source(X).stream(1 << 20)
     assert rows.X.indices.dtype == np.int64
     assert rows.X.indices[1] == 1 << 40
+
+
+VIEWS = {
+    "array": np.asarray,
+    "rows": lambda X: X[1_000:-50],
+    "some columns": lambda X: X[:, 3:9],
+    "every other row, backwards": lambda X: X[::-2],
+    "transposed": lambda X: X.reshape(16, -1).T,
+}
+
+
+class TestViewsOfMaps(SourceContract):
+    @pytest.fixture(params=VIEWS)
+    def opened(self, request, tmp_path):
+        path, X = tmp_path / "x.bin", np.arange(1_100 * 16, dtype=np.float32).reshape(-1, 16)
+        path.write_bytes(bytes(24) + X.tobytes())
+        mapped = np.memmap(path, np.float32, "r", offset=24, shape=X.shape)
+        view = VIEWS[request.param]
+        return Opened(open_source(view(mapped)), np.ascontiguousarray(view(X)))
+
+
+READ = """
+import sys, json
+import numpy as np
+from streamkm.sources import open_source
+from tests.sources.test_arrays import VIEWS
+
+def resident():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmRSS"].split()[0]) * 1024
+
+mapped = np.memmap(sys.argv[1], np.float32, "r+", shape=(2_000_000, 16))
+grown = {}
+for name, view in VIEWS.items():
+    source = open_source(view(mapped))
+    before = resident()
+    for chunk in source.chunks(8 << 20):
+        source.read(chunk)
+    grown[name] = resident() - before
+print(json.dumps(grown))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured by Linux's /proc")
+def test_pages_of_maps_do_not_stay(tmp_path):
+    path = tmp_path / "x.bin"
+    with path.open("wb") as file:
+        file.truncate(128_000_000)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, env=environment, check=True)
+    grown = json.loads(done.stdout)
+    assert max(grown.values()) < 40_000_000, grown

@@ -363,7 +363,7 @@ class TestDamage:
         source.read(first)
         with open(path, "ab") as file:
             file.write(b"more")
-        with pytest.raises(SourceError, match="changed while it was being read"):
+        with pytest.raises(SourceError, match="changed while it was in use"):
             source.read(second)
 
     def test_a_filter_that_is_not_installed(self, tmp_path, monkeypatch):

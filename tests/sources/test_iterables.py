@@ -175,3 +175,66 @@ def test_callables_that_give_none():
     list(source.stream(300))
     with pytest.raises(InvalidInputError, match="must start anew every time"):
         list(source.stream(300))
+
+
+class Tensor:
+    """What of a tensor is needed here: it may belong to a gradient, and lie elsewhere."""
+
+    def __init__(self, values, ready=False):
+        self.values, self.ready, self.shape = values, ready, values.shape
+
+    def detach(self):
+        return Tensor(self.values)
+
+    def cpu(self):
+        return Tensor(self.values, ready=True)
+
+    def __array__(self, dtype=None, copy=None):
+        if not self.ready:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+        return np.array(self.values, dtype)
+
+
+class Loader(Again):
+    """A data loader: no list, no iterator, and with a sampler."""
+
+    sampler = "in order"
+
+
+class RandomSampler:
+    """As that of PyTorch is called."""
+
+
+class TestLoader(RowSourceContract):
+    @pytest.fixture(params=[list, tuple])
+    def opened(self, request):
+        X = dense_matrix()
+        batches = [request.param((Tensor(rows), np.zeros(len(rows)))) for rows in pieces(X)]
+        return Opened(open_source(Loader(batches)), X)
+
+
+class TestTorch(RowSourceContract):
+    @pytest.fixture(params=["batches of rows and labels", "batches of rows"])
+    def opened(self, request):
+        torch = pytest.importorskip("torch", reason="its own loaders; TestLoader has objects of the same shape")
+        data, X = torch.utils.data, dense_matrix()
+        rows = torch.from_numpy(X.copy())
+        both = data.TensorDataset(rows, torch.zeros(len(X)))
+        return Opened(open_source(data.DataLoader(both if "labels" in request.param else rows, batch_size=10)), X)
+
+
+def test_tensors_that_belong_to_a_gradient():
+    torch = pytest.importorskip("torch", reason="its own tensors; TestLoader has objects of the same shape")
+    X = dense_matrix()
+    np.testing.assert_array_equal(next(open_source(torch.tensor(X, requires_grad=True)).stream(1 << 20)).X, X)
+
+
+def test_a_loader_that_shuffles_is_refused():
+    loader = Loader([(dense_matrix(), None)])
+    loader.sampler = RandomSampler()
+    with pytest.raises(InvalidInputError, match=r"a Loader that shuffles: .* make it with shuffle=False"):
+        open_source(loader)
+    torch = pytest.importorskip("torch", reason="its own loaders, beside the object of the same shape above")
+    data = torch.utils.data
+    with pytest.raises(InvalidInputError, match="a DataLoader that shuffles"):
+        open_source(data.DataLoader(data.TensorDataset(torch.zeros(9, 2)), batch_size=3, shuffle=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import time
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from numcodecs.gzip import GZip
 from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
+from streamkm import StreamKMeans
 from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assemble
@@ -320,11 +322,31 @@ class TestThreads:
 
     def test_what_is_damaged_is_said_and_the_next_read_goes_on(self, path):
         damaged = path / "c" / "3" / "0"
-        whole = damaged.read_bytes()
+        damaged.write_bytes(damaged.read_bytes()[:20])
         source = open_source(path)
         (chunk,) = source.chunks(1 << 30)
-        damaged.write_bytes(whole[:20])
         with pytest.raises(SourceError, match="rows 0-3,999"):
             source.read(chunk)
-        damaged.write_bytes(whole)
-        np.testing.assert_array_equal(source.read(chunk).X, dense_matrix(4_000))
+        first, *_ = source.chunks(1)
+        np.testing.assert_array_equal(source.read(first).X, dense_matrix(4_000)[:100])
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_more_rows_than_anybody_has(kind, tmp_path):
+    """A hundred bytes of metadata that claim 10**15 rows: refused at once, without a list of their chunks."""
+    many, path = 10**15, tmp_path / "x.zarr"
+    if kind == "dense":
+        zarr.create_array(path, shape=(many, 1), chunks=(1_000, 1), dtype="f4")
+    else:
+        group = zarr.open_group(path, mode="w")
+        for name, size in (("data", many), ("indices", many), ("indptr", many + 1)):
+            group.create_array(name, shape=(size,), chunks=(1_000,), dtype="i8")
+        group.attrs.update({"shape": [many, 10], "encoding-type": "csr_matrix"})
+    begun = time.monotonic()
+    source = open_source(path)
+    assert "not stored" in source.details()
+    with pytest.raises(InvalidInputError, match=r"1,000,000,000,000,000 rows are .* chunks .* 4,194,304 are the most"):
+        source.chunks(16 << 20)
+    with pytest.raises(InvalidInputError, match=r"are the most; .* larger chunk_bytes"):
+        StreamKMeans(3, progress=False).fit(path)
+    assert time.monotonic() - begun < 20

@@ -1,0 +1,177 @@
+"""The files of a directory, as they were when it was opened: an array that is stored as many of them.
+
+Responsible for noting sizes and times of change of all, in 24 bytes a file, and for comparing those that are read. May
+import local and errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.sources.local import FileVersion, copies_hint, refuse_special, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """All files of a directory in few numbers; the digest is of their names, sizes and times."""
+
+    n_files: int
+    n_bytes: int
+    newest_ns: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.n_files:,} files of {self.n_bytes:,} bytes, the newest last modified {time_text(self.newest_ns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Hashes of names, in rising order, with sizes and times of change: int64 arrays (files,)."""
+
+    names: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, root: str) -> _Table:
+        found = np.array(
+            [(_hash(name), status.st_size, status.st_mtime_ns) for name, status in _walk(root)], np.int64
+        ).reshape(-1, 3)
+        names, sizes, times = found[np.argsort(found[:, 0])].T.copy()
+        return cls(names, sizes, times)
+
+    def summary(self) -> _Summary:
+        digest = hashlib.blake2b(digest_size=16)
+        for column in (self.names, self.sizes, self.times):
+            digest.update(column.astype("<i8", copy=False).data)
+        newest = int(self.times.max()) if len(self.times) else 0
+        return _Summary(len(self.names), int(self.sizes.sum()), newest, digest.hexdigest())
+
+    def version(self, name: str) -> FileVersion | None:
+        """What a file was; None where there was none."""
+        wanted = _hash(name)
+        at = int(np.searchsorted(self.names, wanted))
+        if at == len(self.names) or self.names[at] != wanted:
+            return None
+        return FileVersion(int(self.sizes[at]), int(self.times[at]), None)
+
+
+class WatchedFiles:
+    """Files of a directory and of those in it, hidden ones left out, as they are when this is made.
+
+    The table of them stays in the process. A copy in another process looks at all files again, once, when it is first
+    asked, and compares a hash.
+
+    Parameters
+    ----------
+    root : str
+
+    Attributes
+    ----------
+    n_bytes : int
+        Of all files.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+        No such directory, or what is neither a file nor a directory in it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        table = _Table.of(root)
+        self._told = table.summary()
+        self._start(table)
+        self.n_bytes = self._told.n_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_table")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start(None)
+
+    def _start(self, table: _Table | None) -> None:
+        self._lock = threading.Lock()
+        self._table = table
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse files, named from the directory on, that are not as they were. One call of the system for each.
+
+        Raises
+        ------
+        SourceError
+            One that was changed, or is there now and was not, or is gone; in other processes, also where any file of
+            the directory is not as it was.
+        """
+        table = self._now()
+        for name in names:
+            path, then = os.path.join(self._root, name), table.version(name)
+            try:
+                now = FileVersion.of(os.stat(path))
+            except (FileNotFoundError, NotADirectoryError):
+                now = None
+            if then != now and (then is None or now is None or not then.is_same(now)):
+                raise SourceError(
+                    f"{path} was changed while it was in use: it was {then or 'missing'} when the source was opened "
+                    f"and is {now or 'missing'} now; open the source again once it is complete"
+                )
+
+    def count(self, besides: Iterable[str]) -> int:
+        """How many files there are, besides some by name."""
+        table = self._now()
+        return self._told.n_files - sum(table.version(name) is not None for name in besides)
+
+    def _now(self) -> _Table:
+        with self._lock:
+            if self._table is None:
+                table = _Table.of(self._root)
+                now = table.summary()
+                if now != self._told:
+                    raise SourceError(
+                        f"{self._root} was changed while it was in use: it was {self._told} when it was opened (hash "
+                        f"of names, sizes and times {self._told.digest}) and is {now} ({now.digest}) now; open the "
+                        f"source again once it is complete{copies_hint(elsewhere=True)}"
+                    )
+                self._table = table
+            return self._table
+
+
+def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Names and states of all files; links to directories are followed, each directory once."""
+    todo, seen = [""], set()
+    while todo:
+        folder = todo.pop()
+        try:
+            with os.scandir(os.path.join(root, folder)) as entries:
+                for entry in entries:
+                    # hidden files are those of Zarr 2 and what programs leave behind for a while
+                    if entry.name.startswith(".") and not entry.name.startswith(".z"):
+                        continue
+                    name, status = f"{folder}{entry.name}", entry.stat()
+                    refuse_special(entry.path, status)
+                    if not entry.is_dir():
+                        yield name, status
+                    elif (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        todo.append(f"{name}/")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SourceNotFoundError(f"{os.path.join(root, folder)} does not exist") from error
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError(f"{os.path.join(root, folder)} cannot be read: {error.strerror}") from error
+
+
+def _hash(name: str) -> int:
+    digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
