@@ -10,12 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.matrices import Matrix
+
+if TYPE_CHECKING:
+    from streamkm.sources.row_graphs import RowGraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ class RowSource(ABC):
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
         Local files and directories that the rows are read from; empty where they lie in none.
+    feature_names : tuple of str, optional
+        Names of the columns; None where they have none.
     """
 
     name: str
@@ -126,6 +131,7 @@ class RowSource(ABC):
     made_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def estimated_rows(self) -> int | None:
@@ -186,6 +192,21 @@ class ChunkedSource(RowSource):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for chunk in self.chunks(target_bytes):
             yield self.read(chunk)
+
+
+class GraphSource(ChunkedSource):
+    """A source whose rows are made by a graph of Dask tasks: a cluster gets the graph of each chunk, not the source."""
+
+    @abstractmethod
+    def graphs(self) -> RowGraphs:
+        """Give the whole graph, cut into chunks: made once, in time by its size."""
+
+    @abstractmethod
+    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
+        """Give what makes a chunk's matrix wherever it is sent, and keys of `graphs` whose values it needs there.
+
+        The former is cheap to pickle and has a method ``compute(values)``.
+        """
 
 
 class SentRows(RowSource):
