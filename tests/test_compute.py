@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -10,14 +11,15 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from distributed import get_worker
+from distributed import Client, get_worker
 
-from streamkm import executors, runs
+from streamkm import StreamKMeans, executors, runs
 from streamkm.compute import local_executor, open_executor
 from streamkm.dask_cluster import DaskCluster
-from streamkm.errors import InvalidParameterError
+from streamkm.errors import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.executors import LocalThreads
 from streamkm.sources import open_source
+from tests.dask_processes import assert_same_bits
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -426,3 +428,39 @@ def test_nothing_stays_on_the_cluster_after_an_error(client):
         work()
     assert not keys_left(client, "before")
     assert not keys_left(client, "failing")
+
+
+def fail_as(item):
+    raise {
+        "changed": SourceError("s3://bucket/x.npy was changed while it was in use: it was 7 bytes"),
+        "refused": SourceError("s3://bucket/x.npy: access refused (NoCredentialsError); give credentials"),
+        "gone": SourceNotFoundError("s3://bucket/x.npy does not exist"),
+        "torn": SourceError("/data/x.npy is cut short: 7 of 9 bytes"),
+        "missing": SourceNotFoundError("/data/x.npy does not exist"),
+    }[item]
+
+
+@pytest.mark.parametrize("item", ["changed", "refused", "gone", "torn", "missing"])
+def test_errors_of_workers_say_what_would_help(client, item):
+    """Another path helps where a file is missing, not where an object was changed or credentials are."""
+    with pytest.raises(SourceError, match=r", seen from worker tcp://") as caught, open_executor(client) as executor:
+        list(executor.map("t", fail_as, [item]))
+    assert ("under the same path" in str(caught.value)) == (item == "missing")
+    assert isinstance(caught.value, SourceNotFoundError) == (item in ("gone", "missing"))
+
+
+def test_a_client_that_cannot_work_is_refused(client, tmp_path):
+    address, X = client.scheduler.address, np.zeros((9, 2))
+    with Client(address, set_as_default=False) as closed:
+        pass
+    with pytest.raises(InvalidParameterError, match=r"^the Dask client is closed; pass executor= .*threads$"):
+        StreamKMeans(2, executor=closed).fit(X)
+
+    async def fit_awaited():
+        async with Client(address, set_as_default=False, asynchronous=True) as awaited:
+            kmeans = StreamKMeans(2, executor=awaited, progress=False, random_state=0)
+            with pytest.raises(InvalidParameterError, match=r"^the Dask client's calls must be awaited .*to_thread"):
+                kmeans.fit(np.eye(9))
+            return await asyncio.to_thread(kmeans.fit, np.eye(9))
+
+    assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
