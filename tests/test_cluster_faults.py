@@ -255,32 +255,6 @@ def test_a_connection_that_is_cut(tmp_path, at, processes, cluster, data, wanted
     assert_same_bits(kmeans.set_params(executor=client).fit(data), wanted)
 
 
-def sending(data, action, number):
-    """Rows of this process in 30 chunks; something happens before one of them is made."""
-    for index, part in enumerate(np.array_split(np.load(data), 30)):
-        if index == number:
-            action()
-        yield part
-
-
-def test_a_worker_lost_before_rows_are_sent_to_it(cluster, data):
-    """Another one takes them; no word of the scheduler."""
-    started, client = cluster
-    wanted = StreamKMeans(10, executor=1, **PARAMETERS).fit(lambda: sending(data, int, 0))
-    killed = iter([lambda: started.kill(started.living()[0])])
-    got = StreamKMeans(10, executor=client, **PARAMETERS).fit(lambda: sending(data, next(killed, int), 0))
-    assert len(started.living()) == N_WORKERS - 1
-    assert_same_bits(got, wanted)
-
-
-@pytest.mark.slow
-def test_a_worker_lost_while_rows_are_sent(cluster, data):
-    started, client = cluster
-    killed = iter([lambda: started.kill(started.living()[0])])
-    with pytest.raises(ClusterError, match="rows that this process had sent to it; fit again"):
-        StreamKMeans(10, executor=client, **PARAMETERS).fit(lambda: sending(data, next(killed, int), 12))
-
-
 def end_worker(item):
     os._exit(3)
 
