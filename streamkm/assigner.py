@@ -28,7 +28,7 @@ from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.opening import store_of
+from streamkm.sources.opening import is_collection, store_of
 from streamkm.walk import OnInvalid, Walk
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         Returns
         -------
         labels : int32 (n,)
-            -1 for invalid rows, where they are skipped. For a Dask array a Dask array, computed when asked for.
+            -1 for invalid rows, where they are skipped. For a Dask array or data frame, and what is over one, a Dask
+            array in blocks of the same rows, computed when asked for.
         """
         lazy = self._lazily(X, nearest_labels)
         return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
@@ -275,7 +276,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
         """The function's values of a Dask array, as a Dask array; None for other data."""
-        if type(X).__module__.partition(".")[0] != "dask":
+        if not is_collection(X):
             return None
         self._check_fitted()
         from streamkm.lazy import lazy_map
@@ -313,9 +314,20 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 X = check_array(X, dtype="numeric", **checks)
             else:
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+            return open_source(X)
+        source = open_source(X)
+        if reset is not None and source.feature_names is not None:
+            _check_names(self, source.feature_names, reset=reset)
         elif reset and hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_  # of an earlier fit
-        return open_source(X)
+            del self.feature_names_in_
+        return source
+
+
+def _check_names(estimator: BaseEstimator, names: tuple[str, ...], *, reset: bool) -> None:
+    """Keep the names of features, or compare them with those of the fit, as scikit-learn does for data in memory."""
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+    validate_data(estimator, DataFrame(columns=list(names)), reset=reset, skip_check_array=True)
 
 
 def described(source: RowSource) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from streamkm.blas import ONE_BLAS_THREAD
 from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.executors import Executor, Folded, Joining, Listener, LocalThreads
+from streamkm.sources.base import GraphSource, RowSource
 
 __all__ = [
     "ClusterSettings",
@@ -43,24 +44,20 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     ----------
     executor : "auto", int, or distributed.Client
         "auto": the active Dask client if there is one, else threads of this process: as many as Dask's setting
-        ``num_workers`` says, if there is one, or as this process may use processors. An int: so many threads.
+        ``num_workers`` says, if there is one, or as this process may use processors. In a task of a Dask worker it is
+        one thread, as other tasks have the rest. An int: so many threads. A client in a task: the task gives its
+        worker's thread back meanwhile, or calls might wait for it for ever.
 
     Raises
     ------
     InvalidParameterError
-        For anything else.
+        For anything else, and for a client that is closed, or whose calls must be awaited.
     """
     client = _active_client() if executor == "auto" else executor
     with ONE_BLAS_THREAD:
         if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
-            from streamkm.dask_cluster import DaskCluster
-
-            cluster = DaskCluster(client)
-            try:
+            with _open_cluster_executor(client) as cluster:
                 yield cluster
-            except BaseException:
-                cluster.cancel()
-                raise
             return
         n_threads = _thread_count() if executor == "auto" else executor
         if not isinstance(n_threads, int) or isinstance(n_threads, bool) or n_threads < 1:
@@ -69,9 +66,55 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
             )
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streamkm")
         try:
-            yield LocalThreads(pool, n_threads)
+            yield (_ThreadsInTask if _in_task() else LocalThreads)(pool, n_threads)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _ThreadsInTask(LocalThreads):
+    """Threads of a process that is a worker, started by a task of it."""
+
+    def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
+        """As of any executor; what a Dask array needs of its cluster is waited for without the thread of the task.
+
+        It may be this thread that the cluster needs to make it.
+        """
+        futures = source.graphs().futures if isinstance(source, GraphSource) else {}
+        if futures:
+            from distributed import wait, worker_client
+
+            with worker_client() as client:
+                # futures that came with the task belong to no client, and would never hear that they are done
+                keys = list({future.key for future in futures.values()})
+                own = dict(zip(keys, client.get({}, keys, sync=False), strict=True))
+                futures.update({name: own[future.key] for name, future in futures.items()})
+                wait(list(own.values()))
+        yield from super().items(source, target_bytes)
+
+
+@contextmanager
+def _open_cluster_executor(client: Any) -> Iterator[Executor]:
+    """Give the executor of a client; what it started is given up where an error ends its work."""
+    from distributed import worker_client
+
+    from streamkm.dask_cluster import DaskCluster
+
+    if client.asynchronous:
+        raise InvalidParameterError(
+            "the Dask client's calls must be awaited (asynchronous=True); fit in a thread of its own "
+            "(asyncio.to_thread), or pass executor= a client without asynchronous=True or a number of threads"
+        )
+    if client.status != "running":
+        raise InvalidParameterError(
+            f"the Dask client is {client.status}; pass executor= a client that is connected, or a number of threads"
+        )
+    with worker_client() if _in_task() else nullcontext():
+        cluster = DaskCluster(client)
+        try:
+            yield cluster
+        except BaseException:
+            cluster.cancel()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +274,38 @@ def local_threads(executor: Any = "auto") -> int:
 
 
 def _active_client() -> Any:
-    """The Dask client of this process, without importing distributed where nobody did."""
-    if "distributed" not in sys.modules:
+    """The Dask client of this process, without importing distributed where nobody did.
+
+    A worker's own client is none: whoever finds it works for a task, which keeps a thread that calls might need.
+    """
+    if "distributed" not in sys.modules or _in_task():
         return None
-    from distributed import get_client
+    from distributed import Client
 
     try:
-        return get_client()
+        client = Client.current()
     except ValueError:  # its way to say that there is none
         return None
+    return None if client.id.startswith("Client-worker-") else client
+
+
+def _in_task() -> bool:
+    """Whether a Dask worker calls."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:  # its way to say that there is none
+        return False
+    return True
 
 
 def _thread_count() -> int:
-    """Dask's setting where somebody imported Dask, else the processors that this process may use."""
+    """One in a task of a Dask worker; Dask's setting where somebody imported Dask; else as many as processors."""
+    if _in_task():
+        return 1
     import joblib
 
     dask = sys.modules.get("dask")

@@ -110,9 +110,10 @@ def _on_worker() -> Iterator[None]:
         with ONE_BLAS_THREAD:
             yield
     except (SourceError, FileNotFoundError, PermissionError) as error:
-        missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
-        kind = SourceNotFoundError if missing else SourceError
-        raise kind(
-            f"{error}, seen from worker {get_worker().address} in {os.getcwd()}; every worker must see the data under "
-            f"the same path"
-        ) from error
+        causes = (error, error.__cause__)
+        missing = any(isinstance(each, FileNotFoundError) for each in causes)
+        seen = f"{error}, seen from worker {get_worker().address}"
+        # what has a URL is at the same place for everybody: objects change there, and credentials are refused
+        if "://" not in str(error) and (missing or any(isinstance(each, PermissionError) for each in causes)):
+            seen = f"{seen} in {os.getcwd()}; every worker must see the data under the same path"
+        raise (SourceNotFoundError if missing else SourceError)(seen) from error

@@ -25,12 +25,13 @@ from streamkm import dask_calls as calls
 from streamkm.errors import ClusterError
 from streamkm.executors import Executor, Joining, Outputs, Waiting
 from streamkm.runs import RUNS, run_lengths, runs_of
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between looks at who works, and at whether anybody does
 GATHER_SECONDS = 15.0  # for a result to come over the network, at first; each further try takes twice as long
+SEND_TIMES = 5  # tries to send rows, each to another worker, before a fit is given up
 NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unless Dask's setting says otherwise
 
 
@@ -56,7 +57,8 @@ class DaskCluster(Executor):
         self._ids = itertools.count()
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sends = False
-        self._lengths: list[int] | None = None  # of the runs of items that workers read
+        self._lengths: list[int] | None = None  # of the runs of items that workers read,
+        self._placed = True  # where this process says, as nothing that they need lies anywhere
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
@@ -70,28 +72,76 @@ class DaskCluster(Executor):
                 future.release()
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
-        """As of any executor; rows that are read here are sent, blocks of Dask arrays come as (chunk, future)."""
+        """As of any executor; rows that are read here are sent, chunks of Dask arrays come with their graphs."""
         if not isinstance(source, ChunkedSource) or source.in_process:
             for rows in source.stream(target_bytes):
-                with self._explained():
-                    # sent as data: inside the task graph they would stay on the scheduler
-                    (future,) = self._client.scatter([calls.measurable(rows)], hash=False)
-                self._sends = True
-                yield self._kept(future), len(rows.places)
-        elif hasattr(source, "delayed"):
-            for chunk in source.chunks(target_bytes):
-                n_rows = None if source.n_rows is None else chunk.stop - chunk.start
-                with self._explained():
-                    future = self._client.compute(source.delayed(chunk))
-                yield (chunk, self._kept(future)), n_rows
-        else:
-            chunks = source.chunks(target_bytes)
-            self._lengths = run_lengths(len(chunks), RUNS)
-            for chunk in chunks:
-                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
+                yield self._sent(calls.measurable(rows)), len(rows.places)
+            return
+        chunks = source.chunks(target_bytes)
+        self._lengths, self._placed = run_lengths(len(chunks), RUNS), True
+        make = self._graph_items(source) if isinstance(source, GraphSource) else lambda chunk: chunk
+        for chunk in chunks:
+            yield make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
+
+    def _sent(self, rows: Rows) -> Any:
+        """Send rows as data, as inside the task graph they would stay on the scheduler; to another worker if one dies.
+
+        Raises
+        ------
+        ClusterError
+            As `_look`; the scheduler answers, but workers do not take the rows.
+        """
+        for _ in range(SEND_TIMES):
+            with self._explained():
+                try:
+                    (future,) = self._client.scatter([rows], hash=False)
+                except OSError as error:  # a worker is gone, or there is none, or the scheduler is gone
+                    failed = error
+                    self._look()
+                    continue
+            self._sends = True
+            return self._kept(future)
+        raise ClusterError(
+            f"workers of {self._address()} did not take rows that this process sent to them, {SEND_TIMES} times "
+            f"({' '.join(str(failed).split())}); see that they run, and fit again"
+        ) from failed
 
     def for_calls(self, source: RowSource) -> RowSource:
-        return source.stand_in() if source.in_process or hasattr(source, "delayed") else source
+        return source.stand_in() if source.in_process or isinstance(source, GraphSource) else source
+
+    def _graph_items(self, source: GraphSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
+        """Make chunks items: with their graphs, and futures of what these need beside.
+
+        What several chunks need is computed by calls of its own, when the first chunk needs it, and given up after the
+        last one; workers keep it until those chunks are done with it.
+        """
+        graphs = source.graphs()
+        self._placed = not graphs.futures
+        left = dict(graphs.n_users)
+        started: dict[Any, Any] = {}
+
+        def start(key: Any) -> Any:
+            tasks, inputs = graphs.of_several([key], started)
+            known = {each: graphs.futures[each] if each in graphs.futures else started[each] for each in inputs}
+            with self._explained(), _any_size():
+                return self._kept(self._client.get({**tasks, **known}, [key], sync=False)[0])
+
+        def item(chunk: Chunk) -> tuple[Chunk, Any, list[Any]]:
+            block, inputs = source.packed(chunk)
+            futures = []
+            for key in inputs:
+                if key in graphs.futures:
+                    futures.append(graphs.futures[key])
+                    continue
+                if key not in started:
+                    started[key] = start(key)
+                futures.append(started[key])
+                left[key] -= 1
+                if left[key] == 0:
+                    del started[key]
+            return chunk, block, futures
+
+        return item
 
     def share(self, value: Any) -> Any:
         """Bring a value to the workers: once through the scheduler, from worker to worker from there on.
@@ -99,9 +149,7 @@ class DaskCluster(Executor):
         The value is a task's result, not scattered data: it is made again if the only worker that has it is lost.
         """
         packed = cloudpickle.dumps(value)
-        # the warning is about data in graphs; this is what they are to be shared by
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
-            return self._submit("share", calls.unpacked, packed)
+        return self._submit("share", calls.unpacked, packed)
 
     def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
         def start(item: Any) -> Waiting:
@@ -158,7 +206,7 @@ class DaskCluster(Executor):
 
     def _next_place(self, given: Counter[str], run: list[Any]) -> str | None:
         """The worker that was given the fewest items for each of its threads; it gets these too."""
-        if not self._n_threads:
+        if not self._n_threads or not self._placed:
             return None
         place = min(self._n_threads, key=lambda worker: given[worker] / self._n_threads[worker])
         given[place] += len(run)
@@ -171,7 +219,7 @@ class DaskCluster(Executor):
         """Start a call, on the worker with the address `place` if it can be."""
         key = (f"{stage}-{self._token}", next(self._ids))
         where = {} if place is None else {"workers": [place], "allow_other_workers": True}
-        with self._explained():
+        with self._explained(), _any_size():
             return self._kept(self._client.submit(function, *args, key=key, pure=False, **where))
 
     def _pair(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Waiting:
@@ -260,8 +308,8 @@ class DaskCluster(Executor):
         except KilledWorker as error:
             raise ClusterError(
                 f"{error.allowed_failures + 1} workers of {self._address()} were lost while they ran {error.task}, the "
-                f"last {error.last_worker.address}, mostly because they ran out of memory; give workers more memory, "
-                f"or fit with a smaller chunk_bytes"
+                f"last {error.last_worker.address}; their logs say why. If it was memory, give workers more memory, or "
+                f"fit with a smaller chunk_bytes"
             ) from error
         except CommClosedError as error:
             raise self._out_of_reach(error) from error
@@ -334,6 +382,11 @@ class _Held:
 
     def __init__(self, future: Any, index: int):
         self.future, self.index = future, index
+
+
+def _any_size() -> Any:
+    """Hold back Dask's warning of data in calls: here they are what is shared, or what the user put in a graph."""
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"})
 
 
 def _encoded(item: Any) -> Any:

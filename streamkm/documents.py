@@ -17,7 +17,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.progress import Progress, Stage
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.hashed import HashedText, hashed
-from streamkm.sources.opening import is_package, open_source
+from streamkm.sources.opening import is_collection, open_source
 from streamkm.sources.opening_texts import open_texts, refuse_options
 from streamkm.sources.weighted import TfIdfRows, weighted
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
@@ -97,7 +97,7 @@ def open_documents(
     """
     hashing = FeatureHashing() if hashing is None else hashing
     given = {name: value for name, value in options.items() if value is not None}
-    if is_package(X, "dask"):
+    if is_collection(X):
         refuse_options(field, given, "a Dask bag")
         bag = _bag(X)
         if tfidf is not False and _is_persisted(bag):

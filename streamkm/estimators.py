@@ -111,7 +111,8 @@ class StreamKMeans(Incremental, Assigner):
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
-        "auto": the active Dask client if there is one, else threads. An int: so many threads.
+        "auto": the active Dask client if there is one, else threads; one thread in a task of a Dask worker. An int: so
+        many threads.
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
     checkpoint : path, optional
@@ -130,7 +131,7 @@ class StreamKMeans(Incremental, Assigner):
         Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``.
     dask_labels_ : int32 dask.array.Array (n,)
         `labels_` in blocks as high as those of the Dask array that was fitted, unknown heights too, to be used with it:
-        ``X[kmeans.dask_labels_ == 3]``. For Dask input only.
+        ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. For Dask input only.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
         The centers that made the labels. Fewer than `n_clusters` if the data have fewer distinct rows.
     cluster_means_ : ndarray, same shape

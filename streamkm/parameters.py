@@ -20,6 +20,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import Sketch
+from streamkm.sources.opening import is_collection
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
@@ -115,6 +116,8 @@ def drawn_seed(random_state: Any) -> int:
 
 def is_in_memory(X: Any) -> bool:
     """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
+    if is_collection(X):
+        return False
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
         return True
     if not isinstance(X, list | tuple):

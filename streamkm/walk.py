@@ -21,7 +21,7 @@ from streamkm.model import Metric, normalized
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]
-Item = Chunk | Rows | tuple[Chunk, Matrix]
+Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
 Weighed = tuple[Item, int | None, NDArray[np.float64]]
 """An item, how many rows it should have, and their weights."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
@@ -131,8 +131,9 @@ class Walk:
         return Valid(X, places, n_read, kept, d2norms)
 
     def _rows(self, item: Item) -> tuple[Matrix, NDArray[np.int64]]:
-        if isinstance(item, tuple):  # a block of a Dask array, computed on the cluster
-            chunk, X = item
+        if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
+            chunk, block, inputs = item
+            X = block.compute(inputs)
             return X, row_places(chunk.start, chunk.start + X.shape[0])
         if isinstance(item, Chunk):
             if not isinstance(self.source, ChunkedSource):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import Counter
@@ -252,6 +253,19 @@ def test_a_connection_that_is_cut(tmp_path, at, processes, cluster, data, wanted
     finally:
         relay.close()
     assert_same_bits(kmeans.set_params(executor=client).fit(data), wanted)
+
+
+def end_worker(item):
+    os._exit(3)
+
+
+def test_a_worker_that_ends_itself_is_not_said_to_be_out_of_memory(tmp_path):
+    with (
+        cluster_of(tmp_path, 1, settings={"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}) as (_, client),
+        pytest.raises(ClusterError, match=r"1 workers of tcp://.* lost .* their logs say why. If it was memory"),
+        open_executor(client) as executor,
+    ):
+        list(executor.map("end", end_worker, [1]))
 
 
 def take(n_bytes):

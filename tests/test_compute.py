@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -10,14 +11,16 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from distributed import get_worker
+from distributed import Client, get_worker
+from distributed.comm.core import CommClosedError
 
-from streamkm import executors, runs
+from streamkm import StreamKMeans, executors, runs
 from streamkm.compute import local_executor, open_executor
-from streamkm.dask_cluster import DaskCluster
-from streamkm.errors import InvalidParameterError
+from streamkm.dask_cluster import SEND_TIMES, DaskCluster
+from streamkm.errors import ClusterError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.executors import LocalThreads
 from streamkm.sources import open_source
+from tests.dask_processes import assert_same_bits
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -426,3 +429,59 @@ def test_nothing_stays_on_the_cluster_after_an_error(client):
         work()
     assert not keys_left(client, "before")
     assert not keys_left(client, "failing")
+
+
+def fail_as(item):
+    raise {
+        "changed": SourceError("s3://bucket/x.npy was changed while it was in use: it was 7 bytes"),
+        "refused": SourceError("s3://bucket/x.npy: access refused (NoCredentialsError); give credentials"),
+        "gone": SourceNotFoundError("s3://bucket/x.npy does not exist"),
+        "torn": SourceError("/data/x.npy is cut short: 7 of 9 bytes"),
+        "missing": SourceNotFoundError("/data/x.npy does not exist"),
+    }[item]
+
+
+@pytest.mark.parametrize("item", ["changed", "refused", "gone", "torn", "missing"])
+def test_errors_of_workers_say_what_would_help(client, item):
+    """Another path helps where a file is missing, not where an object was changed or credentials are."""
+    with pytest.raises(SourceError, match=r", seen from worker tcp://") as caught, open_executor(client) as executor:
+        list(executor.map("t", fail_as, [item]))
+    assert ("under the same path" in str(caught.value)) == (item == "missing")
+    assert isinstance(caught.value, SourceNotFoundError) == (item in ("gone", "missing"))
+
+
+def test_a_client_that_cannot_work_is_refused(client, tmp_path):
+    address, X = client.scheduler.address, np.zeros((9, 2))
+    with Client(address, set_as_default=False) as closed:
+        pass
+    with pytest.raises(InvalidParameterError, match=r"^the Dask client is closed; pass executor= .*threads$"):
+        StreamKMeans(2, executor=closed).fit(X)
+
+    async def fit_awaited():
+        async with Client(address, set_as_default=False, asynchronous=True) as awaited:
+            kmeans = StreamKMeans(2, executor=awaited, progress=False, random_state=0)
+            with pytest.raises(InvalidParameterError, match=r"^the Dask client's calls must be awaited .*to_thread"):
+                kmeans.fit(np.eye(9))
+            return await asyncio.to_thread(kmeans.fit, np.eye(9))
+
+    assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
+
+
+@pytest.mark.parametrize("n_failures", [2, SEND_TIMES])
+def test_rows_that_a_lost_worker_does_not_take_go_to_another(client, monkeypatch, n_failures):
+    """The connection that is closed then is that of a worker, while the scheduler answers."""
+    X, scatter = np.arange(40.0).reshape(20, 2), client.scatter
+    failures = iter([CommClosedError("in <TCP (closed)>: Stream is closed")] * n_failures)
+
+    def failing(*args, **kwargs):
+        for failure in failures:
+            raise failure
+        return scatter(*args, **kwargs)
+
+    monkeypatch.setattr(client, "scatter", failing)
+    kmeans = StreamKMeans(2, executor=client, progress=False, random_state=0)
+    if n_failures < SEND_TIMES:
+        assert_same_bits(kmeans.fit(X), StreamKMeans(2, executor=1, progress=False, random_state=0).fit(X))
+    else:
+        with pytest.raises(ClusterError, match=r"^workers of tcp://.* did not take rows .* 5 times .*fit again$"):
+            kmeans.fit(X)

@@ -11,13 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.matrices import Matrix
 from streamkm.progress import Stage
+
+if TYPE_CHECKING:
+    from streamkm.sources.row_graphs import RowGraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class RowSource(ABC):
         How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
     stages_before : tuple of Stage
         Passes over the data that it took to open the source.
+    feature_names : tuple of str, optional
+        Names of the columns; None where they have none.
     """
 
     name: str
@@ -134,6 +139,7 @@ class RowSource(ABC):
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] = MappingProxyType({})
     stages_before: tuple[Stage, ...] = ()
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def estimated_rows(self) -> int | None:
@@ -194,6 +200,21 @@ class ChunkedSource(RowSource):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for chunk in self.chunks(target_bytes):
             yield self.read(chunk)
+
+
+class GraphSource(ChunkedSource):
+    """A source whose rows are made by a graph of Dask tasks: a cluster gets the graph of each chunk, not the source."""
+
+    @abstractmethod
+    def graphs(self) -> RowGraphs:
+        """Give the whole graph, cut into chunks: made once, in time by its size."""
+
+    @abstractmethod
+    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
+        """Give what makes a chunk's matrix wherever it is sent, and keys of `graphs` whose values it needs there.
+
+        The former is cheap to pickle and has a method ``compute(values)``.
+        """
 
 
 class SentRows(RowSource):

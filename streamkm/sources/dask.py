@@ -1,8 +1,8 @@
 """Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
 
-Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a Delayed
-for a cluster. May import dask, arrays, stored, base and errors. Where work runs is decided elsewhere; `read` runs
-in the thread that calls it.
+Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph
+for a cluster. May import dask, row_graphs, arrays, stored, base and errors. Where work runs is decided elsewhere;
+`read` runs in the thread that calls it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import scipy.sparse as sp
 from dask.array import Array, blockwise, from_array
-from dask.base import compute, optimize
 from dask.delayed import delayed
-from dask.local import get_sync
-from dask.optimization import cull
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
 from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.row_graphs import InputsHere, RowGraphs
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
 
 
-class DaskSource(ChunkedSource):
+class DaskSource(GraphSource):
     """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
 
     Parameters
@@ -56,6 +54,8 @@ class DaskSource(ChunkedSource):
     is computed; it is given as `target_bytes`.
     """
 
+    n_features: int
+
     def __init__(self, array: Any, *, name: str = "dask array") -> None:
         shape = tuple(0 if math.isnan(length) else int(length) for length in array.shape)
         unknown_rows = bool(shape) and any(math.isnan(height) for height in array.chunks[0])
@@ -74,14 +74,13 @@ class DaskSource(ChunkedSource):
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """One chunk a row-block that has rows; O(blocks)."""
-        width = self._array.shape[1]
         chunks: list[Chunk] = []
         start = 0
         for block, height in enumerate(self._array.chunks[0]):
             stop = start + int(height) if not self._unknown_rows else (block + 1) << _PLACE_BITS
             known = not self._unknown_rows and not self.is_sparse
             if stop > start:
-                n_bytes = (stop - start) * width * self.dtype.itemsize if known else target_bytes
+                n_bytes = (stop - start) * self.n_features * self.dtype.itemsize if known else target_bytes
                 chunks.append(Chunk(len(chunks), 0, start, stop, n_bytes))
             start = stop
         return tuple(chunks)
@@ -91,26 +90,22 @@ class DaskSource(ChunkedSource):
 
         What was persisted on a cluster is fetched from there.
         """
-        block = self._block_of(chunk)
-        graph, keys = self._whole_graph()
-        if graph is None:
-            columns = compute(*self._columns(block))
-        else:
-            row = list(keys[block])
-            columns = get_sync(cull(graph, row)[0], row)
-        X = self._block(block)(list(columns))
+        number = self._number_of(chunk)
+        graphs, inputs = self._cut()
+        row = graphs.row(number)
+        X = self._block(number).joined(row.compute(inputs.values(row.inputs)))
         return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
 
-    def delayed(self, chunk: Chunk) -> Any:
-        """Give a Delayed of the row-block's matrix, as `read` gives it, for a scheduler to compute.
+    def graphs(self) -> RowGraphs:
+        """Give the graph, cut into row-blocks: made once, in time by its size."""
+        return self._cut()[0]
 
-        Returns
-        -------
-        dask.delayed.Delayed
-            Of an ndarray or csr_array of shape (rows, d).
-        """
-        block = self._block_of(chunk)
-        return delayed(self._block(block))(self._columns(block))
+    def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
+        """Give what makes a row-block wherever it is sent, and keys of `graphs` whose values it needs there."""
+        number = self._number_of(chunk)
+        row = self.graphs().row(number)
+        # graphs hold functions that were defined on the spot, which plain pickle cannot take along
+        return PackedBlock(cloudpickle.dumps((row, self._block(number)))), row.inputs
 
     def lazily(
         self,
@@ -165,7 +160,7 @@ class DaskSource(ChunkedSource):
         return tuple(int(height) for height in self._array.chunks[0]), True
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graph", "_delayed")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_made")}
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
         return {**state, "_array": cloudpickle.dumps(self._array)}
 
@@ -190,41 +185,29 @@ class DaskSource(ChunkedSource):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._delayed: Any = None
-        self._graph: tuple[dict[Any, Any] | None, list[Any]] | None = None
+        self._made: tuple[RowGraphs, InputsHere] | None = None
+        heights = self._array.chunks[0]
+        self._starts = None if self._unknown_rows else np.cumsum([0, *heights])
 
-    def _block_of(self, chunk: Chunk) -> int:
-        if self._unknown_rows:
+    def _number_of(self, chunk: Chunk) -> int:
+        if self._starts is None:
             return chunk.start >> _PLACE_BITS
         # an empty block starts where the next one does: of those, the last has the rows
-        starts = np.cumsum([0, *self._array.chunks[0]])
-        return int(np.searchsorted(starts, chunk.start, side="right")) - 1
+        return int(np.searchsorted(self._starts, chunk.start, side="right")) - 1
 
-    def _columns(self, block: int) -> list[Any]:
-        """Give the column blocks of a row-block, each a Delayed; all of them share one graph, which is made once."""
+    def _cut(self) -> tuple[RowGraphs, InputsHere]:
         with self._lock:
-            if self._delayed is None:
-                self._delayed = self._array.to_delayed()
-            return list(self._delayed[block])
+            if self._made is None:
+                graphs = RowGraphs(self._array)
+                self._made = graphs, InputsHere(graphs)
+            return self._made
 
-    def _whole_graph(self) -> tuple[dict[Any, Any] | None, list[Any]]:
-        """Give the optimized graph, made once, and the keys of the blocks; None where parts of it are on a cluster."""
-        with self._lock:
-            if self._graph is None:
-                tasks = self._array.__dask_graph__().values()
-                if any(hasattr(task, "client") and hasattr(task, "result") for task in tasks):
-                    self._graph = (None, [])
-                else:
-                    (array,) = optimize(self._array)
-                    self._graph = (dict(array.__dask_graph__()), array.__dask_keys__())
-            return self._graph
-
-    def _block(self, block: int | None) -> _Block:
-        known = block is not None and not self._unknown_rows
+    def _block(self, number: int | None) -> _Block:
+        known = number is not None and not self._unknown_rows
         return _Block(
-            name=self.name if block is None else f"row-block {block:,} of {self.name}",
-            n_rows=int(self._array.chunks[0][block]) if known else None,
-            n_features=self._array.shape[1],
+            name=self.name if number is None else f"row-block {number:,} of {self.name}",
+            n_rows=int(self._array.chunks[0][number]) if known else None,
+            n_features=self.n_features,
             dtype=self.dtype,
             is_sparse=self.is_sparse,
         )
@@ -240,7 +223,8 @@ class _Block:
     dtype: np.dtype[Any]
     is_sparse: bool
 
-    def __call__(self, columns: list[Any]) -> Matrix:
+    def joined(self, columns: list[Any]) -> Matrix:
+        """Put column blocks side by side; see that the outcome is what the array says."""
         X = join_blocks(columns)
         if X.ndim != 2 or X.shape[1] != self.n_features:
             raise InvalidInputError(f"{self.name} has shape {X.shape}; the array says {self.n_features:,} features")
@@ -260,6 +244,19 @@ class _Block:
         return opened.read(whole).X.astype(self.dtype, copy=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """A row-block that is computed where it is needed, pickled; see `DaskSource.packed`."""
+
+    pickled: bytes
+
+    def compute(self, inputs: list[Any]) -> Matrix:
+        """Run its tasks in this thread, given the values of what they need."""
+        row, block = cloudpickle.loads(self.pickled)
+        X: Matrix = block.joined(row.compute(inputs))
+        return X
+
+
 def _numbers(values: NDArray[np.int64]) -> Array:
     """One number a row-block."""
     return from_array(np.asarray(values, np.int64), chunks=1)
@@ -276,9 +273,8 @@ def _map_block(
 ) -> NDArray[Any]:
     first = int(start[0])
     height = None if stop[0] < 0 else int(stop[0]) - first
-    X = replace(
-        block, name=f"the row-block from row {first:,} of {block.name}" if height else block.name, n_rows=height
-    )(columns)
+    name = f"the row-block from row {first:,} of {block.name}" if height else block.name
+    X = replace(block, name=name, n_rows=height).joined(columns)
     if X.shape[0] == 0:
         return meta
     return function(Rows(X, row_places(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
@@ -286,20 +282,6 @@ def _map_block(
 
 def _describe_in_block(name: str, place: int) -> str:
     return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
-
-
-def open_dask(X: Any) -> DaskSource:
-    """Open a Dask array, or a Dask data frame as one.
-
-    Raises
-    ------
-    InvalidInputError
-        Another kind of Dask collection; otherwise as `DaskSource`.
-    """
-    array = X.to_dask_array() if not isinstance(X, Array) and hasattr(X, "to_dask_array") else X
-    if not isinstance(array, Array):
-        raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
-    return DaskSource(array)
 
 
 def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamkm.matrices import raw
 from streamkm.sources import local, remote
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import open_binary, read_fully
 
@@ -43,7 +43,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         described["made_with"] = json.loads(json.dumps(dict(source.made_with)))
     if source.files:
         return {**described, "files": [file_fingerprint(path) for path in source.files]}
-    readable = isinstance(source, ChunkedSource) and not hasattr(source, "delayed")
+    readable = isinstance(source, ChunkedSource) and not isinstance(source, GraphSource)
     return {**described, "sample": _sampled_rows(source) if readable else None}  # type: ignore[arg-type]
 
 

@@ -83,7 +83,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
           is, its first bytes tell, whatever it is called.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
-          datasets of those; a Dask array or data frame
+          datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
         - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
         - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
           first member is the rows, as PyTorch's data loaders give them
@@ -130,7 +130,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
     [(2, 4), (2, 4)]
     """
-    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr"):
+    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr", "xarray"):
         if "path" not in X:
             raise InvalidParameterError(f"a mapping needs the key path; it has {', '.join(map(str, X)) or 'none'}")
         rest = {str(key): value for key, value in X.items() if key != "path"}
@@ -156,10 +156,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
 def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
-    if not is_package(X, "h5py", "zarr", "dask") and all(hasattr(X, name) for name in ("X", "obs", "var")):
+    described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
+    if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
         return _open_object(X.X, options)  # AnnData
     group = getattr(X, "group", None)
-    if not is_package(X, "h5py", "zarr") and is_package(group, "h5py", "zarr"):
+    if described and is_package(group, "h5py", "zarr"):
         return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
     for fits, reader in _OBJECTS:
         if fits(X):
@@ -175,6 +176,11 @@ def is_package(value: Any, *packages: str) -> bool:
     return any(each.__module__.split(".", 1)[0] in packages for each in type(value).__mro__)
 
 
+def is_collection(value: Any) -> bool:
+    """Whether a value is a Dask collection, of whatever class; imports nothing."""
+    return hasattr(type(value), "__dask_graph__")
+
+
 def _is_sparse(value: Any) -> bool:
     """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
     return (is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
@@ -188,7 +194,8 @@ def _is_iterable(value: Any) -> bool:
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "h5py"), Reader("an h5py object", "hdf5:open_hdf5_object", ("follow_external",))),
     (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "zarr:open_zarr_object")),
-    (lambda X: is_package(X, "dask"), Reader("a Dask array", "dask:open_dask")),
+    (lambda X: is_package(X, "xarray"), Reader("an xarray object", "labelled:open_xarray")),
+    (is_collection, Reader("a Dask collection", "labelled:open_collection")),
     (_is_sparse, Reader("a sparse matrix", "arrays:SparseSource")),
     (lambda X: hasattr(X, "__array__"), Reader("an array", "arrays:open_array")),
     (_is_iterable, Reader("an iterable", "iterables:IterableSource", ("n_features",))),

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
 from streamkm.sources.csr_rows import make_csr
 
 
@@ -59,7 +59,7 @@ class PartsSource(ChunkedSource):
         self._parts = tuple(parts)
         self._places = _Places(np.cumsum([0, *rows]), self._parts)
         # Dask arrays among them: their graphs may hold rows too
-        self.in_process = any(part.in_process or hasattr(part, "delayed") for part in parts)
+        self.in_process = any(part.in_process or isinstance(part, GraphSource) for part in parts)
         self.files = tuple(dict.fromkeys(file for part in parts for file in part.files))
         self.name = f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name
         self.n_rows: int = sum(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -70,14 +72,14 @@ def test_a_read_computes_its_row_block_alone():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_delayed_gives_what_read_gives(known):
+def test_what_is_packed_gives_what_read_gives(known):
     array = da.from_array(sparse_matrix().toarray(), chunks=(ROWS, (11, 20))).map_blocks(sp.csr_matrix)
     source = open_source(array if known else unknown(array))
-    chunks = source.chunks(1)
-    matrices = dask.compute(*[source.delayed(chunk) for chunk in chunks], scheduler="threads")
-    for X, chunk in zip(matrices, chunks, strict=True):
+    for chunk in source.chunks(1):
+        block, inputs = pickle.loads(pickle.dumps(source.packed(chunk)))
+        assert not inputs
         rows = source.read(chunk)
-        assert_same_rows(type(rows)(X, rows.places), rows)
+        assert_same_rows(type(rows)(block.compute([]), rows.places), rows)
 
 
 def test_places_where_heights_are_not_known():

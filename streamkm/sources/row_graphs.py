@@ -1,0 +1,190 @@
+"""The graph of a Dask array, cut into row-blocks: the tasks that each has for itself, and those that several need.
+
+The graph is cut once, in time by its size; from then on a row-block costs its own tasks alone. Dask's protocol of
+collections is used (graph, keys, optimization), no class of arrays. May import dask and nothing of streamkm. What a
+row-block is to look like is dask's work; where tasks run is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dask.core import get_deps, toposort
+from dask.local import get_sync
+from dask.sizeof import sizeof
+from dask.typing import Key
+
+KEPT_BYTES = 16 << 20  # of what several row-blocks need and this process keeps, such as means of all rows
+_SEVERAL = -1  # in place of a row-block's number
+
+
+@dataclass(frozen=True, slots=True)
+class RowGraph:
+    """What makes one row-block.
+
+    Attributes
+    ----------
+    tasks : dict
+        That no other row-block needs.
+    inputs : list
+        Keys of what they need beside.
+    columns : list
+        Keys of the column blocks.
+    """
+
+    tasks: dict[Key, Any]
+    inputs: list[Key]
+    columns: list[Key]
+
+    def compute(self, inputs: Iterable[Any]) -> list[Any]:
+        """Run the tasks in this thread, given the values of `inputs`; the column blocks."""
+        return run_tasks(self.tasks, self.columns, dict(zip(self.inputs, inputs, strict=True)))
+
+
+class RowGraphs:
+    """The optimized graph of a two-dimensional Dask array, cut into row-blocks.
+
+    Parameters
+    ----------
+    array : Dask array
+        Its keys are a list of row-blocks, each a list of column blocks.
+
+    Attributes
+    ----------
+    futures : dict
+        Results that lie on a cluster, by their keys.
+    n_users : dict
+        How many row-blocks use a task that several need, by its key.
+    """
+
+    def __init__(self, array: Any) -> None:
+        whole, self._rows = array.__dask_graph__(), array.__dask_keys__()
+        self.futures: dict[Key, Any] = {}
+        for layer in getattr(whole, "layers", {"": whole}).values():
+            if getattr(layer, "is_materialized", bool)():  # others are rules how to make tasks
+                for key, task in layer.items():
+                    if hasattr(task, "client") and hasattr(task, "result"):
+                        self.futures[key] = self.futures[task.key] = task
+        optimized = dict(array.__dask_optimize__(whole, self._rows))
+        self._tasks: dict[Key, Any] = {**optimized, **dict.fromkeys(self.futures)}
+        self._needs, _ = get_deps(self._tasks)
+        self._owners = self._find_owners()
+        self.n_users = self._count_users()
+
+    def row(self, number: int) -> RowGraph:
+        """Give what makes a row-block; O(its tasks)."""
+        columns = list(self._rows[number])
+        tasks, inputs = self._below(columns, lambda key: key in self.futures or self._owners[key] == _SEVERAL)
+        return RowGraph(tasks, inputs, columns)
+
+    def of_several(self, keys: Iterable[Key], known: Container[Key] = ()) -> tuple[dict[Key, Any], list[Key]]:
+        """Give the tasks that make what several row-blocks need, and keys of what they need: futures, or in `known`."""
+        return self._below(keys, lambda key: key in self.futures or key in known)
+
+    def _below(self, keys: Iterable[Key], is_input: Callable[[Key], bool]) -> tuple[dict[Key, Any], list[Key]]:
+        tasks: dict[Key, Any] = {}
+        inputs: dict[Key, None] = {}
+        todo = list(keys)
+        while todo:
+            key = todo.pop()
+            if key in tasks or key in inputs:
+                continue
+            if is_input(key):
+                inputs[key] = None
+            else:
+                tasks[key] = self._tasks[key]
+                todo.extend(self._needs[key])
+        return tasks, list(inputs)
+
+    def _find_owners(self) -> dict[Key, int]:
+        """The row-block that alone needs a task, or `_SEVERAL`; tasks that none needs are left out."""
+        owners: dict[Key, int] = {}
+
+        def claim(key: Key, owner: int) -> None:
+            if owners.setdefault(key, owner) != owner:
+                owners[key] = _SEVERAL
+
+        for number, columns in enumerate(self._rows):
+            for key in columns:
+                claim(key, number)
+        for key in reversed(toposort(self._tasks, dependencies=self._needs)):
+            if key in owners:
+                for need in self._needs[key]:
+                    claim(need, owners[key])
+        return owners
+
+    def _count_users(self) -> dict[Key, int]:
+        users: dict[Key, set[int]] = {}
+
+        def note(key: Key, owner: int) -> None:
+            if self._owners[key] == _SEVERAL and key not in self.futures:
+                users.setdefault(key, set()).add(owner)
+
+        for number, columns in enumerate(self._rows):
+            for key in columns:
+                note(key, number)
+        for key, owner in self._owners.items():
+            if owner != _SEVERAL:
+                for need in self._needs[key]:
+                    note(need, owner)
+        return {key: len(numbers) for key, numbers in users.items()}
+
+
+class InputsHere:
+    """Values of what row-blocks need, for tasks that run in this process.
+
+    Futures are fetched. What several row-blocks need is computed by whoever asks first, and kept as far as it is small;
+    the rest is computed again for each.
+    """
+
+    def __init__(self, graphs: RowGraphs) -> None:
+        self._graphs = graphs
+        self._lock = threading.Lock()
+        self._locks: dict[Key, threading.Lock] = {}
+        self._kept: OrderedDict[Key, tuple[Any, int]] = OrderedDict()  # least recently used first
+        self._kept_bytes = 0
+
+    def values(self, keys: Iterable[Key]) -> list[Any]:
+        """Give the inputs of a `RowGraph`."""
+        futures = self._graphs.futures
+        return [futures[key].result() if key in futures else self._computed(key) for key in keys]
+
+    def _computed(self, key: Key) -> Any:
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key][0]
+            tasks, inputs = self._graphs.of_several([key])
+            given = {each: self._graphs.futures[each].result() for each in inputs}
+            (value,) = run_tasks(tasks, [key], given)
+            self._keep(key, value, int(sizeof(value)))
+            return value
+
+    def _keep(self, key: Key, value: Any, n_bytes: int) -> None:
+        if n_bytes > KEPT_BYTES:
+            return
+        with self._lock:
+            self._kept[key] = (value, n_bytes)
+            self._kept_bytes += n_bytes
+            while self._kept_bytes > KEPT_BYTES:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped
+
+
+def run_tasks(tasks: Mapping[Key, Any], keys: list[Key], given: Mapping[Key, Any]) -> list[Any]:
+    """Run tasks in this thread, given values that they need; the results of `keys`."""
+    # a value by itself would be looked through for tasks and keys
+    graph = {**tasks, **{key: (partial(_same, value),) for key, value in given.items()}}
+    return list(get_sync(graph, keys))
+
+
+def _same(value: Any) -> Any:
+    return value

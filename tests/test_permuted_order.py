@@ -1,0 +1,186 @@
+"""Every pass under an executor that ends calls in any order and lets some fail: the same bits, or that one error."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamkm import StreamKMeans, budget, compute
+from streamkm.executors import LocalThreads
+from streamkm.progress import Stage
+from streamkm.sketches import CountSketch
+from streamkm.storing import write_store
+from tests.children import tree, walk_of
+
+
+class CallFailedError(Exception):
+    """What a call raises that is to fail."""
+
+
+class PermutedExecutor(LocalThreads):
+    """Runs calls one by one in an order that a seed draws among those that are started; one of them fails.
+
+    Whoever waits for a call runs others first, later ones too: the order of completion has nothing to do with that of
+    the calls, and any order that threads could come to may be drawn.
+    """
+
+    order: random.Random
+    calls_left: int | None  # until one fails
+
+    def __init__(self, pool: Any, n_workers: int) -> None:
+        super().__init__(pool, 6)  # calls in flight, whatever was asked for
+        self.started: list[PermutedCall] = []
+
+    def _submit(self, stage: str, function: Any, *args: Any) -> PermutedCall:
+        self.started.append(PermutedCall(self, lambda: function(*args)))
+        return self.started[-1]
+
+    def each(self, stage: str, function: Any, items: Any, *shared: Any) -> list[Any]:
+        calls = [self._submit(stage, function, item, *shared) for item in items]
+        try:
+            return [call.result() for call in calls]
+        finally:
+            for call in calls:
+                call.cancel()
+
+    def run_one(self) -> None:
+        call = self.started.pop(self.order.randrange(len(self.started)))
+        if type(self).calls_left is not None:
+            type(self).calls_left -= 1
+        try:
+            if type(self).calls_left == 0:
+                raise CallFailedError("a call failed")
+            call.value = call.work()
+        except BaseException as error:  # noqa: BLE001 - given to whoever waits for the call
+            call.error = error
+        call.done = True
+
+
+class PermutedCall:
+    """A call that was started; it is run when somebody waits for it, or for another one."""
+
+    def __init__(self, executor: PermutedExecutor, work: Any) -> None:
+        self.executor, self.work = executor, work
+        self.done, self.value, self.error = False, None, None
+
+    def result(self) -> Any:
+        while not self.done:
+            self.executor.run_one()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def cancel(self) -> None:
+        if not self.done and self in self.executor.started:
+            self.executor.started.remove(self)
+
+
+def dense(n_rows=600, n_features=12):
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(n_rows, n_features)) + 4 * (np.arange(n_rows) % 5)[:, None]).astype(np.float32)
+
+
+def sparse():
+    return sp.random_array((600, 400), density=0.04, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
+
+
+def found(kmeans):
+    """All that a fit found, as bytes."""
+    return {
+        "labels": np.asarray(kmeans.labels_[:]).tobytes(),
+        "centers": kmeans.cluster_centers_.tobytes(),
+        "inertia": kmeans.inertia_,
+        "counts": kmeans.counts_.tobytes(),
+        "history": str(kmeans.history_),
+    }
+
+
+def fit(X, **options):
+    kmeans = StreamKMeans(5, random_state=0, max_iter=5, chunk_bytes=1_500, progress=False, **options)
+    return found(kmeans.fit(X))
+
+
+def fit_to(folder):
+    kmeans = StreamKMeans(5, random_state=0, max_iter=5, chunk_bytes=1_500, progress=False)
+    return found(kmeans.fit(dense(), labels_to=folder / "labels.zarr"))
+
+
+def predicted():
+    kmeans = StreamKMeans(5, random_state=0, executor=1, max_iter=3, progress=False, chunk_bytes=1_500).fit(dense())
+    kmeans.executor = "auto"
+    return {"labels": kmeans.predict(dense()).tobytes(), "score": kmeans.score(dense())}
+
+
+def stored(folder):
+    with compute.open_executor() as workers:
+        write_store(folder / "s.zarr", walk_of(dense(), chunk_bytes=1_500), CountSketch(16, 0), workers, Stage("test"))
+    return {str(name): content for name, content in tree(folder / "s.zarr").items()}
+
+
+REGIMES = {
+    "sample": lambda folder: fit(dense(600, 40), sketch="pca", n_components=6),
+    "uniform": lambda folder: fit(sparse(), coreset="uniform", n_components=64),
+    "all rows": lambda folder: fit(sparse(), coreset=None, n_components=64, refine=1),
+    "all rows, found on all": lambda folder: fit(dense(), sketch="svd", sketch_fit="all", n_components=6, coreset=None),
+    "as they are": lambda folder: fit(dense(), coreset=None),
+    "coreset": lambda folder: fit(dense(), coreset="sensitivity"),
+    "assigned in the sketch": lambda folder: fit(sparse(), assign_space="sketch", n_components=32),
+    "once": lambda folder: fit(iter(np.array_split(dense(), 30))),
+    "store": stored,
+    "labels_to": fit_to,
+    "predictions": lambda folder: predicted(),
+}
+
+
+def run(regime, patched, **settings):
+    """Work under an executor of these settings; what was found, and what is left in the folder."""
+    executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
+    patched.setattr(compute, "LocalThreads", executor)
+    patched.setattr(budget, "SMALLEST_SAMPLE_ROWS", 200)
+    patched.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    with TemporaryDirectory() as folder:
+        try:
+            return REGIMES[regime](Path(folder)), executor
+        except CallFailedError:
+            left = [path.name for path in Path(folder).iterdir() if not path.name.startswith(".")]
+            assert not left  # nothing that looks complete
+            raise
+
+
+@cache
+def wanted(regime):
+    with pytest.MonkeyPatch.context() as patched:
+        return run(regime, patched)[0]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@settings(max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_of_completion_gives_the_same_bits(regime, seed):
+    with pytest.MonkeyPatch.context() as patched:
+        got, _ = run(regime, patched, order=random.Random(seed), calls_left=None)
+    assert got == wanted(regime)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32 - 1), fails_at=st.integers(1, 150))
+def test_a_call_that_fails_is_the_one_error(regime, seed, fails_at):
+    """Unless nobody needs its result, or there were fewer calls."""
+    with pytest.MonkeyPatch.context() as patched:
+        try:
+            got, executor = run(regime, patched, order=random.Random(seed), calls_left=fails_at)
+        except CallFailedError as error:
+            assert str(error) == "a call failed"  # noqa: PT017 - or there was no such call
+        else:
+            assert got == wanted(regime)
+            assert executor.calls_left > 0
