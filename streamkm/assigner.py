@@ -29,6 +29,7 @@ from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.frames import check_same_columns
 from streamkm.sources.opening import store_of
 from streamkm.walk import OnInvalid, Walk
 
@@ -45,6 +46,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     on_invalid: OnInvalid
     model_: Model
     labels_: Any
+    feature_names_in_: NDArray[Any]
     cluster_centers_: NDArray[np.float64]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
@@ -271,7 +273,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
-        """Make a source of X; arrays in memory are validated as scikit-learn does."""
+        """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
         if is_in_memory(X):
             checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
             if reset is None:
@@ -280,7 +282,32 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 X = check_array(X, dtype="numeric", **checks)
             else:
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-        return open_source(X)
+            return open_source(X)
+        source = open_source(X)
+        if reset is not None:
+            self._check_names(source, reset=reset)
+        return source
+
+    def _check_names(self, source: RowSource, *, reset: bool) -> None:
+        """Keep the names of a source's columns, or compare them with those that are kept; as scikit-learn does."""
+        names: Any = source.feature_names
+        known = vars(self).get("feature_names_in_")
+        if reset:
+            if known is not None:
+                del self.feature_names_in_
+            if names is not None:
+                self.feature_names_in_ = np.array(names, object)
+        elif names is None:
+            return
+        elif known is None:
+            warnings.warn(
+                f"{source.name} has feature names, but {type(self).__name__} was fitted without feature names: "
+                "the order of columns cannot be checked",
+                UserWarning,
+                stacklevel=4,
+            )
+        else:
+            check_same_columns(names, tuple(known), source.name, "the fit")
 
 
 def _model_on(stored: StoreSource, model: Model) -> Model:

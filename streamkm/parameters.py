@@ -106,8 +106,8 @@ def check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
 
 
 def is_in_memory(X: Any) -> bool:
-    """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
-    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
+    """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
+    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):
         return True
     if not isinstance(X, list | tuple):
         return not hasattr(X, "shape") and hasattr(X, "__array__")

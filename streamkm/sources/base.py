@@ -112,6 +112,8 @@ class RowSource(ABC):
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
         Local files and directories that the rows are read from; empty where they lie in none.
+    feature_names : tuple of str, or None
+        Names of the columns; None where they have none.
     """
 
     name: str
@@ -126,6 +128,7 @@ class RowSource(ABC):
     made_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def estimated_rows(self) -> int | None:

@@ -25,6 +25,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceNotF
 from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
+from streamkm.sources.frames import is_frame
 from streamkm.sources.remote import Address, is_remote
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           is, its first bytes tell, whatever it is called.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), a Dask array or data frame
-        - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
+        - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
+          matrix, a list of rows, or a list of these, which follow each other
         - an iterable of chunks, or a callable that returns an iterator of chunks
         - a mapping with the key ``path`` and options, as in a configuration file
         - a RowSource, which is returned as it is
@@ -186,7 +188,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "zarr:open_zarr_object")),
     (lambda X: is_package(X, "dask"), Reader("a Dask array", "dask:open_dask")),
     (_is_sparse, Reader("a sparse matrix", "arrays:SparseSource")),
-    (lambda X: hasattr(X, "__array__"), Reader("an array", "arrays:open_array")),
+    (lambda X: hasattr(X, "__array__") or is_frame(X), Reader("an array", "arrays:open_array")),
     (_is_iterable, Reader("an iterable", "iterables:IterableSource", ("n_features",))),
 )
 
