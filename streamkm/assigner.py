@@ -20,12 +20,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.errors import InvalidParameterError
 from streamkm.fitting import Fit
 from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Metric, Model
-from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain
+from streamkm.parameters import OF_THIS_RUN, Weights, check_weights, is_in_memory, joined, plain
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -144,10 +144,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
         weights = check_weights(sample_weight)
-        if len(weights) not in (0, len(d2)):
-            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {len(d2):,} rows")
+        weights.check_rows(len(d2), "X")
         d2 = np.where(np.isnan(d2), 0.0, d2)
-        return -float(weights @ d2 if len(weights) else d2.sum())
+        return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers and the parameters to one file, without pickle; labels are not kept.
@@ -209,23 +208,27 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """How a fit walks the source."""
         return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
-    def _take(self, fitted: Fit, model: Model, plan: Plan, source: RowSource, stages: list[Stage]) -> None:
+    def _take(
+        self, fitted: Fit, weights: Weights, model: Model, plan: Plan, source: RowSource, stages: list[Stage]
+    ) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+        n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
+        weights.check_rows(n_samples, source.name)
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
         self.cluster_centers_ = fitted.model.centers
         self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
+        self.counts_ = factor * fitted.totals.counts
+        self.inertia_ = factor * fitted.totals.d2
         self.distortion_ = fitted.distortion
         self.assign_space_ = model.space
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
+        self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
         self.stages_ = stages
         self.n_passes_ = plan.passes
-        self.n_samples_ = int(fitted.chunk_rows.sum())
+        self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
         self.sketch_ = model.sketch

@@ -29,6 +29,7 @@ from streamkm.labelling import check_labels_place
 from streamkm.model import Metric, Space
 from streamkm.parameters import (
     OF_THIS_RUN,
+    Weights,
     check_parameters,
     check_weights,
     digest,
@@ -251,9 +252,9 @@ class StreamKMeans(Incremental, Assigner):
             Whatever `streamkm.open_source` accepts.
         y : ignored
             Present for scikit-learn's conventions.
-        sample_weight : array-like (n,), optional
-            Weights of the rows, not negative. Text and Dask arrays of unknown chunk sizes are read once more then: rows
-            must be counted to find their weights.
+        sample_weight : array-like (n,) or float, optional
+            Weights of the rows, not negative; where all are alike, rows are clustered as without. Text and Dask arrays
+            of unknown chunk sizes are read once more for weights that differ: rows must be counted to find theirs.
         labels_to : path, optional
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
@@ -284,18 +285,19 @@ class StreamKMeans(Incremental, Assigner):
         if stored is not None and stored.info.weighted and sample_weight is None:
             sample_weight = stored.weights()
         weights = check_weights(sample_weight)
+        weights.check_rows(source.n_rows, source.name)
         if "stream_" in vars(self):
             del self.stream_
         place = None if labels_to is None else check_labels_place(labels_to)
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        plan = self.plan_for(source, weighted=len(weights.each) > 0)
+        with keeping(self, source, weights.each) as keeper:
             keeper.labels_to = place
             self._run(source, plan, weights, keeper)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
@@ -304,10 +306,10 @@ class StreamKMeans(Incremental, Assigner):
 
             metric = metric_on_store(stored, metric)
         walk = self._fit_walk(source, plan, metric)
-        fitted = run_fit(walk, plan, self._settings(keeper), weights, self.executor, keeper, progress)
+        fitted = run_fit(walk, plan, self._settings(keeper), weights.each, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, plan, source, progress.stages)
+        self._take(fitted, weights, model, plan, source, progress.stages)
 
     def plan(self, X: Any, n_rows: int | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.

@@ -45,7 +45,7 @@ class Incremental:
         X : as for `fit`
             From 1 row up. The first may have fewer rows than there are clusters.
         y : ignored
-        sample_weight : array-like (n,), optional
+        sample_weight : array-like (n,) or float, optional
 
         Returns
         -------
@@ -62,7 +62,9 @@ class Incremental:
         source, weights = self._open(X, reset=first), check_weights(sample_weight)
         stream = self._new_stream(source) if first else self.stream_
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        feed(stream, Walk(source, size, self.metric, self.on_invalid), weights)
+        weights.check_rows(source.n_rows, source.name)
+        n_rows = feed(stream, Walk(source, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        weights.check_rows(n_rows, source.name)
         self._follow(stream)
         return self
 

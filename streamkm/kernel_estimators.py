@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
@@ -34,7 +33,7 @@ from streamkm.kernel_kmeans.planning import (
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, n_kernel_starts
 from streamkm.model import Model
-from streamkm.parameters import check_weights, is_in_memory
+from streamkm.parameters import Weights, check_weights, is_in_memory
 from streamkm.progress import Progress
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -221,20 +220,22 @@ class StreamKernelKMeans(Assigner):
         check_kernel_parameters(self)
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
-        plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        weights.check_rows(source.n_rows, source.name)
+        plan = self.plan_for(source, weighted=len(weights.each) > 0)
+        with keeping(self, source, weights.each) as keeper:
             self._run(source, plan, weights, keeper)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = self._fit_walk(source, plan, "euclidean")
         settings = self._settings(self._sizes(source), keeper)
-        fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
-        self._take(fitted.fit, fitted.fit.model, plan, source, progress.stages)
+        fitted = run_kernel_fit(walk, plan, settings, weights.each, self.executor, keeper, progress)
+        self._take(fitted.fit, weights, fitted.fit.model, plan, source, progress.stages)
         self.kernel_ = fitted.kernel
-        self.trace_residual_ = fitted.trace_residual
+        residual = fitted.trace_residual
+        self.trace_residual_ = None if residual is None else weights.factor * residual
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
@@ -269,10 +270,10 @@ class StreamKernelKMeans(Assigner):
                 f"{n_rows:,} rows have {n_rows**2:,} pairs; at most {MOST_EVALUATIONS:,} are looked at: pass a sample"
             )
         weights = check_weights(sample_weight)
-        if len(weights) not in (0, n_rows):
-            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {n_rows:,} rows")
+        weights.check_rows(n_rows, "X")
         rows = sp.csr_array(rows) if sp.issparse(rows) else rows
-        return exact_objective(self.kernel_, rows, self.predict(X), weights if len(weights) else None)
+        each = weights.each if len(weights.each) else None
+        return weights.factor * exact_objective(self.kernel_, rows, self.predict(X), each)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.

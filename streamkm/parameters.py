@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -90,19 +91,48 @@ def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = Fa
         raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
 
 
-def check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
-    """Weights as float64 (n,); empty for None."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Sample weights, told apart: rows that weigh alike are clustered as rows without weights are, to the bit.
+
+    Attributes
+    ----------
+    each : float64 (n,) or (0,)
+        Empty where all rows weigh alike.
+    factor : float
+        What every row weighs then, by which counts and objective are multiplied; else 1.
+    n_given : int or None
+        How many weights were given; None for a number, or nothing.
+    """
+
+    each: NDArray[np.float64]
+    factor: float = 1.0
+    n_given: int | None = None
+
+    def check_rows(self, n_rows: int | None, name: str) -> None:
+        """Refuse another number of weights than of rows, where both are known."""
+        if None not in (self.n_given, n_rows) and self.n_given != n_rows:
+            raise InvalidInputError(f"sample_weight has {self.n_given:,} values; {name} has {n_rows:,} rows")
+
+
+def check_weights(sample_weight: ArrayLike | None) -> Weights:
+    """What is given as `sample_weight`: nothing, one number for all rows, or one for each."""
     if sample_weight is None:
-        return NO_WEIGHTS
+        return Weights(NO_WEIGHTS)
     weights = np.asarray(sample_weight, np.float64)
-    if weights.ndim != 1:
-        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,)")
+    if weights.ndim > 1:
+        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,), or a number")
+    n_given = len(weights) if weights.ndim else None
+    weights = np.atleast_1d(weights)
     if not np.isfinite(weights).all() or (weights < 0).any():
         row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
-        raise InvalidInputError(f"sample_weight[{row}] is {weights[row]}; needed: finite and not negative")
+        which = "sample_weight" if n_given is None else f"sample_weight[{row}]"
+        raise InvalidInputError(f"{which} is {weights[row]}; needed: finite and not negative")
     if not weights.any():
         raise InvalidInputError("every sample_weight is zero; at least one row must have a positive weight")
-    return weights
+    if (weights == weights[0]).all():
+        return Weights(NO_WEIGHTS, float(weights[0]), n_given)
+    return Weights(weights, n_given=n_given)
 
 
 def is_in_memory(X: Any) -> bool:

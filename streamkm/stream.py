@@ -356,7 +356,7 @@ class Stream:
         return added if totals is None else totals.plus(added, self.rule.half_life)
 
 
-def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
+def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float = 1.0) -> int:
     """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
 
     Parameters
@@ -364,6 +364,13 @@ def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
     stream : Stream
         Changed. Where a chunk is refused, those before it have been taken.
     weights : float64 (n,) or (0,)
+    factor : float
+        What each row weighs where there are no weights.
+
+    Returns
+    -------
+    int
+        Rows that were read, invalid ones included.
 
     Raises
     ------
@@ -380,9 +387,12 @@ def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
         done += valid.n_read
         if len(weights) and len(read) < valid.n_read:
             check_weights(walk, weights, done)
+        if not len(weights) and factor != 1:
+            read = np.full(valid.n_read, factor)
         if valid.X.shape[0]:
-            stream.add(valid.X, read if valid.kept is None or not len(weights) else read[valid.kept])
+            stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
     check_weights(walk, weights, done)
+    return done
 
 
 def _together(pieces: list[_Piece]) -> _Piece:
