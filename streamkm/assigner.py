@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,12 +21,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidParameterError
+from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Fit
 from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Metric, Model
-from streamkm.parameters import OF_THIS_RUN, Weights, check_weights, is_in_memory, joined, plain
+from streamkm.parameters import OF_THIS_RUN, Weights, centers_dtype, check_weights, is_in_memory, joined, plain
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -47,7 +48,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     model_: Model
     labels_: Any
     feature_names_in_: NDArray[Any]
-    cluster_centers_: NDArray[np.float64]
+    cluster_centers_: NDArray[Any]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
 
@@ -127,7 +128,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
         """
         self._check_fitted()
-        n_clusters = len(self.cluster_centers_)
+        n_clusters = self._n_features_out
         lazy = self._lazily(X, distances, n_clusters)
         if lazy is not None:
             return lazy
@@ -162,7 +163,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             parameters.pop(name, None)
         if not isinstance(parameters["init"], str):
             parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
-        self.model_.save(path, {name: plain(value) for name, value in parameters.items()})
+        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -217,7 +218,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
+        self.cluster_centers_ = fitted.model.centers.astype(centers_dtype(source.dtype), copy=False)
         self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
         self.counts_ = factor * fitted.totals.counts
         self.inertia_ = factor * fitted.totals.d2
@@ -242,6 +243,27 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 stacklevel=4,
             )
 
+    def _current_model(self) -> Model:
+        """What assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
+
+        The attribute is rounded to the data's dtype; the model's centers are not, and count unless it was changed.
+
+        Raises
+        ------
+        InvalidInputError
+            For centers that no row can be compared with.
+        """
+        model, centers = self.model_, np.asarray(self.cluster_centers_)
+        rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
+        if centers is model.centers or np.array_equal(centers, rounded):
+            return model
+        wanted = model.centers.shape[1]
+        if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
+            raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
+        if not np.isfinite(centers).all():
+            raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
+        return replace(model, centers=np.array(centers, np.float64, order="C"))
+
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
 
@@ -256,7 +278,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         source = self._open(X, reset=False)
         if not isinstance(source, DaskSource):
             return None
-        return lazy_map(source, self.model_, function, on_invalid=self.on_invalid, n_columns=n_columns)
+        return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
     def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
@@ -272,7 +294,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         stored = store_of(source)
-        model = self.model_ if stored is None else _model_on(stored, self.model_)
+        model = self._current_model()
+        if stored is not None:
+            model = _model_on(stored, model)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

@@ -131,13 +131,15 @@ class StreamKMeans(Incremental, Assigner):
         `labels_` in blocks as high as those of the Dask array that was fitted, unknown heights too, to be used with it:
         ``X[kmeans.dask_labels_ == 3]``. For Dask input only.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
-        The centers that made the labels. Fewer than `n_clusters` if the data have fewer distinct rows.
+        The centers that made the labels, rounded to float32 where the data are; `model_` keeps them in float64. Where
+        they are assigned or written to, `predict` and the like go by them. Fewer than `n_clusters` if the data have
+        fewer distinct rows.
     cluster_means_ : ndarray, same shape
         Exact means of the final clusters.
     counts_ : ndarray (k,)
         Rows of each cluster, or their total weight.
     inertia_ : float
-        Exact sum of squared distances of the rows to `cluster_centers_`, weighted, in float64, in the space of the
+        Exact sum of squared distances of the rows to the model's centers, weighted, in float64, in the space of the
         assignment.
     distortion_ : float or None
         Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.

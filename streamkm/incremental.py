@@ -16,7 +16,7 @@ from streamkm.cluster.coreset import CoresetRule
 from streamkm.clustering import Search
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.parameters import check_parameters, check_weights, n_starts
+from streamkm.parameters import centers_dtype, check_parameters, check_weights, n_starts
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.stream import Stream, feed, stream_size
@@ -65,6 +65,7 @@ class Incremental:
         weights.check_rows(source.n_rows, source.name)
         n_rows = feed(stream, Walk(source, size, self.metric, self.on_invalid), weights.each, weights.factor)
         weights.check_rows(n_rows, source.name)
+        stream.dtype = np.promote_types(stream.dtype, centers_dtype(source.dtype))
         self._follow(stream)
         return self
 
@@ -124,8 +125,18 @@ class Incremental:
             stream.rule.seed,
         )
         found = stream.clusters(search, estimator["executor"])
-        self.cluster_centers_, self.counts_, self.inertia_ = found.centers, found.counts, found.inertia
-        self.n_iter_, self.converged_, self.assign_space_ = found.n_iter, found.converged, "original"
-        self.sketch_ = IdentitySketch(stream.n_features)
-        self.model_ = Model(found.centers, stream.n_features, estimator["metric"], "original", self.sketch_)
-        return vars(self)[name]
+        sketch = IdentitySketch(stream.n_features)
+        values = {
+            "cluster_centers_": found.centers.astype(stream.dtype, copy=False),
+            "counts_": found.counts,
+            "inertia_": found.inertia,
+            "n_iter_": found.n_iter,
+            "converged_": found.converged,
+            "assign_space_": "original",
+            "sketch_": sketch,
+            "model_": Model(found.centers, stream.n_features, estimator["metric"], "original", sketch),
+        }
+        for attribute, value in values.items():
+            if attribute not in estimator:  # centers may have been assigned
+                setattr(self, attribute, value)
+        return values[name]

@@ -98,8 +98,8 @@ class StreamKernelKMeans(Assigner):
     Attributes
     ----------
     labels_ : int32 (n,)
-    cluster_centers_ : float64 (k, m)
-        In the space of the features.
+    cluster_centers_ : ndarray (k, m)
+        In the space of the features; float32 where the data are.
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None

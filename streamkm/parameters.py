@@ -135,6 +135,11 @@ def check_weights(sample_weight: ArrayLike | None) -> Weights:
     return Weights(weights, n_given=n_given)
 
 
+def centers_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of `cluster_centers_` for rows of a dtype, as scikit-learn's: float32 where they are, else float64."""
+    return np.dtype(np.float32 if dtype == np.float32 else np.float64)
+
+
 def is_in_memory(X: Any) -> bool:
     """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):

@@ -102,6 +102,8 @@ class Stream:
         Number of the row that comes next.
     n_rows : int
         Rows taken, those without weight included.
+    dtype : dtype
+        Of the centers, for whoever shows them; float32 unless whoever adds rows says otherwise.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -110,6 +112,7 @@ class Stream:
         self.tree = CoresetTree(rule)
         self.next_row = first_row
         self.n_rows = 0
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._totals: Totals | None = None
         self._width = 0
         self._sparse: bool | None = None
@@ -224,6 +227,7 @@ class Stream:
         both.tree = self.tree.merged(other.tree)
         both.next_row = max(self.next_row, other.next_row)
         both.n_rows = self.n_rows + other.n_rows
+        both.dtype = np.promote_types(self.dtype, other.dtype)
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         for totals in (self._totals, other._totals):
@@ -262,6 +266,7 @@ class Stream:
             "n_rows": self.n_rows,
             "n_features": self._width,
             "sparse": self._sparse,
+            "dtype": self.dtype.name,
         }
         return arrays, header
 
@@ -281,7 +286,7 @@ class Stream:
             half_life = np.inf if rule["half_life"] is None else float(rule["half_life"])
             stream = cls(CoresetRule(**{**rule, "half_life": half_life}))
             width = stream._width = int(header["n_features"])
-            stream._sparse = header["sparse"]
+            stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
             stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
                 piece, keys = _stored(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]

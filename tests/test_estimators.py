@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -133,6 +134,70 @@ def test_parameters_are_left_as_given():
     np.testing.assert_array_equal(init, X[:5])
 
 
+@pytest.mark.parametrize("options", [{}, {"n_components": 3, "assign_space": "sketch"}], ids=str)
+@pytest.mark.parametrize("kind", [*KINDS, "uint8", "float16", "csr float32"])
+def test_centers_have_the_dtype_of_the_data(kind, options):
+    """As scikit-learn's, but that float16 rows are read as float32. What labels rows is not rounded."""
+    X = as_kind(np.abs(blobs(cluster_std=6.0)[0]), kind.removesuffix(" float32"))
+    X = X.astype(np.float32) if kind == "csr float32" else X
+    fitted = kmeans(**options).fit(X)
+    assert fitted.cluster_centers_.dtype == (np.float32 if "float32" in kind or kind == "float16" else np.float64)
+    assert fitted.model_.centers.dtype == np.float64
+    np.testing.assert_array_equal(fitted.cluster_centers_, fitted.model_.centers.astype(fitted.cluster_centers_.dtype))
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.labels_)
+    stream = kmeans(**options).partial_fit(X)
+    assert stream.cluster_centers_.dtype == fitted.cluster_centers_.dtype
+    stream.partial_fit(X.astype(np.float64))
+    assert stream.cluster_centers_.dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["assigned", "written to", "after partial_fit"])
+def test_centers_that_are_assigned_count(tmp_path, kind, how):
+    X = as_kind(blobs(n=300)[0], kind)
+    fitted = kmeans().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
+    centers = naive.dense(X)[:5] + 1
+    if how == "written to":
+        fitted.cluster_centers_[:] = centers
+    else:
+        fitted.cluster_centers_ = centers.astype(np.float32).tolist() if kind == "float32" else centers
+    labels, d2 = naive.nearest(X, centers.astype(np.float32) if kind == "float32" else centers)
+    fitted.save(tmp_path / "model.npz")
+    for model in (fitted, pickle.loads(pickle.dumps(fitted)), StreamKMeans.load(tmp_path / "model.npz")):
+        np.testing.assert_array_equal(model.predict(X), labels)
+        np.testing.assert_array_equal(model.transform(X).argmin(axis=1), labels)
+        assert model.score(X) == pytest.approx(-d2.sum(), rel=1e-6)
+    fitted.fit(X)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+
+
+def test_more_or_fewer_centers_may_be_assigned():
+    X, _ = blobs()
+    fitted = kmeans().fit(X)
+    fitted.cluster_centers_ = np.round(fitted.cluster_centers_[:2]).astype(int)
+    assert fitted.transform(X).shape == (600, 2)
+    np.testing.assert_array_equal(fitted.predict(X), naive.nearest(X, fitted.cluster_centers_)[0])
+
+
+@pytest.mark.parametrize(
+    ("centers", "message"),
+    [
+        (np.zeros((5, 5)), r"\(5, 5\); needed: \(clusters, 6\)"),
+        (np.zeros(6), "shape"),
+        (np.full((5, 6), np.nan), "NaN"),
+    ],
+    ids=["narrow", "1-d", "nan"],
+)
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+def test_centers_that_cannot_be_assigned(centers, message, method):
+    X, _ = blobs()
+    fitted = kmeans().fit(X)
+    fitted.cluster_centers_ = centers
+    with pytest.raises(InvalidInputError, match=message):
+        getattr(fitted, method)(X)
+
+
 # ---- against scikit-learn and naive twins
 
 
@@ -174,8 +239,8 @@ def test_attributes_are_exact(options, kind, weighted):
     tolerance = 1e-6 if "metric" in options or "assign_space" in options else 1e-12
     if fitted.assign_space_ == "sketch":
         rows = naive.dense(fitted.sketch_.apply(rows))
-    centers = fitted.cluster_centers_
-    assert centers.shape == (5, rows.shape[1])
+    centers = fitted.model_.centers  # not rounded
+    assert fitted.cluster_centers_.shape == centers.shape == (5, rows.shape[1])
     np.testing.assert_allclose(fitted.inertia_, naive.inertia(rows, centers, fitted.labels_, weights), rtol=tolerance)
     _, nearest_d2 = naive.nearest(rows, centers)
     d2 = naive.d2_matrix(rows, centers)[np.arange(600), fitted.labels_]
@@ -256,7 +321,7 @@ def test_refinement_lowers_the_inertia(kind):
     fits = [kmeans(20, n_components=4, max_iter=1, refine=refine).fit(X) for refine in range(4)]
     inertias = [fitted.inertia_ for fitted in fits]
     assert all(after < before for before, after in pairwise(inertias))
-    np.testing.assert_allclose(fits[1].cluster_centers_, fits[0].cluster_means_, rtol=1e-12)
+    np.testing.assert_allclose(fits[1].model_.centers, fits[0].cluster_means_, rtol=1e-12)
     refined = [entry["inertia"] for entry in fits[3].history_ if entry["stage"] == "refine"]
     np.testing.assert_allclose(refined, inertias[1:], rtol=1e-12)
 
