@@ -753,6 +753,20 @@ def test_every_sketch_by_name(name, sparse):
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
 
 
+@pytest.mark.parametrize(
+    ("name", "sparse"),
+    [(n, sparse) for n in (*OBLIVIOUS, *FOUND) for sparse in (False, True) if (n, sparse) != ("pca", True)],
+)
+def test_every_sketch_of_narrow_rows(name, sparse):
+    """Sizes that nobody asked for fit whatever the rows are."""
+    X, y = blobs(n=300, d=7, cluster_std=0.2)
+    X = np.where(np.abs(X) < 1, 0, X)
+    fitted = kmeans(sketch=name).fit(sp.csr_array(X) if sparse else X)
+    assert normalized_mutual_info_score(y, fitted.labels_) > 0.99
+    if name == "hadamard":
+        assert fitted.n_components_ == 16
+
+
 def test_components_by_a_theorem():
     X = sp.random_array((300, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
     fitted = kmeans(3, eps=0.5, delta=0.2).fit(X)
