@@ -26,7 +26,16 @@ from streamkm.fitting import Fit
 from streamkm.keeping import Keeper
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import Metric, Model
-from streamkm.parameters import OF_THIS_RUN, Weights, centers_dtype, check_weights, is_in_memory, joined, plain
+from streamkm.parameters import (
+    OF_THIS_RUN,
+    Weights,
+    centers_dtype,
+    check_weights,
+    given_start,
+    is_in_memory,
+    joined,
+    plain,
+)
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -161,8 +170,10 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         parameters = self.get_params()
         for name in OF_THIS_RUN:
             parameters.pop(name, None)
-        if not isinstance(parameters["init"], str):
-            parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
+        if callable(parameters["init"]):
+            del parameters["init"]  # no file holds functions; what is loaded starts as by default
+        elif not isinstance(parameters["init"], str):
+            parameters["init"] = given_start(parameters["init"]).tolist()
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()})
 
     @classmethod
@@ -199,9 +210,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
 
-    def _given(self, keeper: Keeper) -> tuple[str | NDArray[np.float64], np.random.SeedSequence]:
+    def _given(self, keeper: Keeper) -> tuple[Any, np.random.SeedSequence]:
         """`init`, and the seeds of a fit: those of the run that is gone on from, if there is one."""
-        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        init = given_start(self.init)
         entropy = check_random_state(self.random_state).randint(0, 2**32, 4, dtype=np.uint32)
         return init, np.random.SeedSequence(keeper.same_entropy([int(word) for word in entropy]))
 

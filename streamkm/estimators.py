@@ -6,7 +6,7 @@ The work is in fitting. No logic in `__init__`. May import fitting and below.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -33,7 +33,9 @@ from streamkm.parameters import (
     check_parameters,
     check_weights,
     digest,
+    given_start,
     n_starts,
+    parameters_of,
     plain,
 )
 from streamkm.planning import forecast
@@ -76,13 +78,14 @@ class StreamKMeans(Incremental, Assigner):
         a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`.
-    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+    init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "ls++": the same, then local
         search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019). "random": sampled rows. An array:
-        these centers, without any search.
+        these centers, without any search. A callable: what ``init(X, n_clusters, random_state=...)`` gives for sampled
+        rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1,
-        because the search finds what one start of many clusters misses.
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a
+        callable, else 1, because the search finds what one start of many clusters misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
@@ -196,7 +199,7 @@ class StreamKMeans(Incremental, Assigner):
         n_components: int | str = "auto",
         eps: float | None = None,
         delta: float = 0.1,
-        init: str | ArrayLike = "k-means++",
+        init: str | ArrayLike | Callable[..., Any] = "k-means++",
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -373,28 +376,30 @@ class StreamKMeans(Incremental, Assigner):
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        given = parameters_of(self)
         return plan_fit(
             source,
-            n_clusters=self.n_clusters,
-            sketch=self.sketch,
-            sketch_fit=self.sketch_fit,
-            n_components=self.n_components,
-            eps=self.eps,
-            delta=self.delta,
-            refine=self.refine,
-            assign_space=self.assign_space,
-            coreset=self.coreset,
-            chunk_bytes=self.chunk_bytes,
-            memory_limit=self.memory_limit,
-            n_threads=n_threads or local_threads(self.executor),
+            n_clusters=given.n_clusters,
+            sketch=given.sketch,
+            sketch_fit=given.sketch_fit,
+            n_components=given.n_components,
+            eps=given.eps,
+            delta=given.delta,
+            refine=given.refine,
+            assign_space=given.assign_space,
+            coreset=given.coreset,
+            chunk_bytes=given.chunk_bytes,
+            memory_limit=given.memory_limit,
+            n_threads=n_threads or local_threads(given.executor),
             weighted=weighted,
         )
 
     def _settings(self, keeper: Keeper) -> Settings:
         init, seeds = self._given(keeper)
-        n_init = n_starts(self.n_init, self.n_clusters, init)
-        given = None if isinstance(self.sketch, str) else self.sketch
-        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, given)
+        given = parameters_of(self)
+        n_init = n_starts(given.n_init, given.n_clusters, init)
+        sketch = None if isinstance(given.sketch, str) else given.sketch
+        return Settings(given.n_clusters, init, n_init, given.max_iter, given.tol, given.refine, seeds, sketch)
 
 
 @contextmanager
@@ -433,8 +438,8 @@ def open_checkpoint(
     seed = parameters["random_state"]
     for name in (*OF_THIS_RUN, "progress", "memory_limit"):
         parameters.pop(name)
-    if not isinstance(parameters["init"], str):
-        parameters["init"] = digest(np.asarray(parameters["init"], np.float64))
+    init = given_start(parameters["init"])
+    parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
     plan = estimator.plan_for(source, weighted=len(weights) > 0)
     chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
     settings = {name: plain(value) for name, value in parameters.items()}

@@ -16,7 +16,7 @@ from streamkm.cluster.coreset import CoresetRule
 from streamkm.clustering import Search
 from streamkm.errors import InvalidInputError
 from streamkm.model import Model
-from streamkm.parameters import centers_dtype, check_parameters, check_weights, n_starts
+from streamkm.parameters import centers_dtype, check_parameters, check_weights, given_start, n_starts, parameters_of
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.stream import Stream, feed, stream_size
@@ -100,31 +100,25 @@ class Incremental:
         self.n_features_in_ = stream.n_features
 
     def _new_stream(self, source: RowSource) -> Stream:
-        estimator: Any = self
+        given = parameters_of(self)
         itemsize = np.result_type(source.dtype, np.float32).itemsize
         row_bytes = 1024 if source.is_sparse or source.n_features is None else itemsize * source.n_features
-        seed = int(check_random_state(estimator.random_state).randint(0, 2**63 - 1, dtype=np.int64))
-        half_life = np.inf if estimator.half_life is None else float(estimator.half_life)
-        size = stream_size(estimator.n_clusters, row_bytes)
-        rule = CoresetRule(size, estimator.n_clusters, seed, half_life=half_life)
-        return Stream(rule, first_row=estimator.first_row)
+        seed = int(check_random_state(given.random_state).randint(0, 2**63 - 1, dtype=np.int64))
+        half_life = np.inf if given.half_life is None else float(given.half_life)
+        size = stream_size(given.n_clusters, row_bytes)
+        rule = CoresetRule(size, given.n_clusters, seed, half_life=half_life)
+        return Stream(rule, first_row=given.first_row)
 
     def __getattr__(self, name: str) -> Any:
         """Find centers in the stream when they are first asked for."""
         if name not in LAZY or "stream_" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         estimator, stream = vars(self), self.stream_
-        init = estimator["init"] if isinstance(estimator["init"], str) else np.asarray(estimator["init"], np.float64)
-        n_clusters = estimator["n_clusters"]
-        search = Search(
-            n_clusters,
-            init,
-            n_starts(estimator["n_init"], n_clusters, init),
-            estimator["max_iter"],
-            estimator["tol"],
-            stream.rule.seed,
-        )
-        found = stream.clusters(search, estimator["executor"])
+        given = parameters_of(self)
+        init = given_start(given.init)
+        starts = n_starts(given.n_init, given.n_clusters, init)
+        search = Search(given.n_clusters, init, starts, given.max_iter, given.tol, stream.rule.seed)
+        found = stream.clusters(search, given.executor)
         sketch = IdentitySketch(stream.n_features)
         values = {
             "cluster_centers_": found.centers.astype(stream.dtype, copy=False),
@@ -134,7 +128,7 @@ class Incremental:
             "converged_": found.converged,
             "assign_space_": "original",
             "sketch_": sketch,
-            "model_": Model(found.centers, stream.n_features, estimator["metric"], "original", sketch),
+            "model_": Model(found.centers, stream.n_features, given.metric, "original", sketch),
         }
         for attribute, value in values.items():
             if attribute not in estimator:  # centers may have been assigned

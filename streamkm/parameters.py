@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.starting import check_centers
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import Sketch
@@ -42,46 +45,84 @@ def check_parameters(estimator: Any) -> None:
     check_integer("first_row", estimator.first_row, 0)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
-        if not (value is None and name == "eps") and not (isinstance(value, float) and 0 < value < 1):
+        if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
     half_life = estimator.half_life
-    if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
+    if half_life is not None and not as_number(half_life) > 0:
         raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
     for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    tol: Any = estimator.tol
-    if type(tol) is bool or not isinstance(tol, int | float | np.floating) or not 0 <= float(tol) < np.inf:
-        raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
+    if not 0 <= as_number(estimator.tol) < np.inf:
+        raise InvalidParameterError(f"tol={estimator.tol!r}; needed: a number from 0")
     for name, choices in CHOICES.items():
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
-    check_init(estimator.init, estimator.n_clusters)
+    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
-def check_init(init: str | ArrayLike, n_clusters: int) -> None:
-    """Refuse what is no way to start, or no k centers."""
+def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
+    """Refuse what is no way to start, or no k centers; warn where there is only one way to start."""
     if isinstance(init, str):
         if init not in STARTS:
             names = ", ".join(map(repr, STARTS))
-            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, or an array of centers")
-    elif np.ndim(init) != 2 or len(np.asarray(init)) != n_clusters:
-        raise InvalidParameterError(f"init has shape {np.shape(init)}; needed: (n_clusters={n_clusters}, features)")
-    elif not np.isfinite(np.asarray(init, np.float64)).all():
-        raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, a function, or an array of centers")
+    elif not callable(init):
+        check_centers(given_start(init), n_clusters)
+        if n_init not in ("auto", 1):
+            warnings.warn(
+                f"n_init={n_init} of no use: init gives the centers to start from, so there is one start",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
-def n_starts(n_init: int | str, n_clusters: int, init: str | NDArray[np.float64]) -> int:
+def given_start(init: Any) -> Any:
+    """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d).
+
+    Raises
+    ------
+    InvalidParameterError
+        For what is no array of real numbers.
+    """
+    if isinstance(init, str) or callable(init):
+        return init
+    try:
+        centers = init.toarray() if sp.issparse(init) else np.asarray(init)
+        if centers.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        return np.array(centers, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(f"init cannot be made centers of real numbers: {error}") from error
+
+
+def n_starts(n_init: int | str, n_clusters: int, init: Any) -> int:
     """The number that `n_init` stands for."""
     if n_init == "auto":
-        return 10 if n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random") else 1
+        return 10 if n_clusters <= FEW_CLUSTERS or is_unsearched(init) else 1
     return int(n_init)
+
+
+def is_unsearched(init: Any) -> bool:
+    """Whether starts are drawn without looking for better ones, so that several find more: rows, or a function's."""
+    return callable(init) or (isinstance(init, str) and init == "random")
 
 
 def digest(values: NDArray[Any]) -> str:
     """What tells one array from another."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def as_number(value: Any) -> float:
+    """A number of Python's or NumPy's as a float; NaN for anything else."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else np.nan
+
+
+def parameters_of(estimator: Any) -> Any:
+    """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold."""
+    values = estimator.get_params(deep=False).items()
+    return SimpleNamespace(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values})
 
 
 def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:

@@ -206,7 +206,8 @@ class Stream:
 
     def clusters(self, search: Search, executor: Any = "auto") -> Clusters:
         """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
-        key = (replace(search, init=""), search.init if isinstance(search.init, str) else search.init.tobytes())
+        init = search.init.tobytes() if isinstance(search.init, np.ndarray) else search.init
+        key = (replace(search, init=""), init)
         if self._found is None or self._found[0] != key:
             self._found = key, cluster_coreset(self.coreset(), search, executor)
         return self._found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -456,6 +457,123 @@ def test_init_must_be_finite(value):
     init[2, 3] = value
     with pytest.raises(StreamkmError, match="init"):
         kmeans(init=init).fit(X)
+
+
+def starts(X):
+    """The same centers in many forms."""
+    centers = np.round(X[:5])
+    return {
+        "list": centers.tolist(),
+        "int8": centers.astype(np.int8),
+        "float16": centers.astype(np.float16),
+        "big endian": centers.astype(">f8"),
+        "frame": pd.DataFrame(centers),
+        "csr": sp.csr_array(centers),
+        "coo matrix": sp.coo_matrix(centers),
+        "function": lambda X, n_clusters, random_state: centers,
+        "function of csr": lambda X, n_clusters, random_state: sp.csr_array(centers),
+    }
+
+
+@pytest.mark.parametrize("form", starts(np.zeros((5, 1))))
+@pytest.mark.parametrize("kind", ["float64", "csr"])
+def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
+    X, y = blobs(cluster_std=0.1)
+    X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
+    given, rows = starts(X)[form], as_kind(X, kind)
+    wanted, fitted = (kmeans(init=init).fit(rows) for init in (np.round(X[:5]), given))
+    streams = [kmeans(init=init).partial_fit(rows) for init in (np.round(X[:5]), given)]
+    for got, same in ((fitted, wanted), streams):
+        if "function" in form:  # a few steps on the sample come first
+            assert got.inertia_ == pytest.approx(same.inertia_)
+        else:
+            np.testing.assert_array_equal(got.predict(X), same.predict(X))
+            np.testing.assert_array_equal(got.cluster_centers_, same.cluster_centers_)
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+    assert np.shape(loaded.init) == (() if "function" in form else (5, 6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_draws_starts(kind):
+    """It gets sampled rows, k and a RandomState, as scikit-learn calls it, `n_init` times; the best start is kept."""
+    X, _ = blobs(n=300)
+    calls = []
+
+    def draw(X, n_clusters, random_state):
+        calls.append((X.shape, n_clusters, random_state))
+        return X[random_state.permutation(X.shape[0])[:n_clusters]]
+
+    one, many = (kmeans(init=draw, n_init=n_init).fit(as_kind(X, kind)) for n_init in (1, "auto"))
+    assert len(calls) == 1 + 10
+    assert all(call[:2] == ((300, 6), 5) and isinstance(call[2], np.random.RandomState) for call in calls)
+    assert many.inertia_ <= one.inertia_
+    again = kmeans(init=draw, n_init="auto").fit(as_kind(X, kind))
+    np.testing.assert_array_equal(again.labels_, many.labels_)
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        (np.zeros((4, 6)), r"init has shape \(4, 6\); needed: \(n_clusters=5, features=6\)"),
+        (np.zeros((5, 2)), r"init has shape \(5, 2\); needed: \(n_clusters=5, features=6\)"),
+        (np.full((5, 6), np.nan), "NaN"),
+    ],
+    ids=["few", "narrow", "nan"],
+)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_functions_that_give_no_centers(gives, message, method):
+    with pytest.raises(InvalidParameterError, match=message):
+        getattr(kmeans(init=lambda X, n_clusters, random_state: gives), method)(blobs()[0]).predict(blobs()[0])
+
+
+@pytest.mark.parametrize("init", [np.zeros((5, 6), complex), np.full((5, 6), "x"), [[1, 2], [3]]], ids=str)
+def test_what_is_no_array_of_centers(init):
+    with pytest.raises(InvalidParameterError, match="init cannot be made centers of real numbers"):
+        kmeans(init=init).fit(blobs()[0])
+
+
+def test_several_starts_from_given_centers_are_one():
+    X, _ = blobs()
+    with pytest.warns(RuntimeWarning, match="n_init=3 of no use") as warned:
+        kmeans(init=X[:5], n_init=3).fit(X)
+    assert [each.filename for each in warned] == [__file__]
+
+
+NUMBERS = {
+    "n_clusters": 5,
+    "n_components": 4,
+    "delta": 0.5,
+    "n_init": 2,
+    "max_iter": 7,
+    "tol": 0.25,
+    "refine": 1,
+    "half_life": 512,
+    "first_row": 64,
+    "chunk_bytes": 4096,
+    "executor": 2,
+    "random_state": 3,
+}
+
+
+@pytest.mark.parametrize("size", [(np.int32, np.float32), (np.uint64, np.float64)], ids=["32", "64"])
+def test_numbers_of_numpy_are_numbers(tmp_path, size):
+    X, _ = blobs()
+    cast = {name: size[isinstance(value, float)](value) for name, value in NUMBERS.items()}
+    cast |= {"memory_limit": size[1](0.5), "progress": np.bool_(False)}
+    wanted = StreamKMeans(**NUMBERS, progress=False).fit(X)
+    fitted = StreamKMeans(**cast, checkpoint=tmp_path / "checkpoint").fit(X)
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+    json.dumps([fitted.plan_.to_dict(), fitted.history_, fitted.sketch_.to_dict()])
+    fitted.save(tmp_path / "model.npz")
+    assert StreamKMeans.load(tmp_path / "model.npz").get_params()["tol"] == 0.25
+    streams = [StreamKMeans(**given).partial_fit(X) for given in (cast, {**NUMBERS, "progress": False})]
+    np.testing.assert_array_equal(streams[0].cluster_centers_, streams[1].cluster_centers_)
+    json.dumps(streams[0].stream_.state()[1])
+    by_theorem = [kmeans(sketch="countsketch", eps=eps).fit(X).n_components_ for eps in (size[1](0.5), 0.5)]
+    assert by_theorem[0] == by_theorem[1]
 
 
 def test_init_of_another_width():
