@@ -291,8 +291,9 @@ class StreamKMeans(Incremental, Assigner):
             sample_weight = stored.weights()
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
-        if "stream_" in vars(self):
-            del self.stream_
+        for name in ("stream_", "n_steps_", "n_samples_seen_", "_last_rows"):
+            if name in vars(self):
+                delattr(self, name)
         place = None if labels_to is None else check_labels_place(labels_to)
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")

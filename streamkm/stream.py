@@ -171,6 +171,20 @@ class Stream:
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
         self._found = None
 
+    def begin(self, means: Matrix, weights: NDArray[np.float64], n_rows: int) -> None:
+        """Take clusters that were found elsewhere, as rows that stand for theirs.
+
+        Parameters
+        ----------
+        means : ndarray or csr_array (k, d)
+        weights : float64 (k,)
+            Positive.
+        n_rows : int
+            Rows that they stand for, which are counted in their place.
+        """
+        self.add(means, weights)
+        self.n_rows += n_rows - means.shape[0]
+
     def totals(self) -> Totals:
         """Exact sums over all rows.
 
