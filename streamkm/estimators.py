@@ -40,7 +40,7 @@ from streamkm.parameters import (
 )
 from streamkm.planning import forecast
 from streamkm.progress import Progress
-from streamkm.sketches import Sketch
+from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
@@ -316,6 +316,12 @@ class StreamKMeans(Incremental, Assigner):
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self._take(fitted, weights, model, plan, source, progress.stages)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        kind = self.sketch if isinstance(self.sketch, str) else getattr(self.sketch, "kind", None)
+        tags.input_tags.sparse = kind != PCASketch.kind
+        return tags
 
     def plan(self, X: Any, n_rows: int | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.

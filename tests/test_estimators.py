@@ -25,11 +25,16 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_estimator_sparse_array,
+    check_estimator_sparse_matrix,
+    parametrize_with_checks,
+)
 
-from streamkm import StreamKMeans, StreamkmError
+from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.making import FOUND, OBLIVIOUS
+from streamkm.sketches import PCASketch
 from streamkm.sketches.sizing import n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
@@ -74,6 +79,30 @@ def quality(X, fitted):
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+def test_tags_say_what_is_taken():
+    def tags(**parameters):
+        return kmeans(**parameters).__sklearn_tags__().input_tags
+
+    assert (tags().sparse, tags().allow_nan) == (True, False)
+    assert tags(on_invalid="skip").allow_nan
+    assert kernel_tags(on_invalid="skip").allow_nan
+    assert not kernel_tags().allow_nan
+    assert not tags(sketch="pca").sparse
+    assert not tags(sketch=PCASketch.fit(np.eye(6), 2, random_state=0)).sparse
+    assert tags(sketch="svd").sparse
+
+
+def kernel_tags(**parameters):
+    return StreamKernelKMeans(**parameters).__sklearn_tags__().input_tags
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans(3, sketch="pca", progress=False)], ids=["pca"])
+@pytest.mark.parametrize("check", [check_estimator_sparse_array, check_estimator_sparse_matrix])
+def test_scikit_learn_checks_of_sparse_rows(estimator, check):
+    """It fits none where the tag is off, and says so."""
+    check("StreamKMeans", estimator)
 
 
 def test_scikit_learn_exempts_its_own_kmeans_alike():
