@@ -209,10 +209,19 @@ def nearest_d2(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
 
 
 def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
-    """Distances of rows to all centers (v, k), for `map_rows`."""
+    """Distances of rows to all centers (v, k), for `map_rows`.
+
+    That of dense rows to the nearest is by differences: products cancel where a row is (almost) a center.
+    """
     from sklearn.metrics.pairwise import euclidean_distances
 
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
-    return np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)
+    centers = table.centers.astype(dtype, copy=False)
+    found = np.asarray(euclidean_distances(X, centers), dtype)
+    if isinstance(X, np.ndarray):
+        nearest = found.argmin(axis=1)
+        d2 = row_d2(X, nearest.astype(np.int32), centers.astype(np.float64, copy=False))
+        found[np.arange(len(found)), nearest] = np.sqrt(d2)
+    return found
