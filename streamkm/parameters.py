@@ -120,8 +120,11 @@ def as_number(value: Any) -> float:
 
 
 def parameters_of(estimator: Any) -> Any:
-    """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold."""
-    values = estimator.get_params(deep=False).items()
+    """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold.
+
+    Those that a subclass sets itself and does not take too, which `get_params` leaves out.
+    """
+    values = vars(estimator).items()
     return SimpleNamespace(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values})
 
 

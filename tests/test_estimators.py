@@ -154,6 +154,16 @@ def test_fit_variants_agree(kind):
     np.testing.assert_array_equal(fitted.transform(X).argmin(axis=1), fitted.labels_)
 
 
+def test_a_subclass_may_take_fewer_parameters():
+    class Quick(StreamKMeans):
+        def __init__(self, n_clusters=8, *, max_iter=3):
+            super().__init__(n_clusters, max_iter=max_iter, n_init=1, random_state=0, executor=2, progress=False)
+
+    X, _ = blobs()
+    np.testing.assert_array_equal(Quick(5).fit(X).labels_, kmeans(max_iter=3).fit(X).labels_)
+    assert len(clone(Quick(5)).partial_fit(X).cluster_centers_) == 5
+
+
 def test_parameters_are_left_as_given():
     X, _ = blobs()
     init = X[:5].copy()
