@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,10 +25,21 @@ from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.fitting import Fit
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.model import FitInfo, Metric, Model
-from streamkm.parameters import OF_THIS_RUN, check_weights, is_in_memory, joined, plain, plain_list
+from streamkm.parameters import (
+    OF_THIS_RUN,
+    Weights,
+    centers_dtype,
+    check_weights,
+    given_start,
+    is_in_memory,
+    joined,
+    plain,
+    plain_list,
+)
 from streamkm.progress import Progress, Stage
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.frames import check_same_columns
 from streamkm.sources.opening import is_collection, store_of
 from streamkm.walk import OnInvalid, Walk
 
@@ -59,7 +71,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     on_invalid: OnInvalid
     model_: Model
     labels_: Any
-    cluster_centers_: NDArray[np.float64]
+    feature_names_in_: NDArray[Any]
+    cluster_centers_: NDArray[Any]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
 
@@ -140,7 +153,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
         """
         self._check_fitted()
-        n_clusters = len(self.cluster_centers_)
+        n_clusters = self._n_features_out
         lazy = self._lazily(X, distances, n_clusters)
         if lazy is not None:
             return lazy
@@ -157,10 +170,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
         weights = check_weights(sample_weight)
-        if len(weights) not in (0, len(d2)):
-            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {len(d2):,} rows")
+        weights.check_rows(len(d2), "X")
         d2 = np.where(np.isnan(d2), 0.0, d2)
-        return -float(weights @ d2 if len(weights) else d2.sum())
+        return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
@@ -179,11 +191,13 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         parameters = self.get_params()
         for name in OF_THIS_RUN:
             parameters.pop(name, None)
-        if not isinstance(parameters["init"], str):
-            parameters["init"] = np.asarray(parameters["init"], np.float64).tolist()
+        if callable(parameters["init"]):
+            del parameters["init"]  # no file holds functions; what is loaded starts as by default
+        elif not isinstance(parameters["init"], str):
+            parameters["init"] = given_start(parameters["init"]).tolist()
         told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
         fit = FitInfo(**{name: plain_list(value) for name, value in told.items()})
-        self.model_.save(path, {name: plain(value) for name, value in parameters.items()}, fit)
+        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -222,6 +236,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.on_invalid == "skip"
         return tags
 
     @property
@@ -229,9 +244,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(self.cluster_centers_)
 
-    def _given(self, seed: int) -> tuple[str | NDArray[np.float64], np.random.SeedSequence]:
+    def _given(self, seed: int) -> tuple[Any, np.random.SeedSequence]:
         """`init`, and the random streams of a fit."""
-        init = self.init if isinstance(self.init, str) else np.asarray(self.init, np.float64)
+        init = given_start(self.init)
         entropy = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
         return init, np.random.SeedSequence([int(word) for word in entropy])
 
@@ -239,25 +254,35 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """How a fit walks the source."""
         return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
-    def _take(self, fitted: Fit, model: Model, plan: Plan, source: RowSource, stages: list[Stage], seed: int) -> None:
+    def _take(
+        self,
+        fitted: Fit,
+        weights: Weights,
+        model: Model,
+        plan: Plan,
+        source: RowSource,
+        run: tuple[list[Stage], int],
+    ) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+        n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
+        weights.check_rows(n_samples, source.name)
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers
+        self.cluster_centers_ = fitted.model.centers.astype(centers_dtype(source.dtype), copy=False)
         self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
-        self.counts_ = fitted.totals.counts
-        self.inertia_ = fitted.totals.d2
+        self.counts_ = factor * fitted.totals.counts
+        self.inertia_ = factor * fitted.totals.d2
         self.distortion_ = fitted.distortion
         self.assign_space_ = model.space
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged
-        self.history_ = list(fitted.history)
+        self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
+        stages, self.seed_ = run
         self.stages_ = [*source.stages_before, *stages]
         self.n_passes_ = plan.passes + len(source.stages_before)
-        self.seed_ = seed
         self.fitted_on_ = described(source)
-        self.n_samples_ = int(fitted.chunk_rows.sum())
+        self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
         self.sketch_ = model.sketch
@@ -270,6 +295,27 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    def _current_model(self) -> Model:
+        """What assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
+
+        The attribute is rounded to the data's dtype; the model's centers are not, and count unless it was changed.
+
+        Raises
+        ------
+        InvalidInputError
+            For centers that no row can be compared with.
+        """
+        model, centers = self.model_, np.asarray(self.cluster_centers_)
+        rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
+        if centers is model.centers or np.array_equal(centers, rounded):
+            return model
+        wanted = model.centers.shape[1]
+        if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
+            raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
+        if not np.isfinite(centers).all():
+            raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
+        return replace(model, centers=np.array(centers, np.float64, order="C"))
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
@@ -285,7 +331,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         source = self._open(X, reset=False)
         if not isinstance(source, DaskSource):
             return None
-        return lazy_map(source, self.model_, function, on_invalid=self.on_invalid, n_columns=n_columns)
+        return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
     def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
@@ -301,11 +347,13 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         stored = store_of(source)
-        model = self.model_ if stored is None else _model_on(stored, self.model_)
+        model = self._current_model()
+        if stored is not None:
+            model = _model_on(stored, model)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
-        """Make a source of X; arrays in memory are validated as scikit-learn does."""
+        """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
         if is_in_memory(X):
             checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
             if reset is None:
@@ -316,18 +364,30 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
             return open_source(X)
         source = open_source(X)
-        if reset is not None and source.feature_names is not None:
-            _check_names(self, source.feature_names, reset=reset)
-        elif reset and hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        if reset is not None:
+            self._check_names(source, reset=reset)
         return source
 
-
-def _check_names(estimator: BaseEstimator, names: tuple[str, ...], *, reset: bool) -> None:
-    """Keep the names of features, or compare them with those of the fit, as scikit-learn does for data in memory."""
-    from pandas import DataFrame  # type: ignore[import-untyped]
-
-    validate_data(estimator, DataFrame(columns=list(names)), reset=reset, skip_check_array=True)
+    def _check_names(self, source: RowSource, *, reset: bool) -> None:
+        """Keep the names of a source's columns, or compare them with those that are kept; as scikit-learn does."""
+        names: Any = source.feature_names
+        known = vars(self).get("feature_names_in_")
+        if reset:
+            if known is not None:
+                del self.feature_names_in_
+            if names is not None:
+                self.feature_names_in_ = np.array(names, object)
+        elif names is None:
+            return
+        elif known is None:
+            warnings.warn(
+                f"{source.name} has feature names, but {type(self).__name__} was fitted without feature names: "
+                "the order of columns cannot be checked",
+                UserWarning,
+                stacklevel=4,
+            )
+        else:
+            check_same_columns(names, tuple(known), source.name, "the fit")
 
 
 def described(source: RowSource) -> dict[str, Any]:

@@ -192,10 +192,16 @@ def nearest_d2(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
 
 
 def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
-    """Distances of rows to all centers (v, k), for `map_rows`."""
+    """Distances of rows to all centers (v, k), for `map_rows`.
+
+    Those to the nearest are by differences: products cancel where a row is (almost) a center.
+    """
     from sklearn.metrics.pairwise import euclidean_distances
 
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
-    return np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)
+    found = np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)
+    nearest = table.labels(X)
+    found[np.arange(len(found)), nearest] = np.sqrt(row_d2(X, nearest, table))
+    return found

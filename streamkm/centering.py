@@ -5,6 +5,7 @@ May import budget, keeping and below; reads no source.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,12 +22,12 @@ from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample, as_block_matrix, first_rows, sketched_d2norms
 from streamkm.cluster.spilled import Held, Spill, loaded
-from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
+from streamkm.cluster.starting import Streams, drawn_by, prefix, search_rows, start_centers
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
-from streamkm.matrices import pack_matrix, unpack_matrix
+from streamkm.matrices import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.model import Metric, Model, Space
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
@@ -53,7 +54,7 @@ class Settings:
     ----------
     n_clusters, n_init, max_iter, refine : int
     tol : float
-    init : "k-means++", "random", or float64 (k, d)
+    init : "k-means++", "ls++", "random", float64 (k, d), or a function that gives centers
     seeds : SeedSequence
         Source of the named random streams.
     sketch : Sketch or None
@@ -61,7 +62,7 @@ class Settings:
     """
 
     n_clusters: int
-    init: str | NDArray[np.float64]
+    init: str | NDArray[np.float64] | Callable[..., Any]
     n_init: int
     max_iter: int
     tol: float
@@ -248,7 +249,8 @@ def find_centers(
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         record = keeper.load("seed")
         if record is None:
-            start = starting_centers(here, prefix(clustered, n_searched), sketch, n_features, settings, frame)
+            rows = rows_between(sample.X, 0, n_searched)
+            start = starting_centers(here, prefix(clustered, n_searched), rows, sketch, settings, frame)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -331,21 +333,35 @@ def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
 def starting_centers(
     here: Executor,
     sampled: Block,
+    rows: Matrix,
     sketch: Sketch,
-    n_features: int,
     settings: Settings,
     frame: Frame = WHOLE,
 ) -> NDArray[np.float64]:
-    """Centers to start from (k, m): those given, or found on the sampled rows."""
-    if isinstance(settings.init, np.ndarray):
-        if settings.init.shape[1] != n_features:
-            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {n_features:,}")
-        return np.asarray(sketch.apply(frame.points(settings.init)), np.float64)
+    """Centers to start from (k, m): those given, those that a function gives, or found on the sampled rows.
+
+    Parameters
+    ----------
+    sampled : Block (s, m)
+    rows : ndarray or csr_array (r, d)
+        Sampled rows in their frame.
+    """
+
+    def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(sketch.apply(frame.points(centers)), np.float64)
+
+    init: Any = settings.init
+    if isinstance(init, np.ndarray):
+        if init.shape[1] != rows.shape[1]:
+            raise InvalidInputError(f"init has {init.shape[1]} features; the data have {rows.shape[1]:,}")
+        return placed(init)
+    if callable(init):
+        init = drawn_by(init, frame.original_rows(rows), settings.n_clusters, placed)
     return start_centers(
         here,
         sampled,
         settings.n_clusters,
-        init=settings.init,
+        init=init,
         n_init=settings.n_init,
         streams=Streams(settings.generator("seeding"), settings.generator("search")),
     )

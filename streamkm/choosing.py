@@ -6,7 +6,7 @@ Pure functions of the source's description. May import sources, errors and below
 from __future__ import annotations
 
 from streamkm.errors import InvalidParameterError
-from streamkm.making import FOUND, STREAMED, needs_n_features
+from streamkm.making import FOUND, STREAMED, most_components, needs_n_features
 from streamkm.sketches import PCASketch, Sketch, fits_features
 from streamkm.sketches.sizing import FORMULAS, sizing
 from streamkm.sources.base import RowSource
@@ -71,7 +71,7 @@ def choose_sketch(
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in FOUND:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
-    return sketch, usual if n_components == "auto" else int(n_components), why
+    return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
 
 
 def _given_sketch(

@@ -5,6 +5,7 @@ May import fitting and below; knows nothing of streams and estimators.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from streamkm.cluster.lloyd import inertia_of
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample
-from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, Streams, prefix, start_centers
+from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, Streams, drawn_by, prefix, start_centers
 from streamkm.compute import local_executor, open_executor
 from streamkm.errors import InvalidInputError
 from streamkm.projection import pca_rows
@@ -33,7 +34,7 @@ class Search:
     ----------
     n_clusters : int
         At most so many are found where there are fewer distinct rows.
-    init : "k-means++", "random", or float64 (k, d)
+    init : "k-means++", "ls++", "random", float64 (k, d), or a function that gives centers
     n_init, max_iter : int
     tol : float
         As of `StreamKMeans`.
@@ -42,7 +43,7 @@ class Search:
     """
 
     n_clusters: int
-    init: str | NDArray[np.float64]
+    init: str | NDArray[np.float64] | Callable[..., Any]
     n_init: int
     max_iter: int
     tol: float
@@ -98,14 +99,18 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
     n_clusters = min(search.n_clusters, len(sample.rows))
     explained = None
     with open_executor(executor) as workers, local_executor(workers) as here:
-        if isinstance(search.init, str):
+        if not isinstance(search.init, np.ndarray):
             sketch = _sketch_of(sample, n_clusters, sketching)
-            sketched = sample.block(here, sketch)
+            sketched, init = sample.block(here, sketch), search.init
+            if callable(init):
+                init = drawn_by(
+                    init, coreset.X, n_clusters, lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64)
+                )
             centers = start_centers(
                 here,
                 prefix(sketched, max(LARGEST_SEARCH_ROWS, n_clusters)),
                 n_clusters,
-                init=search.init,
+                init=init,
                 n_init=search.n_init,
                 streams=Streams(np.random.default_rng(seeding), np.random.default_rng(searching)),
             )

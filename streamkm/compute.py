@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from numbers import Integral
 from typing import Any
 
 from streamkm.blas import ONE_BLAS_THREAD
@@ -60,13 +61,13 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
                 yield cluster
             return
         n_threads = _thread_count() if executor == "auto" else executor
-        if not isinstance(n_threads, int) or isinstance(n_threads, bool) or n_threads < 1:
+        if isinstance(n_threads, bool) or not isinstance(n_threads, Integral) or int(n_threads) < 1:
             raise InvalidParameterError(
                 f'executor={executor!r}; needed: "auto", a number of threads from 1, or a dask.distributed Client'
             )
-        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streamkm")
+        pool = ThreadPoolExecutor(int(n_threads), thread_name_prefix="streamkm")
         try:
-            yield (_ThreadsInTask if _in_task() else LocalThreads)(pool, n_threads)
+            yield (_ThreadsInTask if _in_task() else LocalThreads)(pool, int(n_threads))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -6,7 +6,7 @@ The work is in fitting. No logic in `__init__`. May import fitting and below.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -29,16 +29,19 @@ from streamkm.labelling import check_labels_place
 from streamkm.model import Metric, Space
 from streamkm.parameters import (
     OF_THIS_RUN,
+    Weights,
     check_parameters,
     check_weights,
     digest,
     drawn_seed,
+    given_start,
     n_starts,
+    parameters_of,
     plain,
 )
 from streamkm.planning import forecast
 from streamkm.progress import Progress
-from streamkm.sketches import Sketch
+from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.opening import store_of
@@ -76,13 +79,14 @@ class StreamKMeans(Incremental, Assigner):
         a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`.
-    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+    init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "ls++": the same, then local
         search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019). "random": sampled rows. An array:
-        these centers, without any search.
+        these centers, without any search. A callable: what ``init(X, n_clusters, random_state=...)`` gives for sampled
+        rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1,
-        because the search finds what one start of many clusters misses.
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a
+        callable, else 1, because the search finds what one start of many clusters misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
@@ -133,13 +137,15 @@ class StreamKMeans(Incremental, Assigner):
         `labels_` in blocks as high as those of the Dask array that was fitted, unknown heights too, to be used with it:
         ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. For Dask input only.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
-        The centers that made the labels. Fewer than `n_clusters` if the data have fewer distinct rows.
+        The centers that made the labels, rounded to float32 where the data are; `model_` keeps them in float64. Where
+        they are assigned or written to, `predict` and the like go by them. Fewer than `n_clusters` if the data have
+        fewer distinct rows.
     cluster_means_ : ndarray, same shape
         Exact means of the final clusters.
     counts_ : ndarray (k,)
         Rows of each cluster, or their total weight.
     inertia_ : float
-        Exact sum of squared distances of the rows to `cluster_centers_`, weighted, in float64, in the space of the
+        Exact sum of squared distances of the rows to the model's centers, weighted, in float64, in the space of the
         assignment.
     distortion_ : float or None
         Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.
@@ -200,7 +206,7 @@ class StreamKMeans(Incremental, Assigner):
         n_components: int | str = "auto",
         eps: float | None = None,
         delta: float = 0.1,
-        init: str | ArrayLike = "k-means++",
+        init: str | ArrayLike | Callable[..., Any] = "k-means++",
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -258,9 +264,9 @@ class StreamKMeans(Incremental, Assigner):
             Whatever `streamkm.open_source` accepts.
         y : ignored
             Present for scikit-learn's conventions.
-        sample_weight : array-like (n,), optional
-            Weights of the rows, not negative. Text and Dask arrays of unknown chunk sizes are read once more then: rows
-            must be counted to find their weights.
+        sample_weight : array-like (n,) or float, optional
+            Weights of the rows, not negative; where all are alike, rows are clustered as without. Text and Dask arrays
+            of unknown chunk sizes are read once more for weights that differ: rows must be counted to find theirs.
         labels_to : path, optional
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
@@ -291,18 +297,20 @@ class StreamKMeans(Incremental, Assigner):
         if stored is not None and stored.info.weighted and sample_weight is None:
             sample_weight = stored.weights()
         weights = check_weights(sample_weight)
-        if "stream_" in vars(self):
-            del self.stream_
+        weights.check_rows(source.n_rows, source.name)
+        for name in ("stream_", "n_steps_", "n_samples_seen_", "_last_rows"):
+            if name in vars(self):
+                delattr(self, name)
         place = None if labels_to is None else check_labels_place(labels_to)
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        plan = self.plan_for(source, weighted=len(weights.each) > 0)
+        with keeping(self, source, weights.each) as keeper:
             keeper.labels_to = place
             self._run(source, plan, weights, keeper)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
@@ -312,10 +320,16 @@ class StreamKMeans(Incremental, Assigner):
             metric = metric_on_store(stored, metric)
         walk = self._fit_walk(source, plan, metric)
         seed = keeper.same_seed(drawn_seed(self.random_state))
-        fitted = run_fit(walk, plan, self._settings(seed), weights, self.executor, keeper, progress)
+        fitted = run_fit(walk, plan, self._settings(seed), weights.each, self.executor, keeper, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, plan, source, progress.stages, seed)
+        self._take(fitted, weights, model, plan, source, (progress.stages, seed))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        kind = self.sketch if isinstance(self.sketch, str) else getattr(self.sketch, "kind", None)
+        tags.input_tags.sparse = kind != PCASketch.kind
+        return tags
 
     def plan(self, X: Any, n_rows: int | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -380,30 +394,32 @@ class StreamKMeans(Incremental, Assigner):
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        given = parameters_of(self)
         if source.n_rows is not None:
-            check_clusters(self.n_clusters, source.n_rows)
+            check_clusters(given.n_clusters, source.n_rows)
         return plan_fit(
             source,
-            n_clusters=self.n_clusters,
-            sketch=self.sketch,
-            sketch_fit=self.sketch_fit,
-            n_components=self.n_components,
-            eps=self.eps,
-            delta=self.delta,
-            refine=self.refine,
-            assign_space=self.assign_space,
-            coreset=self.coreset,
-            chunk_bytes=self.chunk_bytes,
-            memory_limit=self.memory_limit,
-            n_threads=n_threads or local_threads(self.executor),
+            n_clusters=given.n_clusters,
+            sketch=given.sketch,
+            sketch_fit=given.sketch_fit,
+            n_components=given.n_components,
+            eps=given.eps,
+            delta=given.delta,
+            refine=given.refine,
+            assign_space=given.assign_space,
+            coreset=given.coreset,
+            chunk_bytes=given.chunk_bytes,
+            memory_limit=given.memory_limit,
+            n_threads=n_threads or local_threads(given.executor),
             weighted=weighted,
         )
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)
-        n_init = n_starts(self.n_init, self.n_clusters, init)
-        given = None if isinstance(self.sketch, str) else self.sketch
-        return Settings(self.n_clusters, init, n_init, self.max_iter, self.tol, self.refine, seeds, given)
+        given = parameters_of(self)
+        n_init = n_starts(given.n_init, given.n_clusters, init)
+        sketch = None if isinstance(given.sketch, str) else given.sketch
+        return Settings(given.n_clusters, init, n_init, given.max_iter, given.tol, given.refine, seeds, sketch)
 
 
 @contextmanager
@@ -442,8 +458,8 @@ def open_checkpoint(
     seed = parameters["random_state"]
     for name in (*OF_THIS_RUN, "progress", "memory_limit"):
         parameters.pop(name)
-    if not isinstance(parameters["init"], str):
-        parameters["init"] = digest(np.asarray(parameters["init"], np.float64))
+    init = given_start(parameters["init"])
+    parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
     plan = estimator.plan_for(source, weighted=len(weights) > 0)
     chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
     settings = {name: plain(value) for name, value in parameters.items()}

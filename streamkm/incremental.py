@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -15,8 +16,17 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.clustering import Search
 from streamkm.errors import InvalidInputError
+from streamkm.labelling import count_skipped
 from streamkm.model import Model
-from streamkm.parameters import check_parameters, check_weights, drawn_seed, n_starts
+from streamkm.parameters import (
+    centers_dtype,
+    check_parameters,
+    check_weights,
+    drawn_seed,
+    given_start,
+    n_starts,
+    parameters_of,
+)
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.stream import Stream, feed, stream_size
@@ -34,37 +44,52 @@ class Incremental:
     n_samples_seen_: int
     seed_: int
     sketch_: Sketch
+    n_steps_: int
+    labels_: Any
+    _last_rows: RowSource | None
+    _label_blocks: tuple[tuple[int, ...], bool] | None
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Take more rows of a stream; memory stays flat, however many there are.
 
         A weighted coreset of the rows is kept. Centers are found in it when they are first asked for: `predict`,
-        `cluster_centers_`, `inertia_` (an estimate, as `counts_`) and the like. There are no `labels_`.
+        `cluster_centers_`, `inertia_` (an estimate, as `counts_`) and the like. After a `fit`, its clusters are where
+        the stream begins: their means, each by its weight, stand for the rows of the fit.
 
         Parameters
         ----------
         X : as for `fit`
             From 1 row up. The first may have fewer rows than there are clusters.
         y : ignored
-        sample_weight : array-like (n,), optional
+        sample_weight : array-like (n,) or float, optional
 
         Returns
         -------
         self
-            `n_samples_seen_` says how many valid rows were taken in all.
+            `n_samples_seen_` says how many valid rows were taken in all, those of a fit included, and `n_steps_` how
+            many calls took them. `labels_` are those of the rows of the last call, found when they are first asked for:
+            the rows are kept until then, or until the next call, but not pickled, and those of an iterator are not.
 
         Raises
         ------
         InvalidInputError, SourceError
             For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
+            After a fit whose clusters are known in the sketch alone, and after `load`.
         """
         check_parameters(self)
-        first = "stream_" not in vars(self)
-        source, weights = self._open(X, reset=first), check_weights(sample_weight)
-        stream = self._new_stream(source) if first else self.stream_
+        streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
+        source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
+        stream = self.stream_ if streaming else self._new_stream(source)
+        if fitted and not streaming:
+            self._begin(stream, source)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        feed(stream, Walk(source, size, self.metric, self.on_invalid), weights)
+        weights.check_rows(source.n_rows, source.name)
+        n_rows = feed(stream, Walk(source, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        weights.check_rows(n_rows, source.name)
+        stream.dtype = np.promote_types(stream.dtype, centers_dtype(source.dtype))
+        n_steps = vars(self).get("n_steps_", 0) + 1
         self._follow(stream)
+        self.n_steps_, self._last_rows = n_steps, source if source.replayable else None
         return self
 
     def merge(self, other: Self) -> Self:
@@ -86,46 +111,81 @@ class Incremental:
             raise InvalidInputError(
                 f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
             )
+        n_steps = self.n_steps_ + other.n_steps_
         self._follow(self.stream_.merged(other.stream_))
+        self.n_steps_, self._last_rows = n_steps, None
         return self
+
+    def _begin(self, stream: Stream, source: RowSource) -> None:
+        """Let a stream begin with the clusters of the fit that this estimator holds."""
+        known = vars(self)
+        if "counts_" not in known:
+            raise InvalidInputError(
+                f"this {type(self).__name__} was loaded, and does not know how many rows its clusters have; call fit, "
+                "or partial_fit of a new estimator"
+            )
+        if known["assign_space_"] != "original":
+            raise InvalidInputError(
+                "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
+                'assign_space="original", or call partial_fit of a new estimator'
+            )
+        kept = known["counts_"] > 0
+        means = known["cluster_means_"][kept].astype(np.result_type(source.dtype, np.float32))
+        n_valid = known["n_samples_"] - count_skipped(known["labels_"])
+        stream.begin(sp.csr_array(means) if source.is_sparse else means, known["counts_"][kept], n_valid)
+        stream.dtype = centers_dtype(np.asarray(known["cluster_centers_"]).dtype)
 
     def _follow(self, stream: Stream) -> None:
         """Set what is known at once; forget what was found before."""
         kept = ("stream_", *_OF_INPUT)
         for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
             delattr(self, name)
+        self._label_blocks = None
         self.stream_, self.n_samples_seen_ = stream, stream.n_rows
         self.n_features_in_ = stream.n_features
 
     def _new_stream(self, source: RowSource) -> Stream:
-        estimator: Any = self
+        given = parameters_of(self)
         itemsize = np.result_type(source.dtype, np.float32).itemsize
         row_bytes = 1024 if source.is_sparse or source.n_features is None else itemsize * source.n_features
-        self.seed_ = drawn_seed(estimator.random_state)
+        self.seed_ = drawn_seed(given.random_state)
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
-        half_life = np.inf if estimator.half_life is None else float(estimator.half_life)
-        size = stream_size(estimator.n_clusters, row_bytes)
-        rule = CoresetRule(size, estimator.n_clusters, seed, half_life=half_life)
-        return Stream(rule, first_row=estimator.first_row)
+        half_life = np.inf if given.half_life is None else float(given.half_life)
+        size = stream_size(given.n_clusters, row_bytes)
+        rule = CoresetRule(size, given.n_clusters, seed, half_life=half_life)
+        return Stream(rule, first_row=given.first_row)
+
+    def __getstate__(self) -> Any:
+        """All but the rows of the last call, which may be many."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_last_rows"}
 
     def __getattr__(self, name: str) -> Any:
-        """Find centers in the stream when they are first asked for."""
+        """Find centers in the stream, and labels of the last rows, when they are first asked for."""
+        if name == "labels_" and vars(self).get("_last_rows") is not None:
+            self.labels_ = self.predict(self._last_rows)
+            del self._last_rows
+            return self.labels_
         if name not in LAZY or "stream_" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         estimator, stream = vars(self), self.stream_
-        init = estimator["init"] if isinstance(estimator["init"], str) else np.asarray(estimator["init"], np.float64)
-        n_clusters = estimator["n_clusters"]
-        search = Search(
-            n_clusters,
-            init,
-            n_starts(estimator["n_init"], n_clusters, init),
-            estimator["max_iter"],
-            estimator["tol"],
-            stream.rule.seed,
-        )
-        found = stream.clusters(search, estimator["executor"])
-        self.cluster_centers_, self.counts_, self.inertia_ = found.centers, found.counts, found.inertia
-        self.n_iter_, self.converged_, self.assign_space_ = found.n_iter, found.converged, "original"
-        self.sketch_ = IdentitySketch(stream.n_features)
-        self.model_ = Model(found.centers, stream.n_features, estimator["metric"], "original", self.sketch_)
-        return vars(self)[name]
+        given = parameters_of(self)
+        init = given_start(given.init)
+        starts = n_starts(given.n_init, given.n_clusters, init)
+        search = Search(given.n_clusters, init, starts, given.max_iter, given.tol, stream.rule.seed)
+        found = stream.clusters(search, given.executor)
+        sketch = IdentitySketch(stream.n_features)
+        values = {
+            "cluster_centers_": found.centers.astype(stream.dtype, copy=False),
+            "counts_": found.counts,
+            "inertia_": found.inertia,
+            "n_iter_": found.n_iter,
+            "converged_": found.converged,
+            "assign_space_": "original",
+            "sketch_": sketch,
+            "model_": Model(found.centers, stream.n_features, given.metric, "original", sketch),
+        }
+        for attribute, value in values.items():
+            if attribute not in estimator:  # centers may have been assigned
+                setattr(self, attribute, value)
+        return values[name]

@@ -7,9 +7,9 @@ below.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
-import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
@@ -21,7 +21,7 @@ from streamkm.compute import local_threads
 from streamkm.errors import InvalidInputError
 from streamkm.estimators import StreamKMeans, keeping
 from streamkm.keeping import Keeper
-from streamkm.kernel_kmeans.exact import exact_objective
+from streamkm.kernel_kmeans.exact import exact_objective, kernel_objective
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
@@ -33,9 +33,9 @@ from streamkm.kernel_kmeans.planning import (
     plan_kernel_fit,
 )
 from streamkm.kernel_kmeans.records import KernelRule
-from streamkm.kernel_parameters import check_kernel_parameters, n_kernel_starts
+from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
 from streamkm.model import Model
-from streamkm.parameters import check_weights, drawn_seed, is_in_memory
+from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.progress import Progress
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -53,12 +53,15 @@ class StreamKernelKMeans(Assigner):
     ----------
     n_clusters : int, default=8
         k.
-    kernel : {"rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2"} or callable, default="rbf"
-        Functions of two rows as in `sklearn.metrics.pairwise`. A callable takes rows (v, d) and landmarks (c, d) and
-        gives values (v, c); such a model cannot be saved.
-    gamma : float, optional
-        Of the kernel. None: `gamma_factor` over twice the mean squared distance of sampled rows for "rbf", over the
-        mean distance for "laplacian" and "chi2", over the mean squared norm for "polynomial" and "sigmoid".
+    kernel : str or callable, default="rbf"
+        "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
+        `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of
+        other rows with those n afterwards. A callable takes rows (v, d) and landmarks (c, d) and gives values (v, c);
+        such a model cannot be saved.
+    gamma : float or "scale", optional
+        Of the kernel. "scale": one over d times the variance of the sampled values. None: `gamma_factor` over twice the
+        mean squared distance of sampled rows for "rbf", over the mean distance for "laplacian" and "chi2", over the
+        mean squared norm for "polynomial" and "sigmoid".
     gamma_factor : float, default=1.0
         More makes clusters more local.
     degree : int, default=3
@@ -82,7 +85,7 @@ class StreamKernelKMeans(Assigner):
         Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to. None: what float32 values determine.
     fit_on : {"sample", "all"}, default="sample"
         Rows that the truncated SVD and Lloyd see: the row sample, or all, for two passes more.
-    init : {"k-means++", "random", "ls++"} or array-like of shape (k, d), default="k-means++"
+    init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
@@ -100,8 +103,8 @@ class StreamKernelKMeans(Assigner):
     Attributes
     ----------
     labels_ : int32 (n,)
-    cluster_centers_ : float64 (k, m)
-        In the space of the features.
+    cluster_centers_ : ndarray (k, m)
+        In the space of the features; float32 where the data are.
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
@@ -146,7 +149,7 @@ class StreamKernelKMeans(Assigner):
         n_clusters: int = 8,
         *,
         kernel: str | KernelFunction = "rbf",
-        gamma: float | None = None,
+        gamma: float | str | None = None,
         gamma_factor: float = 1.0,
         degree: int = 3,
         coef0: float = 1.0,
@@ -157,7 +160,7 @@ class StreamKernelKMeans(Assigner):
         eps: float = 0.1,
         landmark_rank: int | None = None,
         fit_on: str = "sample",
-        init: str | ArrayLike = "k-means++",
+        init: str | ArrayLike | Callable[..., Any] = "k-means++",
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -223,21 +226,23 @@ class StreamKernelKMeans(Assigner):
         check_kernel_parameters(self)
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
-        plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        weights.check_rows(source.n_rows, source.name)
+        plan = self.plan_for(source, weighted=len(weights.each) > 0)
+        with keeping(self, source, weights.each) as keeper:
             self._run(source, plan, weights, keeper)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: NDArray[np.float64], keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = self._fit_walk(source, plan, "euclidean")
         seed = keeper.same_seed(drawn_seed(self.random_state))
         settings = self._settings(self._sizes(source), seed)
-        fitted = run_kernel_fit(walk, plan, settings, weights, self.executor, keeper, progress)
-        self._take(fitted.fit, fitted.fit.model, plan, source, progress.stages, seed)
+        fitted = run_kernel_fit(walk, plan, settings, weights.each, self.executor, keeper, progress)
+        self._take(fitted.fit, weights, fitted.fit.model, plan, source, (progress.stages, seed))
         self.kernel_ = fitted.kernel
-        self.trace_residual_ = fitted.trace_residual
+        residual = fitted.trace_residual
+        self.trace_residual_ = None if residual is None else weights.factor * residual
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
@@ -253,8 +258,8 @@ class StreamKernelKMeans(Assigner):
         Parameters
         ----------
         X : ndarray or sparse matrix (n, d)
-            At most 65,536 rows.
-        sample_weight : array-like (n,), optional
+            At most 65,536 rows. For a precomputed kernel, its values (n, n) of these very rows.
+        sample_weight : array-like (n,) or float, optional
 
         Raises
         ------
@@ -272,10 +277,13 @@ class StreamKernelKMeans(Assigner):
                 f"{n_rows:,} rows have {n_rows**2:,} pairs; at most {MOST_EVALUATIONS:,} are looked at: pass a sample"
             )
         weights = check_weights(sample_weight)
-        if len(weights) not in (0, n_rows):
-            raise InvalidInputError(f"sample_weight has {len(weights):,} values; X has {n_rows:,} rows")
+        weights.check_rows(n_rows, "X")
         rows = sp.csr_array(rows) if sp.issparse(rows) else rows
-        return exact_objective(self.kernel_, rows, self.predict(X), weights if len(weights) else None)
+        each = weights.each if len(weights.each) else None
+        if self.kernel_.name == "precomputed":
+            values = rows.toarray() if sp.issparse(rows) else rows
+            return weights.factor * kernel_objective(values, self.predict(X), each)
+        return weights.factor * exact_objective(self.kernel_, rows, self.predict(X), each)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
@@ -290,6 +298,7 @@ class StreamKernelKMeans(Assigner):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]  # of the features
+        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
         return tags
 
     def plan(self, X: Any) -> Plan:
@@ -309,18 +318,21 @@ class StreamKernelKMeans(Assigner):
             raise InvalidInputError(
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
             )
+        if isinstance(self.kernel, str) and self.kernel == "precomputed":
+            check_square(source)
+        given = parameters_of(self)
         if source.n_rows is not None:
-            check_clusters(self.n_clusters, source.n_rows)
+            check_clusters(given.n_clusters, source.n_rows)
         return plan_kernel_fit(
             source,
-            n_clusters=self.n_clusters,
-            method=self.method,
+            n_clusters=given.n_clusters,
+            method=given.method,
             sizes=self._sizes(source),
             how=self._how(),
             all_rows=self._all_rows(),
-            chunk_bytes=self.chunk_bytes,
-            memory_limit=self.memory_limit,
-            n_threads=local_threads(self.executor),
+            chunk_bytes=given.chunk_bytes,
+            memory_limit=given.memory_limit,
+            n_threads=local_threads(given.executor),
             weighted=weighted,
         )
 
@@ -332,21 +344,37 @@ class StreamKernelKMeans(Assigner):
         return self.landmarks if self.method == "nystroem" else "uniform"
 
     def _sizes(self, source: RowSource) -> Sizes:
-        return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
+        given = parameters_of(self)
+        return kernel_sizes(given.n_clusters, given.n_landmarks, given.rank, given.eps, source.estimated_rows)
 
     def _settings(self, sizes: Sizes, seed: int) -> KernelSettings:
         init, seeds = self._given(seed)
+        given = parameters_of(self)
+        kernel = KernelRule(
+            kernel_name(given.kernel), given.gamma, given.gamma_factor, given.degree, float(given.coef0)
+        )
         return KernelSettings(
-            n_clusters=self.n_clusters,
+            n_clusters=given.n_clusters,
             init=init,
-            n_init=n_kernel_starts(self.n_init, self.n_clusters, init),
-            max_iter=self.max_iter,
-            tol=self.tol,
+            n_init=n_kernel_starts(given.n_init, given.n_clusters, init),
+            max_iter=given.max_iter,
+            tol=given.tol,
             refine=0,
             seeds=seeds,
-            kernel=KernelRule(self.kernel, self.gamma, self.gamma_factor, self.degree, self.coef0),
-            map=MapRule(self.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), self.landmark_rank),
+            kernel=kernel,
+            map=MapRule(given.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), given.landmark_rank),
             all_rows=self._all_rows(),
+        )
+
+
+def check_square(source: RowSource) -> None:
+    """Refuse kernel values that are not of all rows with all rows."""
+    shape = (source.n_rows, source.n_features)
+    if None in shape or shape[0] != shape[1]:
+        known = " x ".join("unknown" if length is None else f"{length:,}" for length in shape)
+        raise InvalidInputError(
+            f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
+            "give a square matrix, or the rows themselves and another kernel"
         )
 
 

@@ -5,17 +5,16 @@ May import parameters and below; knows no estimator.
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.errors import InvalidParameterError
 from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
-from streamkm.parameters import FEW_CLUSTERS, check_init, check_integer
+from streamkm.parameters import FEW_CLUSTERS, as_number, check_init, check_integer, is_unsearched
 from streamkm.sketches import Kernel
 
+ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it
 MANY_STARTS = 10
 FEW_STARTS = 5  # for few clusters: each has the search, and ten find 0.1 percent more on MNIST
 VERY_FEW_CLUSTERS = 4  # for which there is nothing to search, and many starts cost little
@@ -33,7 +32,7 @@ def check_kernel_parameters(estimator: Any) -> None:
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
         value = getattr(estimator, name)
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+        number = as_number(value)
         if not 0 <= number < np.inf or (above_zero and number == 0):
             raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
     choices = {
@@ -47,19 +46,34 @@ def check_kernel_parameters(estimator: Any) -> None:
             raise InvalidParameterError(
                 f"{name}={getattr(estimator, name)!r}; needed: one of {', '.join(map(repr, known))}"
             )
+    gamma = estimator.gamma
+    if isinstance(gamma, str) and gamma != "scale":
+        raise InvalidParameterError(f'gamma={gamma!r}; needed: a finite number above 0, "scale", or None')
     Kernel(
-        estimator.kernel,
-        1.0 if estimator.gamma is None else estimator.gamma,
+        kernel_name(estimator.kernel),
+        1.0 if gamma is None or isinstance(gamma, str) else gamma,
         int(estimator.degree),
         float(estimator.coef0),
     )
-    check_init(estimator.init, estimator.n_clusters)
+    if isinstance(estimator.kernel, str) and estimator.kernel == "precomputed":
+        for name, known in (("method", ("nystroem", "two-step")), ("landmarks", ("uniform",))):
+            if getattr(estimator, name) not in known:
+                raise InvalidParameterError(
+                    f'{name}={getattr(estimator, name)!r} with kernel="precomputed"; needed: one of '
+                    f"{', '.join(map(repr, known))}: other rows than those of the fit have no kernel values"
+                )
+    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
-def n_kernel_starts(n_init: int | str, n_clusters: int, init: str | NDArray[np.float64]) -> int:
+def kernel_name(kernel: Any) -> Any:
+    """The name that sketches know a kernel by; functions as they are."""
+    return ALIASES.get(kernel, kernel) if isinstance(kernel, str) else kernel
+
+
+def n_kernel_starts(n_init: int | str, n_clusters: int, init: Any) -> int:
     """The number that `n_init` stands for; "auto": few where each is followed by a search."""
     if n_init != "auto":
         return int(n_init)
-    if n_clusters <= VERY_FEW_CLUSTERS or (isinstance(init, str) and init == "random"):
+    if n_clusters <= VERY_FEW_CLUSTERS or is_unsearched(init):
         return MANY_STARTS
     return FEW_STARTS if n_clusters <= FEW_CLUSTERS else 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from streamkm.errors import InvalidParameterError
@@ -38,9 +38,10 @@ def memory_limit_bytes(limit: Any) -> int:
     """
     if isinstance(limit, str) and limit == "auto":
         return resident_bytes() + int(AUTO_SHARE * available_memory())
-    if isinstance(limit, int | Integral) and type(limit) is not bool and int(limit) > 0:
+    number = isinstance(limit, Real) and not isinstance(limit, bool)
+    if number and isinstance(limit, Integral) and int(limit) > 0:
         return int(limit)
-    if isinstance(limit, float) and 0 < float(limit) <= 1:
+    if number and 0 < float(limit) <= 1:
         return int(float(limit) * total_memory())
     found = _TEXT.fullmatch(str(limit)) if isinstance(limit, str) else None
     if found is not None and float(found[1]) > 0:

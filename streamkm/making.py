@@ -6,12 +6,22 @@ May import sketches and below.
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import numpy as np
 
 from streamkm.matrices import Matrix
-from streamkm.sketches import SKETCHES, FeatureSelection, IdentitySketch, LeverageSampling, PCASketch, Sketch
+from streamkm.sketches import (
+    SKETCHES,
+    FeatureSelection,
+    IdentitySketch,
+    LeverageSampling,
+    PCASketch,
+    Sketch,
+    SubsampledHadamard,
+)
 from streamkm.sketches.base import SketchFit
+from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
 
@@ -51,6 +61,13 @@ def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None)
 def needs_n_features(kind: str) -> bool:
     """Whether the number of features must be known to make the sketch."""
     return kind in OBLIVIOUS and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
+
+
+def most_components(kind: str, n_features: int | None) -> int:
+    """The largest m that a sketch of rows of so many features can have: a subsample of the rotated components."""
+    if kind == SubsampledHadamard.kind and n_features is not None:
+        return Rotation(n_features, 0).n_padded
+    return sys.maxsize
 
 
 def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator
-from numbers import Integral
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.starting import check_centers
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import Sketch
@@ -43,46 +47,87 @@ def check_parameters(estimator: Any) -> None:
     check_integer("first_row", estimator.first_row, 0)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
-        if not (value is None and name == "eps") and not (isinstance(value, float) and 0 < value < 1):
+        if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
     half_life = estimator.half_life
-    if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
+    if half_life is not None and not as_number(half_life) > 0:
         raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
     for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    tol: Any = estimator.tol
-    if type(tol) is bool or not isinstance(tol, int | float | np.floating) or not 0 <= float(tol) < np.inf:
-        raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
+    if not 0 <= as_number(estimator.tol) < np.inf:
+        raise InvalidParameterError(f"tol={estimator.tol!r}; needed: a number from 0")
     for name, choices in CHOICES.items():
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
-    check_init(estimator.init, estimator.n_clusters)
+    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
-def check_init(init: str | ArrayLike, n_clusters: int) -> None:
-    """Refuse what is no way to start, or no k centers."""
+def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
+    """Refuse what is no way to start, or no k centers; warn where there is only one way to start."""
     if isinstance(init, str):
         if init not in STARTS:
             names = ", ".join(map(repr, STARTS))
-            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, or an array of centers")
-    elif np.ndim(init) != 2 or len(np.asarray(init)) != n_clusters:
-        raise InvalidParameterError(f"init has shape {np.shape(init)}; needed: (n_clusters={n_clusters}, features)")
-    elif not np.isfinite(np.asarray(init, np.float64)).all():
-        raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
+            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, a function, or an array of centers")
+    elif not callable(init):
+        check_centers(given_start(init), n_clusters)
+        if n_init not in ("auto", 1):
+            warnings.warn(
+                f"n_init={n_init} of no use: init gives the centers to start from, so there is one start",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
-def n_starts(n_init: int | str, n_clusters: int, init: str | NDArray[np.float64]) -> int:
+def given_start(init: Any) -> Any:
+    """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d).
+
+    Raises
+    ------
+    InvalidParameterError
+        For what is no array of real numbers.
+    """
+    if isinstance(init, str) or callable(init):
+        return init
+    try:
+        centers = init.toarray() if sp.issparse(init) else np.asarray(init)
+        if centers.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        return np.array(centers, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(f"init cannot be made centers of real numbers: {error}") from error
+
+
+def n_starts(n_init: int | str, n_clusters: int, init: Any) -> int:
     """The number that `n_init` stands for."""
     if n_init == "auto":
-        return 10 if n_clusters <= FEW_CLUSTERS or (isinstance(init, str) and init == "random") else 1
+        return 10 if n_clusters <= FEW_CLUSTERS or is_unsearched(init) else 1
     return int(n_init)
+
+
+def is_unsearched(init: Any) -> bool:
+    """Whether starts are drawn without looking for better ones, so that several find more: rows, or a function's."""
+    return callable(init) or (isinstance(init, str) and init == "random")
 
 
 def digest(values: NDArray[Any]) -> str:
     """What tells one array from another."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def as_number(value: Any) -> float:
+    """A number of Python's or NumPy's as a float; NaN for anything else."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else np.nan
+
+
+def parameters_of(estimator: Any) -> Any:
+    """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold.
+
+    Those that a subclass sets itself and does not take too, which `get_params` leaves out.
+    """
+    values = vars(estimator).items()
+    return SimpleNamespace(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values})
 
 
 def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
@@ -92,19 +137,53 @@ def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = Fa
         raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
 
 
-def check_weights(sample_weight: ArrayLike | None) -> NDArray[np.float64]:
-    """Weights as float64 (n,); empty for None."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Sample weights, told apart: rows that weigh alike are clustered as rows without weights are, to the bit.
+
+    Attributes
+    ----------
+    each : float64 (n,) or (0,)
+        Empty where all rows weigh alike.
+    factor : float
+        What every row weighs then, by which counts and objective are multiplied; else 1.
+    n_given : int or None
+        How many weights were given; None for a number, or nothing.
+    """
+
+    each: NDArray[np.float64]
+    factor: float = 1.0
+    n_given: int | None = None
+
+    def check_rows(self, n_rows: int | None, name: str) -> None:
+        """Refuse another number of weights than of rows, where both are known."""
+        if None not in (self.n_given, n_rows) and self.n_given != n_rows:
+            raise InvalidInputError(f"sample_weight has {self.n_given:,} values; {name} has {n_rows:,} rows")
+
+
+def check_weights(sample_weight: ArrayLike | None) -> Weights:
+    """What is given as `sample_weight`: nothing, one number for all rows, or one for each."""
     if sample_weight is None:
-        return NO_WEIGHTS
+        return Weights(NO_WEIGHTS)
     weights = np.asarray(sample_weight, np.float64)
-    if weights.ndim != 1:
-        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,)")
+    if weights.ndim > 1:
+        raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,), or a number")
+    n_given = len(weights) if weights.ndim else None
+    weights = np.atleast_1d(weights)
     if not np.isfinite(weights).all() or (weights < 0).any():
         row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
-        raise InvalidInputError(f"sample_weight[{row}] is {weights[row]}; needed: finite and not negative")
+        which = "sample_weight" if n_given is None else f"sample_weight[{row}]"
+        raise InvalidInputError(f"{which} is {weights[row]}; needed: finite and not negative")
     if not weights.any():
         raise InvalidInputError("every sample_weight is zero; at least one row must have a positive weight")
-    return weights
+    if (weights == weights[0]).all():
+        return Weights(NO_WEIGHTS, float(weights[0]), n_given)
+    return Weights(weights, n_given=n_given)
+
+
+def centers_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of `cluster_centers_` for rows of a dtype, as scikit-learn's: float32 where they are, else float64."""
+    return np.dtype(np.float32 if dtype == np.float32 else np.float64)
 
 
 def drawn_seed(random_state: Any) -> int:
@@ -115,10 +194,10 @@ def drawn_seed(random_state: Any) -> int:
 
 
 def is_in_memory(X: Any) -> bool:
-    """Whether X is array-like data (NumPy, SciPy, pandas, nested lists), not something to open."""
+    """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
     if is_collection(X):
         return False
-    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc") or hasattr(X, "__dataframe__"):
+    if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):
         return True
     if not isinstance(X, list | tuple):
         return not hasattr(X, "shape") and hasattr(X, "__array__")

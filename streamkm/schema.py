@@ -23,6 +23,7 @@ from streamkm.errors import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
+from streamkm.kernel_parameters import ALIASES
 from streamkm.parameters import CHOICES
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
@@ -53,8 +54,8 @@ ESTIMATOR_TYPES: dict[str, Any] = {
 }
 # Those of the kernel estimator's that the other has not, or means otherwise.
 KERNEL_TYPES: dict[str, Any] = {
-    "kernel": Literal[KERNELS],
-    "gamma": float | None,
+    "kernel": Literal[(*KERNELS, *ALIASES)],
+    "gamma": float | Literal["scale"] | None,
     "gamma_factor": float,
     "degree": int,
     "coef0": float,

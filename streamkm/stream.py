@@ -102,6 +102,8 @@ class Stream:
         Number of the row that comes next.
     n_rows : int
         Rows taken, those without weight included.
+    dtype : dtype
+        Of the centers, for whoever shows them; float32 unless whoever adds rows says otherwise.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -110,6 +112,7 @@ class Stream:
         self.tree = CoresetTree(rule)
         self.next_row = first_row
         self.n_rows = 0
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._totals: Totals | None = None
         self._width = 0
         self._sparse: bool | None = None
@@ -168,6 +171,20 @@ class Stream:
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
         self._found = None
 
+    def begin(self, means: Matrix, weights: NDArray[np.float64], n_rows: int) -> None:
+        """Take clusters that were found elsewhere, as rows that stand for theirs.
+
+        Parameters
+        ----------
+        means : ndarray or csr_array (k, d)
+        weights : float64 (k,)
+            Positive.
+        n_rows : int
+            Rows that they stand for, which are counted in their place.
+        """
+        self.add(means, weights)
+        self.n_rows += n_rows - means.shape[0]
+
     def totals(self) -> Totals:
         """Exact sums over all rows.
 
@@ -203,7 +220,8 @@ class Stream:
 
     def clusters(self, search: Search, executor: Any = "auto") -> Clusters:
         """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
-        key = (replace(search, init=""), search.init if isinstance(search.init, str) else search.init.tobytes())
+        init = search.init.tobytes() if isinstance(search.init, np.ndarray) else search.init
+        key = (replace(search, init=""), init)
         if self._found is None or self._found[0] != key:
             self._found = key, cluster_coreset(self.coreset(), search, executor)
         return self._found[1]
@@ -224,6 +242,7 @@ class Stream:
         both.tree = self.tree.merged(other.tree)
         both.next_row = max(self.next_row, other.next_row)
         both.n_rows = self.n_rows + other.n_rows
+        both.dtype = np.promote_types(self.dtype, other.dtype)
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         for totals in (self._totals, other._totals):
@@ -262,6 +281,7 @@ class Stream:
             "n_rows": self.n_rows,
             "n_features": self._width,
             "sparse": self._sparse,
+            "dtype": self.dtype.name,
         }
         return arrays, header
 
@@ -281,7 +301,7 @@ class Stream:
             half_life = np.inf if rule["half_life"] is None else float(rule["half_life"])
             stream = cls(CoresetRule(**{**rule, "half_life": half_life}))
             width = stream._width = int(header["n_features"])
-            stream._sparse = header["sparse"]
+            stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
             stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
                 piece, keys = _stored(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
@@ -356,7 +376,7 @@ class Stream:
         return added if totals is None else totals.plus(added, self.rule.half_life)
 
 
-def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
+def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float = 1.0) -> int:
     """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
 
     Parameters
@@ -364,6 +384,13 @@ def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
     stream : Stream
         Changed. Where a chunk is refused, those before it have been taken.
     weights : float64 (n,) or (0,)
+    factor : float
+        What each row weighs where there are no weights.
+
+    Returns
+    -------
+    int
+        Rows that were read, invalid ones included.
 
     Raises
     ------
@@ -380,9 +407,12 @@ def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64]) -> None:
         done += valid.n_read
         if len(weights) and len(read) < valid.n_read:
             check_weights(walk, weights, done)
+        if not len(weights) and factor != 1:
+            read = np.full(valid.n_read, factor)
         if valid.X.shape[0]:
-            stream.add(valid.X, read if valid.kept is None or not len(weights) else read[valid.kept])
+            stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
     check_weights(walk, weights, done)
+    return done
 
 
 def _together(pieces: list[_Piece]) -> _Piece:

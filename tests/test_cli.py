@@ -218,7 +218,7 @@ def test_warnings_are_one_line(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("default", ConvergenceWarning)
         output = run("fit", "same.npy", "-k", 3, "-o", "out")
-    assert "streamkm: warning: found 1 clusters, fewer than n_clusters=3" in output
+    assert "streamkm: warning: found 1 clusters, fewer than -k 3" in output
     assert summary()["result"]["n_clusters"] == 1
 
 
@@ -246,8 +246,8 @@ def test_skipped_rows(folder):
         (["fit", "a.yaml", "b.yml"], "give one configuration (a.yaml) or data, not both"),
         (["fit", "no.yaml"], "streamkm: error: no.yaml does not exist"),
         (["fit", "no.npy", "-k", "2"], "no.npy"),
-        (["fit", "x.npy", "-k", "0"], "n_clusters=0; needed: an integer from 1"),
-        (["fit", "x.npy", "-k", "91"], "n_samples=90 should be >= n_clusters=91"),
+        (["fit", "x.npy", "-k", "0"], "-k 0; needed: an integer from 1"),
+        (["fit", "x.npy", "-k", "91"], "n_samples=90 should be >= -k 91"),
         (["fit", "x.npy", "-k", "2", "--set", "estimator.n_components=0"], "n_components=0"),
         (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
         (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),

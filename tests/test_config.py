@@ -210,8 +210,8 @@ DATA = "data:\n  path: x.svm\n"
         (
             DATA + "kernel:\n  kernel: rfb\n",
             (
-                "c.yaml:4: kernel.kernel must be rbf or laplacian or polynomial or cosine or sigmoid or chi2, "
-                "got 'rfb' (text)"
+                "c.yaml:4: kernel.kernel must be rbf or laplacian or linear or polynomial or cosine or sigmoid or "
+                "chi2 or precomputed or poly, got 'rfb' (text)"
             ),
         ),
         (

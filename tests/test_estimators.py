@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -23,11 +25,16 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_estimator_sparse_array,
+    check_estimator_sparse_matrix,
+    parametrize_with_checks,
+)
 
-from streamkm import StreamKMeans, StreamkmError
+from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.making import FOUND, OBLIVIOUS
+from streamkm.sketches import PCASketch
 from streamkm.sketches.sizing import n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
@@ -72,6 +79,30 @@ def quality(X, fitted):
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+def test_tags_say_what_is_taken():
+    def tags(**parameters):
+        return kmeans(**parameters).__sklearn_tags__().input_tags
+
+    assert (tags().sparse, tags().allow_nan) == (True, False)
+    assert tags(on_invalid="skip").allow_nan
+    assert kernel_tags(on_invalid="skip").allow_nan
+    assert not kernel_tags().allow_nan
+    assert not tags(sketch="pca").sparse
+    assert not tags(sketch=PCASketch.fit(np.eye(6), 2, random_state=0)).sparse
+    assert tags(sketch="svd").sparse
+
+
+def kernel_tags(**parameters):
+    return StreamKernelKMeans(**parameters).__sklearn_tags__().input_tags
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans(3, sketch="pca", progress=False)], ids=["pca"])
+@pytest.mark.parametrize("check", [check_estimator_sparse_array, check_estimator_sparse_matrix])
+def test_scikit_learn_checks_of_sparse_rows(estimator, check):
+    """It fits none where the tag is off, and says so."""
+    check("StreamKMeans", estimator)
 
 
 def test_scikit_learn_exempts_its_own_kmeans_alike():
@@ -123,6 +154,16 @@ def test_fit_variants_agree(kind):
     np.testing.assert_array_equal(fitted.transform(X).argmin(axis=1), fitted.labels_)
 
 
+def test_a_subclass_may_take_fewer_parameters():
+    class Quick(StreamKMeans):
+        def __init__(self, n_clusters=8, *, max_iter=3):
+            super().__init__(n_clusters, max_iter=max_iter, n_init=1, random_state=0, executor=2, progress=False)
+
+    X, _ = blobs()
+    np.testing.assert_array_equal(Quick(5).fit(X).labels_, kmeans(max_iter=3).fit(X).labels_)
+    assert len(clone(Quick(5)).partial_fit(X).cluster_centers_) == 5
+
+
 def test_parameters_are_left_as_given():
     X, _ = blobs()
     init = X[:5].copy()
@@ -131,6 +172,70 @@ def test_parameters_are_left_as_given():
     estimator.fit(X)
     assert all(estimator.get_params()[name] is value for name, value in before.items())
     np.testing.assert_array_equal(init, X[:5])
+
+
+@pytest.mark.parametrize("options", [{}, {"n_components": 3, "assign_space": "sketch"}], ids=str)
+@pytest.mark.parametrize("kind", [*KINDS, "uint8", "float16", "csr float32"])
+def test_centers_have_the_dtype_of_the_data(kind, options):
+    """As scikit-learn's, but that float16 rows are read as float32. What labels rows is not rounded."""
+    X = as_kind(np.abs(blobs(cluster_std=6.0)[0]), kind.removesuffix(" float32"))
+    X = X.astype(np.float32) if kind == "csr float32" else X
+    fitted = kmeans(**options).fit(X)
+    assert fitted.cluster_centers_.dtype == (np.float32 if "float32" in kind or kind == "float16" else np.float64)
+    assert fitted.model_.centers.dtype == np.float64
+    np.testing.assert_array_equal(fitted.cluster_centers_, fitted.model_.centers.astype(fitted.cluster_centers_.dtype))
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.labels_)
+    stream = kmeans(**options).partial_fit(X)
+    assert stream.cluster_centers_.dtype == fitted.cluster_centers_.dtype
+    stream.partial_fit(X.astype(np.float64))
+    assert stream.cluster_centers_.dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["assigned", "written to", "after partial_fit"])
+def test_centers_that_are_assigned_count(tmp_path, kind, how):
+    X = as_kind(blobs(n=300)[0], kind)
+    fitted = kmeans().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
+    centers = naive.dense(X)[:5] + 1
+    if how == "written to":
+        fitted.cluster_centers_[:] = centers
+    else:
+        fitted.cluster_centers_ = centers.astype(np.float32).tolist() if kind == "float32" else centers
+    labels, d2 = naive.nearest(X, centers.astype(np.float32) if kind == "float32" else centers)
+    fitted.save(tmp_path / "model.npz")
+    for model in (fitted, pickle.loads(pickle.dumps(fitted)), StreamKMeans.load(tmp_path / "model.npz")):
+        np.testing.assert_array_equal(model.predict(X), labels)
+        np.testing.assert_array_equal(model.transform(X).argmin(axis=1), labels)
+        assert model.score(X) == pytest.approx(-d2.sum(), rel=1e-6)
+    fitted.fit(X)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+
+
+def test_more_or_fewer_centers_may_be_assigned():
+    X, _ = blobs()
+    fitted = kmeans().fit(X)
+    fitted.cluster_centers_ = np.round(fitted.cluster_centers_[:2]).astype(int)
+    assert fitted.transform(X).shape == (600, 2)
+    np.testing.assert_array_equal(fitted.predict(X), naive.nearest(X, fitted.cluster_centers_)[0])
+
+
+@pytest.mark.parametrize(
+    ("centers", "message"),
+    [
+        (np.zeros((5, 5)), r"\(5, 5\); needed: \(clusters, 6\)"),
+        (np.zeros(6), "shape"),
+        (np.full((5, 6), np.nan), "NaN"),
+    ],
+    ids=["narrow", "1-d", "nan"],
+)
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+def test_centers_that_cannot_be_assigned(centers, message, method):
+    X, _ = blobs()
+    fitted = kmeans().fit(X)
+    fitted.cluster_centers_ = centers
+    with pytest.raises(InvalidInputError, match=message):
+        getattr(fitted, method)(X)
 
 
 # ---- against scikit-learn and naive twins
@@ -174,8 +279,8 @@ def test_attributes_are_exact(options, kind, weighted):
     tolerance = 1e-6 if "metric" in options or "assign_space" in options else 1e-12
     if fitted.assign_space_ == "sketch":
         rows = naive.dense(fitted.sketch_.apply(rows))
-    centers = fitted.cluster_centers_
-    assert centers.shape == (5, rows.shape[1])
+    centers = fitted.model_.centers  # not rounded
+    assert fitted.cluster_centers_.shape == centers.shape == (5, rows.shape[1])
     np.testing.assert_allclose(fitted.inertia_, naive.inertia(rows, centers, fitted.labels_, weights), rtol=tolerance)
     _, nearest_d2 = naive.nearest(rows, centers)
     d2 = naive.d2_matrix(rows, centers)[np.arange(600), fitted.labels_]
@@ -256,7 +361,7 @@ def test_refinement_lowers_the_inertia(kind):
     fits = [kmeans(20, n_components=4, max_iter=1, refine=refine).fit(X) for refine in range(4)]
     inertias = [fitted.inertia_ for fitted in fits]
     assert all(after < before for before, after in pairwise(inertias))
-    np.testing.assert_allclose(fits[1].cluster_centers_, fits[0].cluster_means_, rtol=1e-12)
+    np.testing.assert_allclose(fits[1].model_.centers, fits[0].cluster_means_, rtol=1e-12)
     refined = [entry["inertia"] for entry in fits[3].history_ if entry["stage"] == "refine"]
     np.testing.assert_allclose(refined, inertias[1:], rtol=1e-12)
 
@@ -391,6 +496,123 @@ def test_init_must_be_finite(value):
     init[2, 3] = value
     with pytest.raises(StreamkmError, match="init"):
         kmeans(init=init).fit(X)
+
+
+def starts(X):
+    """The same centers in many forms."""
+    centers = np.round(X[:5])
+    return {
+        "list": centers.tolist(),
+        "int8": centers.astype(np.int8),
+        "float16": centers.astype(np.float16),
+        "big endian": centers.astype(">f8"),
+        "frame": pd.DataFrame(centers),
+        "csr": sp.csr_array(centers),
+        "coo matrix": sp.coo_matrix(centers),
+        "function": lambda X, n_clusters, random_state: centers,
+        "function of csr": lambda X, n_clusters, random_state: sp.csr_array(centers),
+    }
+
+
+@pytest.mark.parametrize("form", starts(np.zeros((5, 1))))
+@pytest.mark.parametrize("kind", ["float64", "csr"])
+def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
+    X, y = blobs(cluster_std=0.1)
+    X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
+    given, rows = starts(X)[form], as_kind(X, kind)
+    wanted, fitted = (kmeans(init=init).fit(rows) for init in (np.round(X[:5]), given))
+    streams = [kmeans(init=init).partial_fit(rows) for init in (np.round(X[:5]), given)]
+    for got, same in ((fitted, wanted), streams):
+        if "function" in form:  # a few steps on the sample come first
+            assert got.inertia_ == pytest.approx(same.inertia_)
+        else:
+            np.testing.assert_array_equal(got.predict(X), same.predict(X))
+            np.testing.assert_array_equal(got.cluster_centers_, same.cluster_centers_)
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+    assert np.shape(loaded.init) == (() if "function" in form else (5, 6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_draws_starts(kind):
+    """It gets sampled rows, k and a RandomState, as scikit-learn calls it, `n_init` times; the best start is kept."""
+    X, _ = blobs(n=300)
+    calls = []
+
+    def draw(X, n_clusters, random_state):
+        calls.append((X.shape, n_clusters, random_state))
+        return X[random_state.permutation(X.shape[0])[:n_clusters]]
+
+    one, many = (kmeans(init=draw, n_init=n_init).fit(as_kind(X, kind)) for n_init in (1, "auto"))
+    assert len(calls) == 1 + 10
+    assert all(call[:2] == ((300, 6), 5) and isinstance(call[2], np.random.RandomState) for call in calls)
+    assert many.inertia_ <= one.inertia_
+    again = kmeans(init=draw, n_init="auto").fit(as_kind(X, kind))
+    np.testing.assert_array_equal(again.labels_, many.labels_)
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        (np.zeros((4, 6)), r"init has shape \(4, 6\); needed: \(n_clusters=5, features=6\)"),
+        (np.zeros((5, 2)), r"init has shape \(5, 2\); needed: \(n_clusters=5, features=6\)"),
+        (np.full((5, 6), np.nan), "NaN"),
+    ],
+    ids=["few", "narrow", "nan"],
+)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_functions_that_give_no_centers(gives, message, method):
+    with pytest.raises(InvalidParameterError, match=message):
+        getattr(kmeans(init=lambda X, n_clusters, random_state: gives), method)(blobs()[0]).predict(blobs()[0])
+
+
+@pytest.mark.parametrize("init", [np.zeros((5, 6), complex), np.full((5, 6), "x"), [[1, 2], [3]]], ids=str)
+def test_what_is_no_array_of_centers(init):
+    with pytest.raises(InvalidParameterError, match="init cannot be made centers of real numbers"):
+        kmeans(init=init).fit(blobs()[0])
+
+
+def test_several_starts_from_given_centers_are_one():
+    X, _ = blobs()
+    with pytest.warns(RuntimeWarning, match="n_init=3 of no use") as warned:
+        kmeans(init=X[:5], n_init=3).fit(X)
+    assert [each.filename for each in warned] == [__file__]
+
+
+NUMBERS = {
+    "n_clusters": 5,
+    "n_components": 4,
+    "delta": 0.5,
+    "n_init": 2,
+    "max_iter": 7,
+    "tol": 0.25,
+    "refine": 1,
+    "half_life": 512,
+    "first_row": 64,
+    "chunk_bytes": 4096,
+    "executor": 2,
+    "random_state": 3,
+}
+
+
+@pytest.mark.parametrize("size", [(np.int32, np.float32), (np.uint64, np.float64)], ids=["32", "64"])
+def test_numbers_of_numpy_are_numbers(tmp_path, size):
+    X, _ = blobs()
+    cast = {name: size[isinstance(value, float)](value) for name, value in NUMBERS.items()}
+    cast |= {"memory_limit": size[1](0.5), "progress": np.bool_(False)}
+    wanted = StreamKMeans(**NUMBERS, progress=False).fit(X)
+    fitted = StreamKMeans(**cast, checkpoint=tmp_path / "checkpoint").fit(X)
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+    json.dumps([fitted.plan_.to_dict(), fitted.history_, fitted.sketch_.to_dict()])
+    fitted.save(tmp_path / "model.npz")
+    assert StreamKMeans.load(tmp_path / "model.npz").get_params()["tol"] == 0.25
+    streams = [StreamKMeans(**given).partial_fit(X) for given in (cast, {**NUMBERS, "progress": False})]
+    np.testing.assert_array_equal(streams[0].cluster_centers_, streams[1].cluster_centers_)
+    json.dumps(streams[0].stream_.state()[1])
+    by_theorem = [kmeans(sketch="countsketch", eps=eps).fit(X).n_components_ for eps in (size[1](0.5), 0.5)]
+    assert by_theorem[0] == by_theorem[1]
 
 
 def test_init_of_another_width():
@@ -686,6 +908,20 @@ def test_every_sketch_by_name(name, sparse):
     assert normalized_mutual_info_score(labels, fitted.labels_) > 0.99
     assert fitted.sketch_.kind == ("selection" if name in ("leverage", "laplacian") else name)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+
+
+@pytest.mark.parametrize(
+    ("name", "sparse"),
+    [(n, sparse) for n in (*OBLIVIOUS, *FOUND) for sparse in (False, True) if (n, sparse) != ("pca", True)],
+)
+def test_every_sketch_of_narrow_rows(name, sparse):
+    """Sizes that nobody asked for fit whatever the rows are."""
+    X, y = blobs(n=300, d=7, cluster_std=0.2)
+    X = np.where(np.abs(X) < 1, 0, X)
+    fitted = kmeans(sketch=name).fit(sp.csr_array(X) if sparse else X)
+    assert normalized_mutual_info_score(y, fitted.labels_) > 0.99
+    if name == "hadamard":
+        assert fitted.n_components_ == 16
 
 
 def test_components_by_a_theorem():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -58,7 +60,6 @@ def test_centers_come_out_at_any_moment():
         stream.partial_fit(X[start : start + 999])
         assert stream.predict(X[:5]).shape == (5,)
     assert len(stream.cluster_centers_) == 6
-    assert not hasattr(stream, "labels_")
 
 
 def test_weights_stand_for_repetitions():
@@ -105,6 +106,76 @@ def test_saved_cloned_and_fitted_anew(tmp_path):
     stream.fit(X[:1000])
     assert len(stream.labels_) == 1000
     assert not hasattr(stream, "stream_")
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "csr"])
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_a_stream_goes_on_from_a_fit(kind, weight):
+    """From its clusters, each by its weight: rows of the stream that are few against them move no center far."""
+    X, labels = rows(3000)
+    X = sp.csr_array(X) if kind == "csr" else X.astype(kind)
+    fitted = kmeans().fit(X, sample_weight=weight)
+    centers, counts = fitted.cluster_means_.copy(), fitted.counts_.copy()
+    fitted.partial_fit(X[:10])
+    assert fitted.n_samples_seen_ == 3010
+    assert fitted.counts_.sum() == pytest.approx(counts.sum() + 10)
+    order = np.argmin(((fitted.cluster_centers_[:, None] - centers) ** 2).sum(axis=2), axis=1)
+    assert sorted(order) == list(range(6))
+    sums = centers * counts[:, None]
+    np.add.at(sums, order[fitted.labels_], X[:10].toarray() if kind == "csr" else X[:10])
+    grown = counts + np.bincount(order[fitted.labels_], minlength=6)
+    np.testing.assert_allclose(fitted.cluster_centers_, (sums / grown[:, None])[order], rtol=1e-3, atol=1e-3)
+    assert normalized_mutual_info_score(labels, fitted.predict(X)) == 1
+    fitted.partial_fit(X)
+    assert fitted.n_samples_seen_ == 6010
+
+
+def test_a_stream_after_a_fit_knows_all_rows():
+    """Of the fit's rows their sums are left: totals are exact, invalid rows are not among them."""
+    X, _ = rows(500)
+    X[3, 1] = np.nan
+    stream = kmeans(on_invalid="skip").fit(X[:300]).partial_fit(X[300:]).stream_
+    assert stream.n_rows == 499
+    totals = stream.totals()
+    assert totals.weight == 499
+    np.testing.assert_allclose(totals.sums, np.delete(X, 3, axis=0).sum(axis=0, dtype=float), rtol=1e-5)
+
+
+def test_a_fit_that_no_stream_goes_on_from(tmp_path):
+    X, _ = rows(400)
+    in_sketch = kmeans(n_components=2, assign_space="sketch").fit(X)
+    with pytest.raises(InvalidInputError, match="in the space of the sketch alone"):
+        in_sketch.partial_fit(X)
+    fitted = kmeans().fit(X)
+    with pytest.raises(ValueError, match="3 features"):
+        fitted.partial_fit(X[:, :3])
+    assert len(fitted.labels_) == 400  # still the fit's
+    fitted.save(tmp_path / "model.npz")
+    with pytest.raises(InvalidInputError, match="was loaded, and does not know how many rows"):
+        StreamKMeans.load(tmp_path / "model.npz").partial_fit(X)
+
+
+def test_labels_and_steps_of_the_last_call(tmp_path):
+    X, _ = rows(900)
+    np.save(tmp_path / "x.npy", X[600:])
+    stream = kmeans().partial_fit(X[:400]).partial_fit(X[400:600])
+    assert stream.n_steps_ == 2
+    np.testing.assert_array_equal(stream.labels_, stream.predict(X[400:600]))
+    stream.partial_fit(tmp_path / "x.npy")
+    assert stream.n_steps_ == 3
+    copy = pickle.loads(pickle.dumps(stream))  # without rows
+    assert not hasattr(copy, "labels_")
+    np.testing.assert_array_equal(stream.labels_, stream.predict(X[600:]))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(stream)).labels_, stream.labels_)
+    stream.partial_fit(iter([X[:50]]))
+    assert stream.n_steps_ == 4
+    assert not hasattr(stream, "labels_")  # an iterator's rows are gone
+    other = kmeans(first_row=950).partial_fit(X)
+    assert stream.merge(other).n_steps_ == 5
+    assert not hasattr(stream, "labels_")
+    stream.fit(X)
+    assert len(stream.labels_) == 900
+    assert not hasattr(stream, "n_steps_")
 
 
 @pytest.mark.parametrize(("name", "value"), [("half_life", 0), ("half_life", "long"), ("first_row", -1)])

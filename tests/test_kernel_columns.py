@@ -38,6 +38,7 @@ def reference(name, X, landmarks):
         "polynomial": {"gamma": GAMMA, "degree": DEGREE, "coef0": COEF0},
         "sigmoid": {"gamma": GAMMA, "coef0": COEF0},
         "cosine": {},
+        "linear": {},
     }
     metric = "poly" if name == "polynomial" else name
     return pairwise_kernels(X, landmarks, metric=metric, **parameters.get(name, {"gamma": GAMMA}))
@@ -94,7 +95,10 @@ class TestFourier(SketchContract):
         assert sketch.passes_to_fit == 1
 
 
-@pytest.mark.parametrize("name", KERNELS)
+OF_ROWS = tuple(name for name in KERNELS if name != "precomputed")
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
 @pytest.mark.parametrize("sparse_landmarks", [False, True])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_values_are_scikit_learns(name, sparse_landmarks, sparse_rows):
@@ -216,7 +220,17 @@ def test_a_callable():
         KernelMap.of(Kernel(linear), X[:9], np.eye(9)).to_dict()
 
 
-@pytest.mark.parametrize("name", KERNELS)
+def test_precomputed_values_are_picked():
+    K = rows(40)
+    picked = sp.csr_array((np.ones(3), [7, 0, 3], [0, 1, 2, 3]), shape=(3, K.shape[1]))
+    for given_rows in (K, sp.csr_array(K)):
+        values = KernelColumns(kernel("precomputed"), picked).values(given_rows)
+        np.testing.assert_array_equal(values, K[:, [7, 0, 3]].astype(np.float32))
+    with pytest.raises(TypeError, match="rows' numbers"):
+        kernel("precomputed").diagonal(K)
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
 def test_diagonal(name):
     X = rows(20)
     for given_rows in (X, sp.csr_array(X)):

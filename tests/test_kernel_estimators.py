@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import dask.array as da
@@ -11,11 +12,14 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from sklearn.base import clone
-from sklearn.datasets import dump_svmlight_file
+from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
 from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import StreamKernelKMeans, open_source
+from streamkm import StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.kernel_kmeans.planning import METHODS
 from tests.test_estimators import EXPECTED_FAILURES
@@ -53,7 +57,7 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
-    weights = np.ones(300) if weighted else None
+    weights = np.arange(300) + 1.0 if weighted else None
     fitted = kernel_kmeans(method=method, fit_on=fit_on).fit(source, sample_weight=weights)
     streams = fit_on == "all" and method in ("nystroem", "fourier", "orthogonal-fourier")
     assert set(source.read_rows.values()) == {fitted.n_passes_} == {(4 if streams else 2) + weighted}
@@ -230,6 +234,7 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
     [
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"gamma": 0}, "gamma=0; needed"),
+        ({"gamma": "auto"}, "gamma='auto'; needed: a finite number above 0, \"scale\", or None"),
         ({"gamma_factor": -1}, "gamma_factor=-1; needed: a number above 0"),
         ({"eps": 0}, "eps=0; needed: a number above 0"),
         ({"degree": 0}, "degree=0"),
@@ -260,11 +265,111 @@ def test_refuses_more_clusters_than_rows_and_negative_values(small_digits):
 
 
 def test_models_of_the_other_estimator_are_refused(small_digits, tmp_path):
-    from streamkm import StreamKMeans
-
     StreamKMeans(3, progress=False).fit(small_digits.X).save(tmp_path / "model.npz")
     with pytest.raises(InvalidParameterError, match="saved by another estimator"):
         StreamKernelKMeans.load(tmp_path / "model.npz")
+
+
+def rings(n=600):
+    """Two rings, and which row is of which."""
+    return make_circles(n, noise=0.03, factor=0.3, random_state=0)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr", "float32", "file"])
+@pytest.mark.parametrize("method", ["nystroem", "two-step"])
+def test_precomputed_values_are_those_of_the_kernel(tmp_path, kind, method):
+    X, y = rings()
+    K = rbf_kernel(X, gamma=5.0)
+    np.save(tmp_path / "K.npy", K)
+    given = {"dense": K, "csr": sp.csr_array(K), "float32": K.astype(np.float32), "file": tmp_path / "K.npy"}[kind]
+    options = {"n_landmarks": "auto", "rank": "auto", "method": method}
+    wanted = kernel_kmeans(2, gamma=5.0, **options).fit(X)
+    fitted = kernel_kmeans(2, kernel="precomputed", **options).fit(given)
+    assert adjusted_rand_score(y, fitted.labels_) == 1
+    assert fitted.inertia_ == pytest.approx(wanted.inertia_, rel=1e-4)
+    assert fitted.trace_residual_ == pytest.approx(wanted.trace_residual_, rel=1e-3, abs=1e-3)
+    assert fitted.kernel_.name == "precomputed"
+    new = X[::7] + 0.01
+    values = rbf_kernel(new, X, gamma=5.0)
+    np.testing.assert_array_equal(fitted.predict(values), y[::7] if fitted.labels_[0] == y[0] else 1 - y[::7])
+    if kind != "file":
+        assert fitted.exact_inertia(given) == pytest.approx(wanted.exact_inertia(X), rel=1e-5)
+    fitted.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(
+        StreamKernelKMeans.load(tmp_path / "model.npz").predict(values), fitted.predict(values)
+    )
+
+
+def test_precomputed_values_of_more_rows_than_landmarks(small_sample):
+    """Some columns are enough, then; and the weights of rows and starts go with them."""
+    X, _ = rings()
+    K, weights = rbf_kernel(X, gamma=5.0), np.random.default_rng(0).random(600)
+    fitted = kernel_kmeans(2, kernel="precomputed", init=K[[0, 1]], fit_on="all", n_init="auto").fit(K, None, weights)
+    by_rows = kernel_kmeans(2, gamma=5.0, init=X[[0, 1]], fit_on="all", n_init="auto").fit(X, None, weights)
+    np.testing.assert_array_equal(fitted.labels_, by_rows.labels_)
+    assert fitted.exact_inertia(K, weights) == pytest.approx(by_rows.exact_inertia(X, weights), rel=1e-5)
+
+
+def test_precomputed_values_are_cut_on_both_sides():
+    """By scikit-learn, for validation."""
+    assert kernel_kmeans(kernel="precomputed").__sklearn_tags__().input_tags.pairwise
+    assert not kernel_kmeans().__sklearn_tags__().input_tags.pairwise
+    X, _ = rings(120)
+    scores = cross_val_score(kernel_kmeans(2, kernel="precomputed"), rbf_kernel(X, gamma=5.0), cv=3)
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
+        ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),
+        ({"method": "ros"}, (20, 20), "method='ros'"),
+        ({"landmarks": "kmeans"}, (20, 20), "landmarks='kmeans' with"),
+    ],
+)
+def test_what_cannot_be_precomputed(options, shape, message):
+    with pytest.raises(ValueError, match=message):
+        kernel_kmeans(2, kernel="precomputed", **options).fit(np.ones(shape))
+
+
+def test_linear_is_plain_kmeans():
+    X, _ = make_blobs(400, 5, centers=4, random_state=0)
+    linear = kernel_kmeans(4, kernel="linear", gamma=7.0, coef0=3.0, n_init="auto").fit(X)
+    plain = StreamKMeans(4, random_state=0, progress=False).fit(X)
+    assert adjusted_rand_score(linear.labels_, plain.labels_) == 1
+    assert linear.inertia_ == pytest.approx(plain.inertia_, rel=1e-5)
+
+
+def test_poly_is_polynomial(tmp_path):
+    X, _ = rings()
+    long, short = (kernel_kmeans(2, kernel=name).fit(X) for name in ("polynomial", "poly"))
+    np.testing.assert_array_equal(long.labels_, short.labels_)
+    short.save(tmp_path / "model.npz")
+    assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "poly", "sigmoid", "linear"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+def test_gamma_by_scale_is_scikit_learns(kernel, make):
+    X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
+    fitted = kernel_kmeans(2, kernel=kernel, gamma="scale", gamma_factor=9.0).fit(make(X))
+    assert fitted.kernel_.gamma == pytest.approx(SVC(kernel=kernel, gamma="scale").fit(X, X[:, 0] > 0)._gamma)
+    same = kernel_kmeans(2, gamma="scale").fit(np.eye(4)[[0] * 30 + [1] * 30])
+    assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    X, _ = rings()
+    numbers = {"gamma": 5.0, "degree": 2, "coef0": 0.5, "n_landmarks": 40, "rank": 8, "landmark_rank": 30, "tol": 0.125}
+    numbers |= {"n_clusters": 2, "eps": 0.25, "gamma_factor": 2.0, "n_init": 3, "max_iter": 9, "chunk_bytes": 4096}
+    cast = {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in numbers.items()}
+    for kernel in ("rbf", "polynomial"):
+        wanted, fitted = (kernel_kmeans(kernel=kernel, **given).fit(X) for given in (numbers, cast))
+        np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+        np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+        fitted.save(tmp_path / "model.npz")
+        json.dumps(fitted.plan_.to_dict())
 
 
 @pytest.mark.parametrize("kernel", ["laplacian", "polynomial", "cosine", "sigmoid", "chi2"])

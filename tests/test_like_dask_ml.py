@@ -1,4 +1,7 @@
-"""What users of dask-ml's KMeans rely on: the same calls on the same kinds of data, alone and in pipelines."""
+"""What users of dask-ml's KMeans rely on: the same calls on the same kinds of data, alone and in pipelines.
+
+`LIKE_PEERS.md` has what differs, with its reason.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,44 @@ def test_types(dtype):
     X = da.random.default_rng(0).uniform(size=(100, 2), chunks=(50, 2)).astype(dtype)
     got = StreamKMeans(3, random_state=0).fit(X)
     assert got.labels_.dtype == np.int32
+    assert got.dask_labels_.dtype == np.int32
+    assert got.cluster_centers_.dtype == dtype
     assert got.transform(X).dtype == dtype
     assert isinstance(got.inertia_, float)
+
+
+@pytest.mark.parametrize("init", [CENTERS, CENTERS.tolist(), lambda X, n_clusters, random_state: CENTERS], ids=str)
+def test_given_starts_keep_their_order(blobs, init):
+    """Labels are numbers of the given centers."""
+    got = StreamKMeans(3, init=init, random_state=0).fit(blobs)
+    np.testing.assert_allclose(got.cluster_centers_, CENTERS, atol=0.2)
+    np.testing.assert_array_equal(got.labels_, np.abs(blobs.compute()[:, :1] - CENTERS[:, 0]).argmin(axis=1))
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+def test_one_seed_is_one_result(blobs, init):
+    first, again, state = (
+        StreamKMeans(3, init=init, random_state=seed).fit(blobs) for seed in (4, 4, np.random.RandomState(4))
+    )
+    np.testing.assert_array_equal(first.cluster_centers_, again.cluster_centers_)
+    np.testing.assert_array_equal(first.cluster_centers_, state.cluster_centers_)
+
+
+def test_blocks_are_no_matter(blobs):
+    """Of rows or of columns: one block, many, and a NumPy array give the same centers."""
+    wanted = StreamKMeans(3, random_state=0, chunk_bytes=1000).fit(blobs.compute())
+    for chunks in ((600, 2), (7, 2), (150, 1)):
+        got = StreamKMeans(3, random_state=0, chunk_bytes=1000).fit(blobs.rechunk(chunks))
+        np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, rtol=1e-9)
+        np.testing.assert_array_equal(np.asarray(got.labels_), wanted.labels_)
+
+
+@pytest.mark.parametrize("weights", [None, np.ones(600), da.ones(600, chunks=150)])
+def test_weights_may_be_a_dask_array(blobs, weights):
+    wanted = StreamKMeans(3, random_state=0).fit(blobs)
+    got = StreamKMeans(3, random_state=0).fit(blobs, sample_weight=weights)
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
 
 
 def test_in_a_pipeline_of_dask_ml(blobs):

@@ -254,7 +254,7 @@ def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
                 self.X = np.resize(X, (n_later, X.shape[1]))
             return super().stream(target_bytes)
 
-    weights = np.ones(len(X)) if weighted else None
+    weights = np.arange(len(X)) + 1.0 if weighted else None
     with pytest.raises(InvalidInputError, match="streamed gave other rows than in the pass before"):
         kmeans().fit(Ending(X), sample_weight=weights)
 

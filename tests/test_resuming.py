@@ -274,7 +274,7 @@ def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatc
     with pytest.raises(CheckpointError, match=r"source"):
         StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X + 1)
     with pytest.raises(CheckpointError, match=r"weights"):
-        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X, sample_weight=np.ones(5000))
+        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X, sample_weight=np.arange(5000))
     StreamKMeans(5, progress=True, executor=1, random_state=0, checkpoint=tmp_path).fit(X)  # all the same to it
 
 

@@ -6,7 +6,9 @@ many full starts. May import the other modules of cluster and below.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +21,8 @@ from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.compute import Executor
-from streamkm.matrices import rows_between
+from streamkm.errors import InvalidParameterError
+from streamkm.matrices import Matrix, rows_between
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
@@ -39,8 +42,12 @@ class Streams:
     search: np.random.Generator
 
 
+Draw = Callable[[np.random.Generator], NDArray[np.float64]]
+"""Gives centers to start from in the space of a block (k, m)."""
+
+
 def start_centers(
-    executor: Executor, sampled: Block, n_clusters: int, *, init: str, n_init: int, streams: Streams
+    executor: Executor, sampled: Block, n_clusters: int, *, init: str | Draw, n_init: int, streams: Streams
 ) -> NDArray[np.float64]:
     """Find centers on sampled rows.
 
@@ -52,10 +59,10 @@ def start_centers(
         In random order: every prefix is a sample too.
     n_clusters : int
         At most s.
-    init : "k-means++", "ls++" or "random"
+    init : "k-means++", "ls++", "random", or a function that draws centers
         "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
-        "random": the best of `n_init` drawings of rows, each with a few Lloyd steps.
+        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
     n_init : int
 
     Returns
@@ -68,7 +75,9 @@ def start_centers(
     seeds = prefix(block, n_seeds)
     best, best_inertia = None, np.inf
     for _ in range(n_init):
-        if init == "random":
+        if not isinstance(init, str):
+            centers = init(streams.seeding) - shift
+        elif init == "random":
             centers = random_rows(seeds, n_clusters, rng=streams.seeding)
         else:
             centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding, executor=executor)
@@ -82,6 +91,47 @@ def start_centers(
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best + shift
+
+
+def drawn_by(
+    function: Callable[..., Any],
+    rows: Matrix,
+    n_clusters: int,
+    placed: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> Draw:
+    """Draw centers by a user's function, as scikit-learn calls it: ``function(X, n_clusters, random_state=...)``.
+
+    Parameters
+    ----------
+    rows : ndarray or csr_array (s, d)
+        Sampled rows, which the function is given.
+    placed : callable
+        Brings its centers (k, d) to where clusters are looked for (k, m).
+    """
+
+    def draw(rng: np.random.Generator) -> NDArray[np.float64]:
+        state = np.random.RandomState(int(rng.integers(2**32)))  # what such functions expect
+        given = function(rows, n_clusters, random_state=state)
+        centers = np.array(given.toarray() if sp.issparse(given) else given, np.float64, order="C")
+        check_centers(centers, n_clusters, rows.shape[1])
+        return placed(centers)
+
+    return draw
+
+
+def check_centers(centers: NDArray[np.float64], n_clusters: int, n_features: int | None = None) -> None:
+    """Refuse centers to start from that are not k of d finite features.
+
+    Raises
+    ------
+    InvalidParameterError
+    """
+    width = "features" if n_features is None else f"features={n_features:,}"
+    fits = centers.ndim == 2 and len(centers) == n_clusters and n_features in (None, centers.shape[1])
+    if not fits:
+        raise InvalidParameterError(f"init has shape {centers.shape}; needed: (n_clusters={n_clusters}, {width})")
+    if not np.isfinite(centers).all():
+        raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
 
 
 def search_rows(n_clusters: int) -> int:

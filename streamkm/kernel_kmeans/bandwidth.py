@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernels import kernel_values
 from streamkm.matrices import Matrix
-from streamkm.sketches.kernel_columns import BATCH_ROWS, Kernel, KernelFunction
+from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 
 PAIR_ROWS = 256  # of the sample, whose differences are averaged where no formula gives the mean
 
@@ -33,14 +34,14 @@ def gamma_by_rule(name: str | KernelFunction, X: Matrix, factor: float) -> float
     "rbf": ``factor / (2 s^2)`` with s^2 the mean squared distance of two rows, the width that Wang, Gittens and Mahoney
     (JMLR 20, 2019) take times a factor. "laplacian" and "chi2": factor over the mean of their distances (Zhang,
     Marszalek, Lazebnik and Schmid, IJCV 73, 2007, section 3.3). Others: factor over the mean squared norm, so that
-    products are about 1. 1 where rows are all equal, or for a callable.
+    products are about 1. 1 where rows are all equal, and for kernels without gamma.
 
     Parameters
     ----------
     X : ndarray or csr_array (s, d)
     factor : float
     """
-    if callable(name) or name == "cosine":
+    if callable(name) or name in WITHOUT_GAMMA:
         return 1.0
     if name == "rbf":
         typical = 2 * mean_d2(X)
@@ -52,6 +53,18 @@ def gamma_by_rule(name: str | KernelFunction, X: Matrix, factor: float) -> float
     return factor / typical if typical > largest else 1.0
 
 
+def gamma_by_scale(X: Matrix) -> float:
+    """What scikit-learn calls "scale": one over the number of features times the variance of all values, in float64."""
+    values = X if isinstance(X, np.ndarray) else X.data
+    size = X.shape[0] * X.shape[1]
+    mean = values.sum(dtype=np.float64) / size
+    if isinstance(X, np.ndarray):
+        variance = float(X.var(dtype=np.float64))
+    else:  # zeros that are not stored count too
+        variance = (float(np.square(X.data - mean, dtype=np.float64).sum()) + (size - len(X.data)) * mean**2) / size
+    return 1 / (X.shape[1] * variance) if variance > float(np.finfo(np.float32).tiny) else 1.0
+
+
 def _mean_difference(name: str, X: Matrix) -> float:
     """Mean distance of two different rows among a few, by differences."""
     rows = X if isinstance(X, np.ndarray) else X.toarray()
@@ -61,9 +74,8 @@ def _mean_difference(name: str, X: Matrix) -> float:
     return float(-out.sum(dtype=np.float64) / max(1, len(rows) * (len(rows) - 1)))
 
 
-def resolved(
-    name: str | KernelFunction, gamma: float | None, factor: float, degree: int, coef0: float, X: Matrix
-) -> Kernel:
-    """The kernel that parameters mean on sampled rows `X`; gamma by the rule where it is None."""
-    Kernel(name, 1.0 if gamma is None else gamma, degree, coef0)  # refuses wrong ones before they meet data
-    return Kernel(name, gamma_by_rule(name, X, factor) if gamma is None else float(gamma), degree, float(coef0))
+def resolved(rule: KernelRule, X: Matrix) -> Kernel:
+    """The kernel that parameters mean on sampled rows `X`; gamma by a rule where it is None or "scale"."""
+    if rule.gamma is None:
+        return rule.with_gamma(gamma_by_rule(rule.name, X, rule.factor))
+    return rule.with_gamma(gamma_by_scale(X) if isinstance(rule.gamma, str) else rule.gamma)

@@ -24,9 +24,11 @@ from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.fitting import Fit, Labelling, assign_found, sample_rows
 from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
+from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
 from streamkm.limits import give_back
+from streamkm.matrices import rows_between
 from streamkm.progress import Progress
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 from streamkm.sketching import count_pass, fit_pass, sketch_pass
@@ -178,7 +180,8 @@ def _find(fit: _Fitting) -> KernelFound:
         record = keeper.load("seed")
         if record is None:
             searched = prefix(sampled, search_rows(settings.n_clusters))
-            start = starting_centers(fit.here, searched, features, sketched.n_features, settings)
+            rows = rows_between(sample.X, 0, searched.n_rows)
+            start = starting_centers(fit.here, searched, rows, features, settings)
             keeper.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -202,9 +205,7 @@ def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mappin
     with progress.stage("landmarks"):
         mapping = Mapping.unpack(keeper.load("landmarks"), settings.kernel)
         if mapping is None:
-            given = settings.kernel
-            rows = sample.X[:BANDWIDTH_ROWS]
-            kernel = resolved(given.name, given.gamma, given.factor, given.degree, given.coef0, rows)
+            kernel = resolved(settings.kernel, sample.X[:BANDWIDTH_ROWS])
             rng = settings.generator("landmarks")
             mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, rng))
             keeper.save("landmarks", mapping.pack)
@@ -227,7 +228,11 @@ def _trace(kernel: Kernel, sample: Sample) -> float | None:
     """Sum of k(x, x) over all rows, where the sample holds them all."""
     if kernel.unit_diagonal or callable(kernel.name) or not sample.complete:
         return None
-    diagonal = kernel.diagonal(sample.X)
+    if kernel.name == "precomputed":
+        own, rows = precomputed_landmarks(sample, len(sample.rows))
+        diagonal = np.asarray(own.multiply(rows).sum(axis=1), np.float64).ravel()
+    else:
+        diagonal = kernel.diagonal(sample.X)
     return float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
 
 

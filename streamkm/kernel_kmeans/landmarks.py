@@ -73,6 +73,14 @@ def choose_landmarks(
     return kept(X[rows])
 
 
+def precomputed_landmarks(sample: Sample, n_landmarks: int) -> tuple[sp.csr_array, Matrix]:
+    """Landmarks for rows of kernel values: which values are theirs (c, n), and their own rows (c, n)."""
+    numbers = sample.rows[:n_landmarks]
+    ones = np.ones(len(numbers), np.float32)
+    picked = sp.csr_array((ones, numbers, np.arange(len(numbers) + 1)), shape=(len(numbers), sample.X.shape[1]))
+    return picked, sample.X[: len(numbers)]
+
+
 def kept(X: Matrix) -> Matrix:
     """Rows as landmarks: dense where they are, or where sparse ones have few features or are hardly sparse."""
     if isinstance(X, np.ndarray):

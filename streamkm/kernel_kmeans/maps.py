@@ -17,7 +17,7 @@ from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor
 from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
-from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept
+from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
 from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES
 from streamkm.matrices import Matrix
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
@@ -76,8 +76,11 @@ def first_round(
         orthogonal = rule.method == "orthogonal-fourier"
         drawn = FourierMap.draw(kernel.gamma, _mean(sample.X), n_columns, orthogonal=orthogonal, rng=rng)
         return GramFit(drawn, np.eye(n_columns), rank)
-    landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
-    root = inverse_root(KernelColumns(kernel, landmarks).values(landmarks), rule.root_rank)
+    if kernel.name == "precomputed":
+        landmarks, rows = precomputed_landmarks(sample, rule.choice.n_landmarks)
+    else:
+        rows = landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
+    root = inverse_root(KernelColumns(kernel, landmarks).values(rows), rule.root_rank)
     whole = KernelMap.of(kernel, landmarks, root)
     return whole if rule.method == "two-step" else GramFit(whole, root, rank)
 

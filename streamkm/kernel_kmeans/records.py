@@ -22,10 +22,10 @@ STAND_IN = "rbf"  # the name that a function is written under
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernel parameters as given; `gamma` None: by the rule, times `factor`."""
+    """Kernel parameters as given; `gamma` None: by the rule, times `factor`; "scale": as scikit-learn's."""
 
     name: str | KernelFunction
-    gamma: float | None
+    gamma: float | str | None
     factor: float
     degree: int
     coef0: float

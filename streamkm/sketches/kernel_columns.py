@@ -22,7 +22,8 @@ from streamkm.kernels.nonzeros import products_of_nonzeros
 from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.landmark_table import LandmarkTable
 
-KERNELS = ("rbf", "laplacian", "polynomial", "cosine", "sigmoid", "chi2")
+KERNELS = ("rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed")
+WITHOUT_GAMMA = ("linear", "cosine", "precomputed")
 BATCH_ROWS = 256
 BATCH_ENTRIES = 1 << 18  # of rows that are placed at a time
 SHIFT_INVARIANT = ("rbf", "laplacian")
@@ -38,11 +39,12 @@ class Kernel:
     Parameters
     ----------
     name : one of `KERNELS`, or a callable
-        With g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "polynomial",
-        ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid",
+        With g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "linear", ``x.y``;
+        "polynomial", ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid",
         ``tanh(g x.y + coef0)``, which is not positive definite: what is negative of it is left out; "chi2",
-        ``exp(-g sum (x - y)^2 / (x + y))`` of rows that are not negative. A callable takes rows (v, d) and landmarks
-        (c, d) and gives values (v, c).
+        ``exp(-g sum (x - y)^2 / (x + y))`` of rows that are not negative; "precomputed", the values that rows consist
+        of, one for each row of the fit: landmarks are rows of zeros with a one for whose values they are. A callable
+        takes rows (v, d) and landmarks (c, d) and gives values (v, c).
     gamma : float
         Positive.
     degree : int
@@ -80,10 +82,12 @@ class Kernel:
         """What rows and landmarks are multiplied with, so that gamma becomes 1."""
         if self.name in OVERLAPS:
             return self.gamma
-        return 1.0 if self.name == "cosine" else float(np.sqrt(self.gamma))
+        return 1.0 if self.name in WITHOUT_GAMMA else float(np.sqrt(self.gamma))
 
     def diagonal(self, X: Matrix) -> NDArray[np.float64]:
-        """k(x, x) of rows (v,)."""
+        """k(x, x) of rows (v,); not for "precomputed", where rows do not tell which they are."""
+        if self.name == "precomputed":
+            raise TypeError("the diagonal of a precomputed kernel needs the rows' numbers")
         if callable(self.name):
             return np.array(
                 [float(np.asarray(self.name(X[i : i + 1], X[i : i + 1])).item()) for i in range(X.shape[0])]
@@ -92,6 +96,8 @@ class Kernel:
             d2norms = np.square(X, dtype=np.float64).sum(axis=1)
         else:
             d2norms = np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
+        if self.name == "linear":
+            return d2norms
         if self.name == "polynomial":
             return (self.gamma * d2norms + self.coef0) ** self.degree
         if self.name == "sigmoid":
@@ -228,7 +234,7 @@ class KernelColumns:
         self._finish(values[:n_rows], self._norms(owners, data, n_rows), norms)
 
     def _finish(self, products: NDArray[np.float32], row_norms: NDArray[Any], norms: NDArray[Any]) -> None:
-        """Turn products, or overlaps, into kernel values."""
+        """Turn products, or overlaps, into kernel values, unless they are."""
         bits = np.empty(self.n_columns, np.int32)
         coef0 = np.float32(self.kernel.coef0)
         if self.kernel.name == "cosine":
@@ -237,7 +243,7 @@ class KernelColumns:
             kernel_values.powers(products, coef0, self.kernel.degree)
         elif self.kernel.name == "sigmoid":
             kernel_values.tangents(products, coef0, bits)
-        else:
+        elif self.kernel.name not in ("linear", "precomputed"):
             factor = np.float32(1 if self.kernel.name in OVERLAPS else 2)
             kernel_values.exp_of_distances(products, factor, row_norms, norms, bits)
 

@@ -1,4 +1,4 @@
-"""NumPy arrays, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
+"""NumPy arrays, frames, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
 
 May import base, the readers that it hands stored arrays to, and errors. Opens no file; NumPy's own file formats are in
 `numpy_files`.
@@ -17,6 +17,7 @@ from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import DenseSource, cut_rows
+from streamkm.sources.frames import column_names, frame_values, is_frame
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class ArraySource(ChunkedSource):
         Not copied. Rows are given as C-contiguous arrays in native byte order: views where X is that already.
     name, form : str
         What messages call it, and what it is, for people.
+    feature_names : tuple of str, optional
+        Names of the columns.
 
     Raises
     ------
@@ -41,10 +44,18 @@ class ArraySource(ChunkedSource):
     is_sparse = False
     in_process = True
 
-    def __init__(self, X: NDArray[Any], *, name: str = "array", form: str = "NumPy array in memory") -> None:
+    def __init__(
+        self,
+        X: NDArray[Any],
+        *,
+        name: str = "array",
+        form: str = "NumPy array in memory",
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
         check_matrix(X.shape, X.dtype, name)
         self._X = X
         self._form = form
+        self.feature_names = feature_names
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
@@ -174,8 +185,8 @@ class MappedSource(ArraySource):
         return rows
 
 
-def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
-    """Open an array, or whatever NumPy makes one of.
+def open_array(X: Any, *, name: str | None = None) -> ChunkedSource:
+    """Open an array, a frame, or whatever NumPy makes one of.
 
     Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
     the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
@@ -199,11 +210,15 @@ def open_array(X: Any, *, name: str = "array") -> ChunkedSource:
             FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
         )
     try:
-        return ArraySource(np.asarray(X), name=name)
+        if is_frame(X):
+            name = name or "data frame"
+            form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
+            return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
+        return ArraySource(np.asarray(X), name=name or "array")
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise
-        raise InvalidInputError(f"{name} cannot be made an array of rows: {error}") from error
+        raise InvalidInputError(f"{name or 'array'} cannot be made an array of rows: {error}") from error
 
 
 def _on_this_processor(X: Any) -> Any:

@@ -121,7 +121,7 @@ class RowSource(ABC):
         How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
     stages_before : tuple of Stage
         Passes over the data that it took to open the source.
-    feature_names : tuple of str, optional
+    feature_names : tuple of str, or None
         Names of the columns; None where they have none.
     """
 

@@ -1,7 +1,7 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
 Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays, csr_rows and errors.
+import base, arrays, csr_rows, frames and errors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from streamkm.matrices import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.csr_rows import make_csr
+from streamkm.sources.frames import check_same_columns
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
 
@@ -73,7 +74,7 @@ class IterableSource(RowSource):
         self._begun: Iterator[Any] | None = _begun(first, iterator)
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
-        self.dtype = opened.dtype
+        self.dtype, self.feature_names = opened.dtype, opened.feature_names
         # those of a list are there already
         is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
         self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
@@ -138,6 +139,7 @@ class IterableSource(RowSource):
             raise InvalidInputError(
                 f"chunk {number} of {self.name} has {width:,} features; {needed:,} are needed as before{remedy}"
             )
+        check_same_columns(chunk.feature_names, self.feature_names, f"chunk {number} of {self.name}", "chunk 0")
         if not np.can_cast(chunk.dtype, self.dtype, "safe"):
             raise InvalidInputError(
                 f"chunk {number} of {self.name} holds {chunk.dtype}, which the {self.dtype} of chunk 0 cannot hold; "

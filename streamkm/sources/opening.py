@@ -24,6 +24,7 @@ from streamkm.errors import InvalidInputError, InvalidParameterError, SourceNotF
 from streamkm.sources import remote
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.formats import file_format
+from streamkm.sources.frames import is_frame
 from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import opened_path
 
@@ -84,7 +85,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
           datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
-        - an array, a memory map, a SciPy sparse matrix, a list of rows, or a list of these, which follow each other
+        - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
+          matrix, a list of rows, or a list of these, which follow each other
         - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
           first member is the rows, as PyTorch's data loaders give them
         - a mapping with the key ``path`` and options, as in a configuration file
@@ -197,7 +199,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", "labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", "labelled:open_collection")),
     (_is_sparse, Reader("a sparse matrix", "arrays:SparseSource")),
-    (lambda X: hasattr(X, "__array__"), Reader("an array", "arrays:open_array")),
+    (lambda X: hasattr(X, "__array__") or is_frame(X), Reader("an array", "arrays:open_array")),
     (_is_iterable, Reader("an iterable", "iterables:IterableSource", ("n_features",))),
 )
 

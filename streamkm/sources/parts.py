@@ -1,6 +1,6 @@
 """Several sources one after the other: a list of files, or a list of arrays.
 
-May import base, csr_rows and errors. What the parts are is none of its business.
+May import base, csr_rows, frames and errors. What the parts are is none of its business.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
 from streamkm.sources.csr_rows import make_csr
+from streamkm.sources.frames import check_same_columns
 
 
 class PartsSource(ChunkedSource):
@@ -54,6 +55,7 @@ class PartsSource(ChunkedSource):
                     f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
                     f"{first.n_features:,}; dense parts must have equally many"
                 )
+            check_same_columns(part.feature_names, first.feature_names, f"part {number}", "part 0")
             rows.append(part.n_rows)
             widths.append(part.n_features)
         self._parts = tuple(parts)
@@ -64,6 +66,7 @@ class PartsSource(ChunkedSource):
         self.name = f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name
         self.n_rows: int = sum(rows)
         self.n_features: int = max(widths)
+        self.feature_names = first.feature_names
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.is_sparse = first.is_sparse
         sizes = [part.n_bytes for part in parts]

@@ -1,0 +1,99 @@
+"""Data frames in memory: their values as an array, and the names of their columns.
+
+What a frame is, the Arrow protocols tell (`__arrow_c_stream__`, or `__dataframe__` before it), not its class: pandas,
+polars, pyarrow tables and others. May import errors; imports none of these packages but pyarrow, for frames that speak
+Arrow only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.errors import InvalidInputError, MissingDependencyError
+
+_NUMBERS = "buif"  # kinds of NumPy types
+
+
+def is_frame(X: Any) -> bool:
+    """Whether a value is a table of named columns that lies in memory."""
+    speaks_arrow = hasattr(X, "__arrow_c_stream__") or hasattr(X, "__dataframe__")
+    return speaks_arrow and len(getattr(X, "shape", ())) == 2
+
+
+def column_names(X: Any) -> tuple[str, ...] | None:
+    """Names of a frame's columns; None for other values, and for columns whose names are no text."""
+    if not is_frame(X):
+        return None
+    names = tuple(X.column_names if hasattr(X, "column_names") else X.columns)
+    return names if all(isinstance(name, str) for name in names) else None
+
+
+def frame_values(X: Any, name: str) -> NDArray[Any]:
+    """Values of a frame (n, d), in a dtype that holds those of all columns; NaN where a value is missing.
+
+    Raises
+    ------
+    InvalidInputError
+        A column is not of numbers; names it.
+    MissingDependencyError
+        The frame cannot be read without pyarrow.
+    """
+    if not hasattr(X, "__array__"):
+        X = _as_table(X)
+    values = np.asarray(X)
+    if values.dtype.kind in _NUMBERS:
+        return values
+    names = list(X.column_names if hasattr(X, "column_names") else X.columns)
+    columns = [np.asarray(X[column]) for column in names]
+    for column, held in zip(names, columns, strict=True):
+        if held.dtype.kind not in _NUMBERS:
+            what = "Python objects" if held.dtype.kind == "O" else held.dtype
+            raise InvalidInputError(f"column {column!r} of {name} holds {what}; needed: numbers, so leave it out")
+    return np.column_stack(columns)
+
+
+def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:
+    """Refuse columns that are not those of before, in their order; where either has no names there is nothing to say.
+
+    Parameters
+    ----------
+    names, wanted : tuple of str, or None
+    what, before : str
+        Whose columns these are, for the message: ``"chunk 3", "chunk 0"``.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the first column that differs.
+    """
+    if names is None or wanted is None or names == wanted:
+        return
+    if sorted(names) == sorted(wanted):
+        at = next(i for i, (name, other) in enumerate(zip(names, wanted, strict=True)) if name != other)
+        raise InvalidInputError(
+            f"the feature names of {what} are in another order than those of {before}: column {at} is {names[at]!r}, "
+            f"needed {wanted[at]!r}; select the columns in that order"
+        )
+    missing = [name for name in wanted if name not in names]
+    unknown = [name for name in names if name not in wanted]
+    told = [f"{text} {', '.join(map(repr, few[:5]))}" for text, few in (("without", missing), ("with", unknown)) if few]
+    raise InvalidInputError(
+        f"the feature names of {what} are not those of {before}: {' and '.join(told) or 'some stand there twice'}; "
+        f"needed: {len(wanted):,} columns, the same in the same order"
+    )
+
+
+def _as_table(X: Any) -> Any:
+    """A pyarrow table of a frame that only speaks the protocols."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependencyError(f"{type(X).__name__} is read by pyarrow: pip install 'streamkm[text]'") from error
+    if hasattr(X, "__arrow_c_stream__"):
+        return pa.table(X)
+    from pyarrow import interchange
+
+    return interchange.from_dataframe(X)

@@ -1,0 +1,155 @@
+"""Frames of named columns: values and names of whatever speaks the Arrow protocols, reordered columns refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from streamkm import StreamKMeans, open_source
+from streamkm.errors import InvalidInputError
+from streamkm.sources.frames import check_same_columns, column_names, is_frame
+from tests.contracts import assemble
+
+NAMES = ("a", "b", "c")
+X = np.arange(12.0).reshape(4, 3)
+
+
+class OnlyArrow:
+    """A frame that offers nothing but an Arrow stream, as those of databases do."""
+
+    def __init__(self, table):
+        self._table = table
+        self.shape, self.columns = table.shape, table.column_names
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class OnlyInterchange:
+    """A frame of the protocol before Arrow's."""
+
+    def __init__(self, frame):
+        self._frame = frame
+        self.shape, self.columns = frame.shape, list(frame.columns)
+
+    def __dataframe__(self, **options):
+        return self._frame.__dataframe__(**options)
+
+
+def whole(source):
+    return assemble(source.stream(1 << 20), len(NAMES))
+
+
+def table(values, names=NAMES):
+    return pa.table(dict(zip(names, values.T, strict=True)))
+
+
+FRAMES = {
+    "pandas": lambda values, names=NAMES: pd.DataFrame(values, columns=list(names)),
+    "polars": lambda values, names=NAMES: pl.DataFrame(values, schema=list(names)),
+    "pyarrow": table,
+    "arrow alone": lambda values, names=NAMES: OnlyArrow(table(values, names)),
+    "interchange alone": lambda values, names=NAMES: OnlyInterchange(pd.DataFrame(values, columns=list(names))),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+def test_values_and_names(kind, dtype):
+    source = open_source(FRAMES[kind](X.astype(dtype)))
+    assert source.feature_names == NAMES
+    assert source.dtype == dtype
+    np.testing.assert_array_equal(whole(source), X)
+
+
+@pytest.mark.parametrize("kind", ["polars", "pyarrow", "arrow alone"])
+def test_columns_of_several_types_with_missing_values(kind):
+    columns = {"a": [1, None, 3], "b": [True, False, True], "c": [0.5, 1.5, 2.5]}
+    frame = pl.DataFrame(columns) if kind == "polars" else pa.table(columns)
+    source = open_source(OnlyArrow(frame) if kind == "arrow alone" else frame)
+    np.testing.assert_array_equal(whole(source), [[1, 1, 0.5], [np.nan, 0, 1.5], [3, 1, 2.5]])
+
+
+@pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame])
+def test_a_column_of_text_is_named(make):
+    with pytest.raises(InvalidInputError, match=r"column 'word' of data frame .*needed: numbers"):
+        open_source(make({"n": [1, 2], "word": ["x", "y"]}))
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_fitted_model_knows_its_columns(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 3))
+    rows[30:, 2] += 20
+    fitted = StreamKMeans(2, random_state=0, progress=False).fit(FRAMES[kind](rows))
+    assert tuple(fitted.feature_names_in_) == NAMES
+    np.testing.assert_array_equal(fitted.labels_, np.repeat(fitted.labels_[[0, 30]], 30))
+    np.testing.assert_array_equal(fitted.predict(FRAMES[kind](rows)), fitted.labels_)
+    for method in ("predict", "transform", "score"):
+        for names in (("c", "b", "a"), ("a", "b", "z")):
+            with pytest.raises(ValueError, match="feature names"):
+                getattr(fitted, method)(FRAMES[kind](rows, names))
+
+
+def test_a_fit_forgets_the_names_of_the_fit_before():
+    model = StreamKMeans(2, random_state=0, progress=False).fit(FRAMES["polars"](X))
+    model.fit([X[:2], X[2:]])
+    assert not hasattr(model, "feature_names_in_")
+    with pytest.warns(UserWarning, match="fitted without feature names"):
+        model.predict(FRAMES["polars"](X))
+
+
+def test_frames_one_after_the_other():
+    first, second = FRAMES["polars"](X[:2]), FRAMES["polars"](X[2:])
+    swapped = second.select(["b", "a", "c"])
+    for given in ([first, second], lambda: iter([first, second])):
+        assert open_source(given).feature_names == NAMES
+        np.testing.assert_array_equal(whole(open_source(given)), X)
+    with pytest.raises(InvalidInputError, match=r"part 1 are in another order than those of part 0: column 0 is 'b'"):
+        open_source([first, swapped])
+    with pytest.raises(InvalidInputError, match=r"chunk 1 of .* another order than those of chunk 0"):
+        whole(open_source(lambda: iter([first, swapped])))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a", "b"), "without 'c'"),
+        (("a", "b", "x"), "without 'c' and with 'x'"),
+        (("a", "b", "c", "x"), "with 'x'"),
+        (("a", "b", "c", "c"), "twice"),
+        (("b", "a", "c"), "column 0 is 'b', needed 'a'"),
+    ],
+)
+def test_what_differs_is_said(names, message):
+    with pytest.raises(InvalidInputError, match=message):
+        check_same_columns(names, NAMES, "these", "those")
+
+
+def test_what_has_no_names():
+    for value in (X, pd.Series([1.0]), pl.Series([1.0]), [[1.0]], pa.array([1.0])):
+        assert not is_frame(value)
+        assert column_names(value) is None
+    assert column_names(pd.DataFrame(X)) is None  # numbered columns
+    check_same_columns(None, NAMES, "these", "those")
+
+
+def test_a_frame_that_speaks_arrow_alone_asks_for_pyarrow():
+    """In a process of its own, which cannot import it."""
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from streamkm import open_source\n"
+        "class Frame:\n"
+        "    shape, columns = (2, 1), ['a']\n"
+        "    def __arrow_c_stream__(self, requested_schema=None): raise AssertionError\n"
+        "try: open_source(Frame())\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Frame is read by pyarrow: pip install 'streamkm[text]'" in done.stdout

@@ -1,0 +1,356 @@
+"""What users of scikit-learn's KMeans rely on, in the order in which they meet it.
+
+Each behaviour that scikit-learn tests of its own estimator, on data and in code of our own. What is not here is not
+like there: `LIKE_PEERS.md` has every difference, with its reason.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances, v_measure_score
+
+from streamkm import StreamKMeans
+from tests import naive
+
+MATRICES = {"dense": np.asarray, "csr array": sp.csr_array, "csr matrix": sp.csr_matrix}
+CENTERS = np.array([[6.0, 0.0, 0.0, 1.0], [0.0, 6.0, 0.0, 0.0], [0.0, 0.0, 7.0, 3.0]])
+X, Y = make_blobs(120, centers=CENTERS, cluster_std=0.8, random_state=3)
+HARD = np.random.default_rng(1).normal(size=(400, 6))
+STARTS = {
+    "k-means++": "k-means++",
+    "ls++": "ls++",
+    "random": "random",
+    "array": CENTERS,
+    "list": CENTERS.tolist(),
+    "sparse": sp.csr_array(CENTERS),
+    "function": lambda X, n_clusters, random_state: CENTERS.copy(),
+}
+
+
+@pytest.fixture(params=MATRICES, ids=str)
+def matrix(request):
+    """A function that makes rows dense or sparse."""
+    return MATRICES[request.param]
+
+
+def kmeans(n_clusters=3, **parameters):
+    return StreamKMeans(n_clusters, **{"random_state": 0, "executor": 1, "progress": False, **parameters})
+
+
+def as_dtype(rows, dtype):
+    return rows.astype(dtype)
+
+
+# ---- Lloyd's algorithm
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_example_by_hand(matrix, dtype):
+    """Corners of a square weigh 1, 1, 3 and 3; from two of them, one step is all."""
+    rows = matrix(np.array([[0, 0], [0, 2], [6, 0], [6, 2]], dtype))
+    fitted = kmeans(2, init=[[0, 0], [6, 2]], tol=0).fit(rows, sample_weight=[3, 1, 1, 3])
+    assert fitted.labels_.tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(fitted.cluster_centers_, [[0, 0.5], [6, 1.5]])
+    assert fitted.inertia_ == pytest.approx(2 * (3 * 0.25 + 2.25))
+    assert fitted.n_iter_ == 2  # the second finds nothing to move
+
+
+def test_one_step_is_a_step_of_lloyd(matrix):
+    init = HARD[:5]
+    labels, _ = naive.nearest(HARD, init)
+    means = np.array([HARD[labels == c].mean(axis=0) for c in range(5)])
+    fitted = kmeans(5, init=init, max_iter=1).fit(matrix(HARD))
+    np.testing.assert_allclose(fitted.cluster_centers_, means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(fitted.labels_, naive.nearest(HARD, means)[0])
+    assert fitted.n_iter_ == 1
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-8, 0])
+def test_from_the_same_centers_it_ends_where_scikit_learn_does(matrix, tol):
+    """At a fixed point of Lloyd's; which one it is may differ where steps are accelerated."""
+    theirs = KMeans(3, init=CENTERS, n_init=1, tol=tol).fit(X)
+    ours = kmeans(init=CENTERS, tol=tol).fit(matrix(X))
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-6, atol=1e-6)
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-6)
+
+
+def test_without_tolerance_it_stops_at_a_fixed_point(matrix):
+    fitted = kmeans(5, tol=0, max_iter=300, init="random", n_init=1).fit(matrix(HARD))
+    assert fitted.n_iter_ < 300
+    assert fitted.converged_
+    np.testing.assert_allclose(fitted.cluster_centers_, fitted.cluster_means_, rtol=1e-5, atol=1e-6)
+
+
+def test_a_start_that_no_row_is_near_to_is_moved(matrix):
+    rows = matrix(np.array([[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [1.0, 1.0]]))
+    fitted = kmeans(2, init=[[0.5, 0.5], [9, 9]], tol=0).fit(rows)
+    assert fitted.inertia_ == pytest.approx(0.25)
+    assert fitted.labels_[0] == fitted.labels_[1] != fitted.labels_[2] == fitted.labels_[3]
+
+
+def test_a_start_without_rows_is_moved_by_weight(matrix):
+    fitted = kmeans(2, init=[[-1], [50]]).fit(matrix(np.array([[-1.0], [1.0]])), sample_weight=[19, 1])
+    assert sorted(fitted.cluster_centers_.ravel()) == pytest.approx([-1, 1])
+
+
+def test_found_centers_stay_where_they_are(matrix):
+    first = kmeans(tol=0).fit(matrix(X))
+    second = kmeans(tol=0, init=first.cluster_centers_).fit(matrix(X))
+    np.testing.assert_allclose(second.cluster_centers_, first.cluster_centers_, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(second.labels_, first.labels_)
+
+
+@pytest.mark.parametrize("init", ["distinct rows", "k-means++", "random"])
+def test_fewer_distinct_rows_than_clusters(matrix, init):
+    """It stops, warns, and keeps as many centers as there are distinct rows; scikit-learn keeps all k."""
+    rows = np.array([[0, 0], [1, 1], [1, 1], [1, 0], [0, 1.0]])
+    with pytest.warns(ConvergenceWarning, match="found 4 clusters, fewer than n_clusters=5"):
+        fitted = kmeans(5, init=rows if init == "distinct rows" else init).fit(matrix(rows))
+    assert set(fitted.labels_) == set(range(4))
+    assert fitted.inertia_ == pytest.approx(0, abs=1e-9)
+
+
+# ---- where it starts
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_every_start_finds_groups_that_are_far_apart(matrix, start, method):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = getattr(kmeans(init=STARTS[start]), method)(matrix(X))
+    assert v_measure_score(Y, fitted.predict(X)) == 1
+    assert fitted.inertia_ > 0
+    assert fitted.cluster_centers_.shape == CENTERS.shape
+
+
+def test_a_name_may_be_a_string_of_numpy():
+    np.testing.assert_array_equal(kmeans(init=np.str_("k-means++")).fit(X).labels_, kmeans().fit(X).labels_)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
+def test_given_centers_are_neither_changed_nor_kept(dtype):
+    init = np.round(CENTERS).astype(dtype)
+    fitted = kmeans(init=init).fit(X.astype(dtype))
+    np.testing.assert_array_equal(init, np.round(CENTERS).astype(dtype))
+    assert not np.may_share_memory(fitted.cluster_centers_, init)
+
+
+def test_more_starts_are_no_worse():
+    found = [kmeans(8, init="random", n_init=n_init, max_iter=1).fit(HARD).inertia_ for n_init in (1, 5, 20)]
+    assert found == sorted(found, reverse=True)
+
+
+def test_more_steps_are_no_worse():
+    found = [kmeans(8, init=HARD[:8], max_iter=max_iter).fit(HARD).score(HARD) for max_iter in (1, 3, 10)]
+    assert found[0] < found[1] < found[2]
+
+
+def test_given_centers_are_one_start():
+    with pytest.warns(RuntimeWarning, match="one start"):
+        kmeans(init=CENTERS, n_init=10).fit(X)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random", "ls++"])
+def test_rows_without_weight_are_no_start(init):
+    """As many clusters as rows that count: each of them is a center."""
+    weights = np.zeros(len(HARD))
+    weights[::40] = np.arange(10) + 1
+    fitted = kmeans(10, init=init, n_init=1).fit(HARD, sample_weight=weights)
+    np.testing.assert_allclose(np.sort(fitted.cluster_centers_, axis=0), np.sort(HARD[::40], axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+def test_weights_decide_where_it_starts(init):
+    """Heavy rows are drawn sooner: of two groups, alike but for their weight, one start falls on the heavy one."""
+    rows = np.concatenate([HARD, HARD + 100])
+    weights = np.repeat([1e-9, 1.0], len(HARD))
+    fitted = kmeans(1, init=init, n_init=1, max_iter=1).fit(rows, sample_weight=weights)
+    assert (fitted.cluster_centers_ > 90).all()
+
+
+# ---- weights
+
+
+def test_weights_are_repetitions(matrix):
+    weights = np.random.default_rng(0).integers(1, 5, len(X))
+    weighted = kmeans(init=CENTERS, tol=0).fit(matrix(X), sample_weight=weights)
+    repeated = kmeans(init=CENTERS, tol=0).fit(matrix(np.repeat(X, weights, axis=0)))
+    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
+    np.testing.assert_allclose(weighted.cluster_centers_, repeated.cluster_centers_, rtol=1e-6, atol=1e-6)
+    assert weighted.inertia_ == pytest.approx(repeated.inertia_)
+
+
+@pytest.mark.parametrize("weights", [np.ones(len(X)), np.ones(len(X), np.float32), [1] * len(X), 1, 1.0])
+def test_ones_are_no_weights(matrix, weights):
+    none, ones = (kmeans(init="random", n_init=1).fit(matrix(X), sample_weight=given) for given in (None, weights))
+    np.testing.assert_array_equal(ones.labels_, none.labels_)
+    np.testing.assert_array_equal(ones.cluster_centers_, none.cluster_centers_)
+
+
+def test_a_common_factor_of_the_weights_is_no_matter(matrix):
+    weights = np.random.default_rng(0).random(len(X))
+    one, half = (kmeans(n_init=1).fit(matrix(X), sample_weight=factor * weights) for factor in (1, 0.5))
+    np.testing.assert_array_equal(one.labels_, half.labels_)
+    np.testing.assert_allclose(one.cluster_centers_, half.cluster_centers_, rtol=1e-6, atol=1e-6)
+    assert half.inertia_ == pytest.approx(one.inertia_ / 2)
+
+
+def test_rows_and_weights_are_left_as_they_are():
+    rows, weights = X.copy(), np.random.default_rng(0).random(len(X))
+    given = weights.copy()
+    kmeans(metric="cosine").fit(rows, sample_weight=given)
+    np.testing.assert_array_equal(rows, X)
+    np.testing.assert_array_equal(given, weights)
+
+
+# ---- kinds of rows
+
+
+def test_dense_and_sparse_rows_are_alike(matrix):
+    weights = np.random.default_rng(0).random(len(X))
+    dense, other = (kmeans(n_init=1).fit(rows, sample_weight=weights) for rows in (X, matrix(X)))
+    np.testing.assert_array_equal(dense.labels_, other.labels_)
+    np.testing.assert_allclose(dense.cluster_centers_, other.cluster_centers_, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", ["k-means++", "random", "array"])
+def test_a_model_of_one_kind_predicts_the_other(matrix, start):
+    fitted = kmeans(init=STARTS[start]).fit(matrix(X))
+    for make in MATRICES.values():
+        np.testing.assert_array_equal(fitted.predict(make(X)), fitted.labels_)
+
+
+def test_the_order_in_memory_is_no_matter():
+    c, f = (kmeans(init=order(CENTERS)).fit(order(X)) for order in (np.ascontiguousarray, np.asfortranarray))
+    np.testing.assert_array_equal(c.labels_, f.labels_)
+    np.testing.assert_array_equal(c.cluster_centers_, f.cluster_centers_)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("init", ["k-means++", "array"])
+def test_whole_numbers(matrix, dtype, init):
+    rows = np.array([[0, 0], [9, 10], [11, 9], [-1, 2], [1, 0], [8, 10]], dtype)
+    fitted = kmeans(2, init=rows[:2] if init == "array" else init).fit(matrix(rows))
+    assert v_measure_score(fitted.labels_, [0, 1, 1, 0, 0, 1]) == 1
+    assert fitted.cluster_centers_.dtype == np.float64
+    assert kmeans(2).partial_fit(matrix(rows)).cluster_centers_.dtype == np.float64
+
+
+def test_single_precision_is_as_good(matrix):
+    """And the centers have the precision of the rows."""
+    fits = {dtype: kmeans(n_init=1).fit(as_dtype(matrix(X), dtype)) for dtype in (np.float32, np.float64)}
+    single, double = fits.values()
+    for dtype, fitted in fits.items():
+        assert fitted.cluster_centers_.dtype == dtype
+        assert fitted.transform(as_dtype(matrix(X), dtype)).dtype == dtype
+        assert clone(fitted).partial_fit(as_dtype(matrix(X), dtype)).cluster_centers_.dtype == dtype
+    np.testing.assert_array_equal(single.labels_, double.labels_)
+    np.testing.assert_allclose(single.cluster_centers_, double.cluster_centers_, rtol=1e-4, atol=1e-4)
+    assert single.inertia_ == pytest.approx(double.inertia_, rel=1e-4)
+
+
+# ---- what a fitted model does
+
+
+@pytest.mark.parametrize("max_iter", [2, 100])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_labels_are_predictions(matrix, max_iter, dtype):
+    rows = as_dtype(matrix(make_blobs(200, 8, centers=8, random_state=5)[0]), dtype)
+    fitted = kmeans(8, init="random", n_init=10, max_iter=max_iter).fit(rows)
+    np.testing.assert_array_equal(fitted.predict(rows), fitted.labels_)
+    np.testing.assert_array_equal(clone(fitted).fit_predict(rows), fitted.labels_)
+    np.testing.assert_array_equal(fitted.predict(fitted.cluster_centers_), np.arange(8))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distances(matrix, dtype):
+    fitted = kmeans().fit(as_dtype(matrix(X), dtype))
+    centers = fitted.cluster_centers_
+    between = fitted.transform(centers)
+    np.testing.assert_array_equal(between.diagonal(), 0)  # not only nearly
+    tolerance = 1e-5 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(between, pairwise_distances(centers), rtol=tolerance)
+    np.testing.assert_allclose(
+        fitted.transform(as_dtype(matrix(X), dtype)), pairwise_distances(X.astype(dtype), centers), rtol=tolerance
+    )
+
+
+def test_fit_transform_is_fit_and_transform(matrix):
+    rows = matrix(X)
+    np.testing.assert_array_equal(kmeans().fit_transform(rows), kmeans().fit(rows).transform(rows))
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_names_of_distances(method):
+    fitted = getattr(kmeans(), method)(X)
+    assert fitted.get_feature_names_out().tolist() == [f"streamkmeans{c}" for c in range(3)]
+
+
+def test_prediction_leaves_centers_alone(matrix, tmp_path):
+    """They may be a memory map that cannot be written."""
+    fitted = kmeans().fit(matrix(X))
+    np.save(tmp_path / "centers.npy", fitted.cluster_centers_)
+    fitted.cluster_centers_ = np.load(tmp_path / "centers.npy", mmap_mode="r")
+    np.testing.assert_array_equal(fitted.predict(matrix(X)), fitted.labels_)
+
+
+def test_the_number_of_threads_is_no_matter():
+    fits = [kmeans(5, executor=n_threads).fit(HARD) for n_threads in (1, 2, 4)]
+    for fitted in fits[1:]:
+        np.testing.assert_array_equal(fitted.labels_, fits[0].labels_)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_clusters": len(X) + 1}, "n_samples=120 should be >= n_clusters=121"),
+        ({"init": X[:2]}, r"init has shape \(2, 4\); needed: \(n_clusters=3"),
+        ({"init": lambda X, n_clusters, random_state: X[:2]}, r"init has shape \(2, 4\); needed: \(n_clusters=3"),
+        ({"init": X[:3, :2]}, "init has 2 features; the data have 4"),
+        ({"init": lambda X, n_clusters, random_state: X[:3, :2]}, r"\(3, 2\); needed: \(n_clusters=3, features=4\)"),
+    ],
+    ids=["k", "few", "few of a function", "narrow", "narrow of a function"],
+)
+def test_parameters_that_do_not_fit_the_rows(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        kmeans().set_params(**parameters).fit(X)
+
+
+# ---- streams, as MiniBatchKMeans
+
+
+def test_a_stream_keeps_its_centers_apart():
+    """Half of the rows are zeros: not half of the centers."""
+    rows = make_blobs(100, centers=5, random_state=0)[0]
+    rows[::2] = 0
+    stream = kmeans(20, init="random")
+    for start in range(0, 100, 10):
+        stream.partial_fit(rows[start : start + 10])
+    assert (np.abs(stream.cluster_centers_) > 1e-9).any(axis=1).sum() >= 19
+
+
+def test_a_stream_is_counted_and_labelled(matrix):
+    rows = matrix(X)
+    stream = kmeans().partial_fit(rows[:50]).partial_fit(rows[50:])
+    assert stream.n_steps_ == 2
+    np.testing.assert_array_equal(stream.labels_, stream.predict(rows[50:]))
+
+
+def test_a_fit_goes_on_as_a_stream(matrix):
+    rows = matrix(X)
+    fitted = kmeans().fit(rows).partial_fit(rows[:5])
+    assert fitted.n_samples_seen_ == 125
+    assert v_measure_score(Y, fitted.predict(rows)) == 1
