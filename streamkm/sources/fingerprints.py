@@ -29,8 +29,8 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
     -------
     dict
         ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``files`` (see `file_fingerprint`) where it has
-        some; else ``sample``, a hash of rows here and there, or None where rows can be read in order only or must be
-        computed.
+        some. Where it has none, or files do not say all, also ``sample``: a hash of rows here and there, or None where
+        rows can be read in order only or must be computed.
     """
     described: dict[str, Any] = {
         "name": source.name,
@@ -40,7 +40,9 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         "sparse": source.is_sparse,
     }
     if source.files:
-        return {**described, "files": [file_fingerprint(path) for path in source.files]}
+        described["files"] = [file_fingerprint(path) for path in source.files]
+        if not source.derived:
+            return described
     readable = isinstance(source, ChunkedSource) and not hasattr(source, "delayed")
     return {**described, "sample": _sampled_rows(source) if readable else None}  # type: ignore[arg-type]
 

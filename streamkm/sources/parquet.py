@@ -45,7 +45,7 @@ class ParquetDocuments(ChunkedDocuments):
     """
 
     def __init__(self, paths: Sequence[str | Path], fields: tuple[str, ...], kind: Input) -> None:
-        self.paths = tuple(os.fspath(path) for path in paths)
+        self.files = self.paths = tuple(os.fspath(path) for path in paths)
         self.fields, self.kind = fields, kind
         self.sizes = tuple(file_size(path) for path in self.paths)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
