@@ -25,6 +25,7 @@ __all__ = [
     "Folded",
     "Joining",
     "Listener",
+    "is_on_cluster",
     "local_executor",
     "local_threads",
     "open_cluster",
@@ -57,7 +58,7 @@ _blas = _Blas()
 
 
 @contextmanager
-def open_executor(executor: Any = "auto") -> Iterator[Executor]:
+def open_executor(executor: Any = "auto", most_threads: int | None = None) -> Iterator[Executor]:
     """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
 
     Parameters
@@ -65,6 +66,8 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
     executor : "auto", int, or distributed.Client
         "auto": the active Dask client if there is one, else threads of this process: as many as Dask's setting
         ``num_workers`` says, if there is one, or as this process may use processors. An int: so many threads.
+    most_threads : int, optional
+        Threads of this process at most.
 
     Raises
     ------
@@ -88,6 +91,7 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
             raise InvalidParameterError(
                 f'executor={executor!r}; needed: "auto", a number of threads from 1, or a dask.distributed Client'
             )
+        n_threads = min(n_threads, most_threads or n_threads)
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streamkm")
         try:
             yield LocalThreads(pool, n_threads)
@@ -249,6 +253,12 @@ def local_threads(executor: Any = "auto") -> int:
     if executor == "auto":
         return 1 if _active_client() is not None else _thread_count()
     return max(1, executor) if isinstance(executor, int) else 1
+
+
+def is_on_cluster(executor: Any = "auto") -> bool:
+    """Whether `open_executor` would give a Dask cluster."""
+    client = _active_client() if executor == "auto" else executor
+    return client is not None and hasattr(client, "submit")
 
 
 def _active_client() -> Any:

@@ -19,7 +19,7 @@ from streamkm.budget import Plan, plan_fit
 from streamkm.centering import Settings
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.compute import local_threads
+from streamkm.compute import is_on_cluster, local_threads
 from streamkm.errors import ClusterError, InvalidInputError
 from streamkm.fitting import run_fit
 from streamkm.forecasts import Cluster, Forecast
@@ -289,8 +289,9 @@ class StreamKMeans(Incremental, Assigner):
         place = None if labels_to is None else check_labels_place(labels_to)
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        gathers = place is None or not is_on_cluster(self.executor)
+        plan = self.plan_for(source, weighted=len(weights) > 0, gathers_labels=gathers)
+        with keeping(self, source, plan, weights) as keeper:
             keeper.labels_to = place
             self._run(source, plan, weights, keeper)
         return self
@@ -309,10 +310,18 @@ class StreamKMeans(Incremental, Assigner):
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self._take(fitted, model, plan, source, progress.stages)
 
-    def plan(self, X: Any, n_rows: int | None = None) -> Plan:
+    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
 
         Reads no rows.
+
+        Parameters
+        ----------
+        X : as for `fit`
+        n_rows : int, optional
+            In place of those that X has.
+        gathers_labels : bool, default=True
+            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
 
         Raises
         ------
@@ -321,7 +330,8 @@ class StreamKMeans(Incremental, Assigner):
         """
         check_parameters(self)
         source = self._open(X, reset=None)
-        return self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        return self.plan_for(planned, gathers_labels=gathers_labels)
 
     def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
         """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
@@ -355,19 +365,28 @@ class StreamKMeans(Incremental, Assigner):
         Raises
         ------
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `estimate_seconds`; for rows that only this process has; if the client, whose `memory_limit` counts,
-            could not hold the labels.
+            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
+            rows that only this process has.
         """
         check_parameters(self)
         source = self._open(X, reset=None)
         if source.in_process:
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else ScaledSource(source, n_rows)
-        plan = self.plan_for(planned, n_threads=1)  # as a client plans
+        # as a client plans that has the labels written where rows are read: those that it gathers come on top
+        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         rates = measure(self._fit_walk(source, plan, self.metric), plan, self._settings(Keeper()))
         return forecast(plan, rates, cluster)
 
-    def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
+    def plan_for(
+        self,
+        source: RowSource,
+        *,
+        weighted: bool = False,
+        n_threads: int | None = None,
+        gathers_labels: bool = True,
+        refuses: bool = True,
+    ) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
         return plan_fit(
             source,
@@ -384,6 +403,8 @@ class StreamKMeans(Incremental, Assigner):
             memory_limit=self.memory_limit,
             n_threads=n_threads or local_threads(self.executor),
             weighted=weighted,
+            gathers_labels=gathers_labels,
+            refuses=refuses,
         )
 
     def _settings(self, keeper: Keeper) -> Settings:
@@ -394,13 +415,13 @@ class StreamKMeans(Incremental, Assigner):
 
 
 @contextmanager
-def keeping(estimator: Any, source: RowSource, weights: NDArray[np.float64]) -> Iterator[Keeper]:
+def keeping(estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]) -> Iterator[Keeper]:
     """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
     saved = estimator.checkpoint
     if saved is None or isinstance(saved, Checkpoint):
         yield Keeper(saved)
         return
-    with open_checkpoint(estimator, source, saved, weights=weights) as opened:
+    with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
         yield Keeper(opened)
         opened.discard()
 
@@ -410,6 +431,7 @@ def open_checkpoint(
     estimator: Any,
     source: RowSource,
     directory: str | os.PathLike[str],
+    plan: Plan,
     *,
     weights: NDArray[np.float64] = NO_WEIGHTS,
     restart: bool = False,
@@ -419,6 +441,8 @@ def open_checkpoint(
     Parameters
     ----------
     estimator : StreamKMeans or StreamKernelKMeans
+    plan : Plan
+        Of the estimator for the source.
 
     Notes
     -----
@@ -431,7 +455,6 @@ def open_checkpoint(
         parameters.pop(name)
     if not isinstance(parameters["init"], str):
         parameters["init"] = digest(np.asarray(parameters["init"], np.float64))
-    plan = estimator.plan_for(source, weighted=len(weights) > 0)
     chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
     settings = {name: plain(value) for name, value in parameters.items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}

@@ -27,7 +27,7 @@ from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.planning import (
     COLUMN_SKETCHES,
     MOST_EVALUATIONS,
-    Sizes,
+    KernelSizes,
     kernel_sizes,
     plan_kernel_fit,
 )
@@ -222,7 +222,7 @@ class StreamKernelKMeans(Assigner):
         source = self._open(X, reset=True)
         weights = check_weights(sample_weight)
         plan = self.plan_for(source, weighted=len(weights) > 0)
-        with keeping(self, source, weights) as keeper:
+        with keeping(self, source, plan, weights) as keeper:
             self._run(source, plan, weights, keeper)
         return self
 
@@ -326,10 +326,10 @@ class StreamKernelKMeans(Assigner):
         """How landmarks are chosen, where the method leaves a choice."""
         return self.landmarks if self.method == "nystroem" else "uniform"
 
-    def _sizes(self, source: RowSource) -> Sizes:
+    def _sizes(self, source: RowSource) -> KernelSizes:
         return kernel_sizes(self.n_clusters, self.n_landmarks, self.rank, self.eps, source.estimated_rows)
 
-    def _settings(self, sizes: Sizes, keeper: Keeper) -> KernelSettings:
+    def _settings(self, sizes: KernelSizes, keeper: Keeper) -> KernelSettings:
         init, seeds = self._given(keeper)
         return KernelSettings(
             n_clusters=self.n_clusters,

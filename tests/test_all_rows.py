@@ -167,6 +167,31 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
     assert estimator.history_ == wanted.history_
 
 
+@pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
+def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
+    """What was read for a coreset is not read again."""
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    X = wide_rows(24_000)  # more than a coreset has
+    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=5 if sketch == "pca" else "auto")
+    wanted = clone(estimator).fit(CountingSource(X, n_chunks=12))
+    assert wanted.plan_.regime == "coreset"
+    source = CountingSource(X, n_chunks=12)
+    estimator.set_params(checkpoint=tmp_path / "state", executor=1)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, 6)
+        with pytest.raises(StoppedError):
+            estimator.fit(source)
+    source.read_rows.clear()
+    estimator.fit(source)
+    seen = sorted(source.read_rows.values())
+    assert seen.count(1) >= 10_000  # by the pass of assignments alone
+    assert seen.count(2) >= 10_000
+    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
+    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
+    assert estimator.inertia_ == wanted.inertia_
+
+
 @pytest.mark.parametrize("coreset", [None, "sensitivity"])
 def test_the_time_of_both_passes_is_told(tmp_path, coreset):
     path = tmp_path / "x.npy"
