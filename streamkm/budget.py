@@ -293,7 +293,7 @@ def plan_fit(
         _check_once(source, kind, assign_space, refine, found=found)
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
-    fewest = max(n_clusters, min(few, SMALLEST_SAMPLE_BYTES // row_bytes))  # whatever the limit
+    fewest = max(n_clusters, min(few, wanted, SMALLEST_SAMPLE_BYTES // row_bytes))  # whatever the limit
     first = Sizes(
         allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
         n_threads,

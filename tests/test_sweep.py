@@ -20,7 +20,7 @@ from streamkm.sources import open_source
 from streamkm.sweeping import clusters_of
 from streamkm.swept import COLUMNS, elbow
 from tests import naive
-from tests.children import StoppedError, stopped_after
+from tests.children import StoppedError, chunks_read, stopped_after
 from tests.test_passes import CountingSource
 
 QUIET = {"progress": False, "random_state": 0}
@@ -151,22 +151,24 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(blobs):
     assert [row.inertia for row in tight.rows] == [row.inertia for row in sweep(blobs, [2, 5], **QUIET).rows]
 
 
-@pytest.mark.parametrize(("record", "reads"), [("begin", 1200), ("sample", 0), ("run-0", 0)])
-def test_a_sweep_that_was_stopped_goes_on(blobs, tmp_path, monkeypatch, record, reads):
+@pytest.mark.parametrize(("record", "times", "n_read"), [("begin", 1, 6), ("sample", 3, 4), ("run-0", 1, 0)])
+def test_a_sweep_that_was_stopped_goes_on(blobs, tmp_path, monkeypatch, record, times, n_read):
     monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    options = {"checkpoint": tmp_path / "state", "progress": False, "random_state": 0}
-    source = CountingSource(blobs)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    path = str(tmp_path / "x.npy")
+    np.save(path, blobs)
+    options = {"checkpoint": tmp_path / "state", "chunk_bytes": 9_600, **QUIET}
     with monkeypatch.context() as patched:
-        stopped_after(patched, record)
+        stopped_after(patched, record, times)
         with pytest.raises(StoppedError):
-            sweep(source, [2, 5, 8], **options)
-    source.read_rows.clear()
+            sweep(path, [2, 5, 8], **options)
     with pytest.raises(CheckpointError, match="n_clusters"):
-        sweep(source, [2, 5], **options)
-    got = sweep(source, [2, 5, 8], **options)
-    assert len(source.read_rows) == reads
+        sweep(path, [2, 5], **options)
+    read = chunks_read(monkeypatch)
+    got = sweep(path, [2, 5, 8], **options)
+    assert len(read) == n_read
     assert not (tmp_path / "state").exists()
-    wanted = sweep(CountingSource(blobs), [2, 5, 8], **QUIET)
+    wanted = sweep(path, [2, 5, 8], **{**options, "checkpoint": None})
     assert [(row.inertia, row.silhouette) for row in got.rows] == [(row.inertia, row.silhouette) for row in wanted.rows]
     np.testing.assert_array_equal(got.labels(5), wanted.labels(5))
 

@@ -56,6 +56,9 @@ class OddDocuments(ChunkedDocuments):
     def read(self, chunk):
         raise AssertionError
 
+    def sample(self):
+        raise AssertionError
+
 
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
@@ -121,9 +124,13 @@ def test_a_glob_is_planned_as_one_file_is(tmp_path, kind):
         elif kind == "zarr":
             zarr.create_array(store=str(tmp_path / f"{name}.zarr"), data=X, chunks=(1000, 300))
         else:
-            sp.save_npz(tmp_path / f"{name}.npz", sp.csr_matrix(X))
-    files = sorted(tmp_path.iterdir())
-    one, both = open_source(str(files[0])), open_source([str(file) for file in files])
+            with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+                group, csr = file.create_group("X"), sp.csr_array(X)
+                group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": X.shape})
+                for part in ("data", "indices", "indptr"):
+                    group.create_dataset(part, data=getattr(csr, part))
+    files = [f"{file}:/X" if kind == "csr" else str(file) for file in sorted(tmp_path.iterdir())]
+    one, both = open_source(files[0]), open_source(files)
     assert both.read_factor == one.read_factor > 2
     kmeans = StreamKMeans(3, chunk_bytes=1 << 20, executor=2)
     assert kmeans.plan(both).memory["sketch"] >= kmeans.plan(one).memory["sketch"]
