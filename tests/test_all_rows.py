@@ -173,9 +173,9 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
     monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
     monkeypatch.setattr(keeping, "SHARE", 1.0)
     path = tmp_path / "x.npy"
-    np.save(path, wide_rows(24_000))  # more than a coreset has
+    np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
     size = "auto" if sketch == "identity" else 5
-    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=6 << 20)
+    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=800_000)
     wanted = clone(estimator).fit(str(path))
     assert wanted.plan_.regime == "coreset"
     estimator.set_params(checkpoint=tmp_path / "state")
