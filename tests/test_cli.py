@@ -426,5 +426,5 @@ def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
     def two(*_):
         raise InvalidInputError("first\nsecond")
 
-    monkeypatch.setattr(StreamKMeans, "plan", two)
+    monkeypatch.setattr(StreamKMeans, "plan_for", two)
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
