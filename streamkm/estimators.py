@@ -104,9 +104,10 @@ class StreamKMeans(Incremental, Assigner):
     first_row : int, default=0
         `partial_fit` only: number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float or str, default="auto"
-        Resident memory that this process may take at most: bytes, text like "1 GiB", a share of the machine's or the
-        container's memory like 0.5 or "50%"; "auto": what it holds when the fit begins and 80 % of what is available.
-        Sizes are chosen to keep it; what cannot be done within it is refused before the first read. See `plan`.
+        Resident memory that a process which does nothing else takes at most: bytes, text like "1 GiB", a share of the
+        machine's or the container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it
+        and the data alone, whatever else this process holds; what cannot be done within it is refused before the first
+        read, and without a limit also what the machine has not free now. See `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"

@@ -423,7 +423,7 @@ def test_failure_of_ours_in_a_process(folder):
 
 
 def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
-    def two(*_):
+    def two(*_, **__):
         raise InvalidInputError("first\nsecond")
 
     monkeypatch.setattr(StreamKMeans, "plan_for", two)

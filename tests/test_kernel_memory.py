@@ -91,7 +91,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     source = CountingSource(sp.csr_array(X) if sparse else X, estimated=40_000)
     kmeans = StreamKernelKMeans(3, progress=False, executor=2, **options)
     base = kmeans.plan(source).base_bytes
-    with pytest.raises(MemoryLimitError, match=rf"stage '{stage}'.*raise memory_limit to \d+ MiB, or use fewer n_landmarks"):
+    with pytest.raises(
+        MemoryLimitError, match=rf"stage '{stage}'.*raise memory_limit to \d+ MiB, or use fewer n_landmarks"
+    ):
         kmeans.set_params(memory_limit=base + (80 << 20)).fit(source)
     with pytest.raises(MemoryLimitError, match="are this process and its libraries: raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
