@@ -434,8 +434,10 @@ class _Choice:
         if self.regime != "spilled":
             return self
         free = allowance.limit_bytes - max(self.memory(allowance.base_bytes).values())
-        blocks = self.needs.n_rows * (8 + self.needs.block_row_bytes)
-        return replace(self, room=max(0, min(int(SPILL_SHARE * free), blocks)))
+        room = max(0, int(SPILL_SHARE * free))
+        if not self.needs.streams:  # of those nobody knows how many rows there are
+            room = min(room, self.needs.n_rows * (8 + self.needs.block_row_bytes))
+        return replace(self, room=room)
 
 
 def _choose(
