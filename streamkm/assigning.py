@@ -103,7 +103,7 @@ def fold_assigned(
         walk.items(executor, weights, chunk_rows),
         len(chunk_rows),
         shared,
-        large_state=8 * model.centers.size > walk.target_bytes,
+        large="items" if walk.gives_rows else "state" if 8 * model.centers.size > walk.target_bytes else None,
         listener=listener,
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0

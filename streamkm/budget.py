@@ -6,18 +6,19 @@ below; reads no rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.errors import InvalidInputError, MemoryLimitError
-from streamkm.limits import human_bytes, memory_limit_bytes, resident_bytes
+from streamkm.limits import available_memory, human_bytes, memory_limit_bytes
 from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
-from streamkm.projection import CANDIDATES, LIBRARY_BYTES, LOADING_BYTES, Needs, Regime
+from streamkm.projection import CANDIDATES, LIBRARY_BYTES, Needs, Regime
 from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.countsketch import DENSE_COMPONENTS
 from streamkm.sketches.subspace import subspace_passes
@@ -31,32 +32,40 @@ SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
+# what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
+FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 UNKNOWN_ROW_BYTES = 1024
-BASE_STEP_BYTES = 16 * MIB
 LEAVES_ZEROS = ("countsketch", "identity", "leverage", "laplacian", "selection")  # of sparse rows
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
+AnyPlan = TypeVar("AnyPlan", bound="Projected")
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a limit leaves for data.
+    """What a limit leaves for data: by the limit and the data alone, whatever else the process holds.
 
     Attributes
     ----------
     limit_bytes : int
     base_bytes : int
-        What the process holds once its libraries are loaded: in steps, so that the same fit is planned alike again.
+        What a process that does nothing else holds: its libraries, and the rows if they are in memory.
+    free_bytes : int or None
+        What the machine has left for this process, where no limit was given; None where one was. Nothing is chosen by
+        it: a plan that it has no room for is refused.
     """
 
     limit_bytes: int
     base_bytes: int
+    free_bytes: int | None = None
 
     @classmethod
-    def of(cls, memory_limit: Any) -> Allowance:
-        """Of this process now; see `limits.memory_limit_bytes`."""
-        limit = memory_limit_bytes(memory_limit)
-        beyond = max(0, resident_bytes() + LOADING_BYTES - LIBRARY_BYTES)
-        return cls(limit, LIBRARY_BYTES + -(-beyond // BASE_STEP_BYTES) * BASE_STEP_BYTES)
+    def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
+        """Of a fit of these rows; see `limits.memory_limit_bytes`."""
+        limit, base = memory_limit_bytes(memory_limit), LIBRARY_BYTES + source.held_bytes
+        unlimited = isinstance(memory_limit, str) and memory_limit == "auto"
+        return cls(limit, base, available_memory() if unlimited else None)
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
         """Decoded bytes of a chunk: those asked for, or what `chunk_size` chooses; less where that finds no room."""
@@ -114,8 +123,14 @@ class Plan:
         What the process and its libraries hold.
     needs : Needs or None
         What the projection is made of; None where it is another's.
+    n_threads : int
+        Threads of this process that work on rows, at most.
     fit_passes : int
         How many of the passes find the sketch; 0 where it needs no rows, or the row sample's.
+    block_room : int or None
+        Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
+    chooses_space : bool
+        Whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then.
     """
 
     source: str
@@ -138,7 +153,10 @@ class Plan:
     limit_bytes: int
     base_bytes: int
     needs: Needs | None
+    n_threads: int
     fit_passes: int = 0
+    block_room: int | None = None
+    chooses_space: bool = False
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -150,7 +168,14 @@ class Plan:
         """Where rows are assigned, once the number of features is known."""
         if self.assign_space is not None or self.needs is None:
             return self.assign_space or "original"
-        return _choose_space(replace(self.needs, n_features=n_features), self.regime, self.base_bytes, self.limit_bytes)
+        needs = replace(self.needs, n_features=n_features)
+        memory = needs.stages(self.regime, "original", self.base_bytes, self.block_room or 0)
+        return "original" if max(memory.values()) <= self.limit_bytes else "sketch"
+
+    @property
+    def expected_space(self) -> Space:
+        """Where rows are assigned, by the number of features that is known or estimated."""
+        return self.space_for(0 if self.needs is None else self.needs.n_features)
 
     @property
     def sketches_later(self) -> bool:
@@ -177,7 +202,7 @@ class Plan:
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
-            ("assignment", f"in the {self.assign_space or 'original'} space"),
+            ("assignment", self._assignment()),
             ("passes", str(self.passes)),
             (
                 "bytes read",
@@ -189,10 +214,13 @@ class Plan:
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
         ]
 
-    @property
-    def block_room(self) -> int | None:
-        """Bytes of sketched rows that memory has room for where they are spilled; None where they are not."""
-        return int(SPILL_SHARE * max(0, self.limit_bytes - self.peak_bytes)) if self.regime == "spilled" else None
+    def _assignment(self) -> str:
+        if self.assign_space is None and self.needs is not None:
+            about = f"about {self.needs.n_features:,} features"
+            return f"in the {self.expected_space} space, if there are {about}; settled after the first pass"
+        by_limit = self.chooses_space and self.assign_space == "sketch"
+        why = ": the centers of the original one have no room below the limit" if by_limit else ""
+        return f"in the {self.expected_space} space{why}"
 
     def _written(self) -> str:
         if self.block_room is None:
@@ -224,6 +252,8 @@ def plan_fit(
     n_threads: int,
     weighted: bool = False,
     sketch_fit: str = "sample",
+    gathers_labels: bool = True,
+    refuses: bool = True,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
 
@@ -235,6 +265,10 @@ def plan_fit(
         Threads of this process that will read.
     sketch_fit : "sample" or "all"
         What a sketch that depends on the data is found on.
+    gathers_labels : bool
+        Whether this process holds the labels of all rows.
+    refuses : bool
+        Whether what does not fit is refused; it is not where other machines are planned.
 
     Raises
     ------
@@ -251,77 +285,215 @@ def plan_fit(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
     n_features = source.estimated_features or components
-    allowance = Allowance.of(memory_limit)  # after the look at the head of a text, which may compile its parser
-    limit, base = allowance.limit_bytes, allowance.base_bytes
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
+    allowance = Allowance.of(memory_limit, source)
     found = kind in FOUND and isinstance(sketch, str)
     streamed = found and sketch_fit == "all" and kind in STREAMED
     fit_passes = subspace_passes(n_features) if streamed else 0
     if once:
         _check_once(source, kind, assign_space, refine, found=found)
-    sample_rows = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_rows = max(n_clusters, min(sample_rows, allowance.most_sampled(row_bytes)))
-    chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
-    itemsize = 4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8
-    needs = Needs(
-        n_rows or sample_rows,
-        sample_rows,
-        n_clusters,
-        n_features,
-        components,
+    wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
+    few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
+    fewest = max(n_clusters, min(few, wanted, SMALLEST_SAMPLE_BYTES // row_bytes))  # whatever the limit
+    first = Sizes(
+        allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
         n_threads,
-        row_bytes,
-        _block_row_bytes(source, row_bytes, sketch, kind, components),
-        _float_row_bytes(source, row_bytes),
-        max((chunk.n_bytes for chunk in chunks), default=size),
-        itemsize,
-        source.read_factor,
-        found,
-        max(1, len(chunks)) if n_rows is not None else MANY_CHUNKS,
-        default_size(n_clusters),
-        n_directions(kind, components, n_clusters) if streamed else 0,
-        source.made_bytes,
+        max(fewest, min(wanted, allowance.most_sampled(row_bytes))),
     )
-    if once:
-        assign_space = "original" if kind == IdentitySketch.kind else "sketch"
-        fits = n_rows is not None and max(needs.stages("blocks", assign_space, base).values()) <= limit
-        regime: Regime = "blocks" if fits else "spilled"
-        why_regime = "on all sketched rows, whose labels are the result: the data can be walked once only"
-    else:
-        regime, why_regime = _choose_regime(needs, kind, assign_space, coreset, base, limit)
-        if regime == "blocks" and n_rows is None:
-            regime, why_regime = "spilled", f"{why_regime}; what memory does not hold of them is written to disk"
-    space = _choose_space(needs, regime, base, limit) if assign_space == "auto" else assign_space
-    memory = needs.stages(regime, space, base)
+    needs = Needs(
+        n_rows=n_rows or first.sample_rows,
+        sample_rows=first.sample_rows,
+        n_clusters=n_clusters,
+        n_features=n_features,
+        n_components=components,
+        n_threads=n_threads,
+        row_bytes=row_bytes,
+        block_row_bytes=block_row_bytes(source, row_bytes, sketch, kind, components),
+        sample_floats=float_row_bytes(source, row_bytes),
+        largest_chunk=0,
+        itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
+        read_factor=source.read_factor,
+        fitted=found,
+        n_chunks=0,
+        coreset_rows=default_size(n_clusters),
+        directions=n_directions(kind, components, n_clusters) if streamed else 0,
+        made_bytes=source.made_bytes,
+        streams=not isinstance(source, ChunkedSource),
+        once=once,
+        labels=gathers_labels,
+    )
+    fixed = kind == IdentitySketch.kind and assign_space == "auto"
+    spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)
+    if once or fixed:
+        spaces = ("original",) if kind == IdentitySketch.kind else ("sketch",)
+    regimes = _regimes(needs, kind, assign_space, coreset)
+    if once and n_rows is None:
+        regimes.pop("blocks")
+    choice = _choose(source, needs, regimes, spaces, list(smaller_sizes(first, chunk_bytes, fewest)), allowance)
+    needs, regime, space = choice.needs, choice.regime, choice.space
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     plan = Plan(
-        source.name,
-        n_rows,
-        source.n_features,
-        source.n_bytes,
-        1 if once else 2 + refine + counts_first + fit_passes + (found and regime != "sample"),
-        counts_first,
-        size,
-        len(chunks) if isinstance(source, ChunkedSource) else None,
-        kind,
-        components,
-        why,
-        regime,
-        why_regime,
-        "lightweight" if coreset == "lightweight" else "sensitivity",
-        sample_rows,
-        space if source.n_features is not None or assign_space != "auto" else None,
-        memory,
-        limit,
-        base,
-        needs,
-        fit_passes,
+        source=source.name,
+        n_rows=n_rows,
+        n_features=source.n_features,
+        stored_bytes=source.n_bytes,
+        passes=1 if once else 2 + refine + counts_first + fit_passes + (found and regime != "sample"),
+        counts_first=counts_first,
+        chunk_bytes=choice.sizes.chunk_bytes,
+        n_chunks=choice.n_chunks,
+        sketch=kind,
+        n_components=components,
+        why_sketch=why,
+        regime=regime,
+        why_regime=regimes[regime],
+        coreset="lightweight" if coreset == "lightweight" else "sensitivity",
+        sample_rows=needs.sample_rows,
+        assign_space=space if source.n_features is not None or len(spaces) == 1 else None,
+        memory=choice.memory(allowance.base_bytes),
+        limit_bytes=allowance.limit_bytes,
+        base_bytes=allowance.base_bytes,
+        needs=needs,
+        n_threads=needs.n_threads,
+        fit_passes=fit_passes,
+        block_room=choice.room if regime == "spilled" else None,
+        chooses_space=len(spaces) > 1,
     )
-    return checked(
-        plan,
-        "raise memory_limit, or use fewer n_components, fewer n_clusters, or a smaller chunk_bytes",
-        needs.largest_chunk,
+    if not refuses:
+        return plan
+    return checked(plan, "or use fewer n_components or fewer n_clusters", needs.largest_chunk, allowance)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a plan chooses by itself, beside the regime and the space.
+
+    Attributes
+    ----------
+    chunk_bytes, n_threads, sample_rows : int
+    """
+
+    chunk_bytes: int
+    n_threads: int
+    sample_rows: int
+
+
+def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
+    """Sizes to try in turn: what costs time is given up first, then what costs quality.
+
+    Below the first, they are the same whatever the limit: where the last do not fit, a limit that they fit in helps.
+    """
+    yield first
+    sizes = first
+    while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
+        sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
+        yield sizes
+    while sizes.n_threads > 1:
+        sizes = replace(sizes, n_threads=_power_below(sizes.n_threads, 1))
+        yield sizes
+    while sizes.sample_rows > fewest_sampled:
+        sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))
+        yield sizes
+
+
+def _power_below(value: int, smallest: int) -> int:
+    """The largest ``smallest * 2^i`` below a value that is larger than `smallest`."""
+    power = smallest
+    while 2 * power < value:
+        power *= 2
+    return power
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What was chosen.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    needs : Needs
+    n_chunks : int or None
+    regime : Regime
+    space : Space
+    room : int
+        Bytes of spilled blocks that are kept in memory.
+    """
+
+    sizes: Sizes
+    needs: Needs
+    n_chunks: int | None
+    regime: Regime
+    space: Space
+    room: int = 0
+
+    def memory(self, base: int) -> dict[str, int]:
+        """Resident bytes of each stage."""
+        return self.needs.stages(self.regime, self.space, base, self.room)
+
+    def with_room(self, allowance: Allowance) -> _Choice:
+        """Keep in memory what there is room for of blocks that are spilled."""
+        if self.regime != "spilled":
+            return self
+        free = allowance.limit_bytes - max(self.memory(allowance.base_bytes).values())
+        room = max(0, int(SPILL_SHARE * free))
+        if not self.needs.streams:  # of those nobody knows how many rows there are
+            room = min(room, self.needs.n_rows * (8 + self.needs.block_row_bytes))
+        return replace(self, room=room)
+
+
+def _choose(
+    source: RowSource,
+    needs: Needs,
+    regimes: dict[Regime, str],
+    spaces: tuple[Space, ...],
+    ladder: list[Sizes],
+    allowance: Allowance,
+) -> _Choice:
+    """The best space, in it the best regime, with it the largest sizes, that fit; else what takes the least memory."""
+    cuts: dict[int, _Cut] = {}
+    least: _Choice | None = None
+    for space in spaces:
+        for regime in regimes:
+            for sizes in ladder:
+                if sizes.chunk_bytes not in cuts:
+                    cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
+                cut = cuts[sizes.chunk_bytes]
+                choice = _Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
+                peak = max(choice.memory(allowance.base_bytes).values())
+                if peak <= allowance.limit_bytes:
+                    return choice.with_room(allowance)
+            if least is None or peak < max(least.memory(allowance.base_bytes).values()):
+                least = choice
+    if least is None:
+        raise ValueError("nothing to choose from")
+    return least
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a source is cut: how many chunks, if they are known, and bytes of the largest."""
+
+    n_chunks: int | None
+    largest: int
+
+    @classmethod
+    def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
+        """Cut it; that may read pointers of sparse rows."""
+        if not isinstance(source, ChunkedSource):
+            return cls(None, chunk_bytes)
+        chunks = source.chunks(chunk_bytes)
+        return cls(len(chunks), max((chunk.n_bytes for chunk in chunks), default=chunk_bytes))
+
+
+def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
+    """The needs with these sizes."""
+    n_rows = source.estimated_rows
+    return replace(
+        needs,
+        n_rows=n_rows or sizes.sample_rows,
+        sample_rows=sizes.sample_rows,
+        n_threads=sizes.n_threads,
+        largest_chunk=cut.largest,
+        n_chunks=MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks),
     )
 
 
@@ -340,37 +512,58 @@ def _check_once(source: RowSource, kind: str, assign_space: str, refine: int, *,
             )
 
 
-def _choose_regime(
-    needs: Needs, kind: str, assign_space: Space | Literal["auto"], coreset: str | None, base: int, limit: int
-) -> tuple[Regime, str]:
-    """What k-means runs on, and why."""
-    space: Space
+def _regimes(needs: Needs, kind: str, assign_space: Space | Literal["auto"], coreset: str | None) -> dict[Regime, str]:
+    """What k-means may run on, best first, and why."""
+    spilled = "; what memory does not hold of them is written to disk"
+    if needs.once:
+        why = "on all sketched rows, whose labels are the result: the data can be walked once only"
+        return {"blocks": why, "spilled": why + spilled}
     if coreset == "uniform" or (needs.fitted and coreset == "auto"):
         found = coreset != "uniform" and not needs.directions
-        return "sample", "on the row sample" + (", which its directions are found on" if found else "")
+        return {"sample": "on the row sample" + (", which its directions are found on" if found else "")}
+    if coreset is None:
+        why = "on all sketched rows, as asked for"
+        return {"blocks": why, "spilled": why + spilled}
     if coreset != "auto":
-        if coreset is not None:
-            return "coreset", f"on a {coreset} coreset of the sketched rows, as asked for"
-        space = "original" if kind == IdentitySketch.kind else "sketch"
-        fits = max(needs.stages("blocks", space, base).values()) <= limit
-        kept = "" if fits else "; what memory does not hold of them is written to disk"
-        return "blocks" if fits else "spilled", f"on all sketched rows, as asked for{kept}"
+        return {"coreset": f"on a {coreset} coreset of the sketched rows, as asked for"}
     if kind != IdentitySketch.kind and assign_space != "sketch":
         # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
-        return "sample", "on the row sample: with its means polished in the original space, all rows change little"
-    space = "original" if kind == IdentitySketch.kind else "sketch"
-    if max(needs.stages("blocks", space, base).values()) > limit:
-        return "coreset", "on a sensitivity coreset of the sketched rows: all of them would not fit in memory"
-    kept = "rows, which are kept as they are" if space == "original" else "sketched rows: labels are the sketch's"
-    return "blocks", f"on all {kept}"
+        return {"sample": "on the row sample: with its means polished in the original space, all rows change little"}
+    as_they_are = kind == IdentitySketch.kind
+    kept = "rows, which are kept as they are" if as_they_are else "sketched rows: labels are the sketch's"
+    return {
+        "blocks": f"on all {kept}",
+        "coreset": "on a sensitivity coreset of the sketched rows: all of them would not fit in memory",
+        "spilled": f"on all {kept}; a coreset would not fit in memory{spilled}",
+        "sample": "on the row sample: neither all rows nor a coreset would fit in memory",
+    }
 
 
-def _choose_space(needs: Needs, regime: Regime, base: int, limit: int) -> Space:
-    """Where rows are assigned: in the original space wherever the centers fit."""
-    return "original" if max(needs.stages(regime, "original", base).values()) <= limit else "sketch"
+class Projected(Protocol):
+    """What a plan says of memory; see `Plan`."""
+
+    @property
+    def source(self) -> str:
+        """Its name."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of each stage."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """What they may not exceed."""
+
+    @property
+    def base_bytes(self) -> int:
+        """What the process holds beside data."""
 
 
-def checked(plan: Plan, remedy: str, largest_chunk: int) -> Plan:
+def checked(plan: AnyPlan, remedy: str, largest_chunk: int, allowance: Allowance, *, what: str = "fit") -> AnyPlan:
     """The plan, if it fits.
 
     Raises
@@ -378,22 +571,28 @@ def checked(plan: Plan, remedy: str, largest_chunk: int) -> Plan:
     MemoryLimitError
         What does not fit, and what to do.
     """
-    if plan.peak_bytes <= plan.limit_bytes:
-        return plan
     stage = max(plan.memory, key=lambda name: plan.memory[name])
-    said = (
-        f"the fit of {plan.source} needs about {human_bytes(plan.peak_bytes)} (stage {stage!r}), "
-        f"above the limit of {human_bytes(plan.limit_bytes)}"
-    )
+    peak = plan.memory[stage]
+    said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
+    free = allowance.free_bytes
+    if peak <= plan.limit_bytes:
+        if free is None or peak - plan.base_bytes <= free:
+            return plan
+        raise MemoryLimitError(
+            f"{said}, and of the machine's memory {human_bytes(free)} are free; end what takes the rest, or pass "
+            f'memory_limit="{(plan.base_bytes + free) // MIB} MiB", so that the {what} is planned for that'
+        )
+    said += f", above the limit of {human_bytes(plan.limit_bytes)}"
+    needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
     if plan.base_bytes >= plan.limit_bytes:
         base = human_bytes(plan.base_bytes)
-        raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: raise memory_limit")
+        raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
     if largest_chunk > 2 * plan.chunk_bytes:
         raise MemoryLimitError(
             f"{said}: it is stored in chunks of {human_bytes(largest_chunk)}, which can only be read whole; "
-            "store it in smaller ones, use fewer threads (executor=1), or raise memory_limit"
+            f"store it in smaller ones, or {needed}"
         )
-    raise MemoryLimitError(f"{said}; {remedy}")
+    raise MemoryLimitError(f"{said}; {needed}, {remedy}")
 
 
 def chunk_size(decoded_bytes: int | None, largest: int = LARGEST_CHUNK_BYTES) -> int:
@@ -417,7 +616,7 @@ def decoded_row_bytes(source: RowSource) -> int:
     return UNKNOWN_ROW_BYTES
 
 
-def _block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
+def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
     """Bytes of a row once sketched, about."""
     if isinstance(sketch, PreconditionedSampling):
         return 8 * sketch.n_kept
@@ -430,7 +629,7 @@ def _block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, 
     return itemsize * n_components
 
 
-def _float_row_bytes(source: RowSource, row_bytes: int) -> int:
+def float_row_bytes(source: RowSource, row_bytes: int) -> int:
     """Bytes of a row as floats of its original features, about; 0 where it need not be converted."""
     if source.is_sparse:
         return 0 if source.dtype == np.float32 else 4 * row_bytes // (4 + source.dtype.itemsize)

@@ -121,6 +121,7 @@ def fit(
             source = run.data.weighted(estimator.executor)
             saved = None
             if not no_checkpoint:
+                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
@@ -139,14 +140,14 @@ def fit(
 
 
 @contextmanager
-def _checkpoint(estimator: Any, source: Any, directory: str, resume: bool, restart: bool) -> Iterator[Any]:
+def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bool) -> Iterator[Any]:
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
     from streamkm.estimators import open_checkpoint
     from streamkm.keeping import is_worth_resuming
 
-    with open_checkpoint(estimator, source, directory, restart=restart) as saved:
+    with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:
         if is_worth_resuming(directory) and not resume:
             raise OutputError(
                 f"{directory} holds what an interrupted run of this has done: go on with --resume, "

@@ -49,6 +49,14 @@ def overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
 
 
+def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the command may hold: `memory_limit`."""
+    return click.option(
+        "--memory-limit", default="auto", show_default=True, metavar="SIZE",
+        help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
+    )(command)  # fmt: skip
+
+
 def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Whether a pass begins anew: `restart`."""
     return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)
@@ -96,7 +104,7 @@ class Talk:
 
     def plan(self, plan: Plan) -> None:
         """Log what will be done."""
-        self._logger.info("%s: %d passes", plan.source, plan.passes)
+        self._logger.info("%s: %d passes, labels %s", plan.source, plan.passes, dict(plan.lines())["assignment"])
         for label, text in plan.lines():
             self._logger.debug("plan: %s: %s", label, text)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkm.cli_fit import fit, result_options
-from streamkm.cli_shared import Talk, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli_shared import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
 
 if TYPE_CHECKING:
     from streamkm.walk import OnInvalid
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@memory_option
 @set_option
 @overwrite_option
 @restart_option
@@ -50,11 +51,12 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             source = stack.enter_context(work(paths, settings))
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
-            walk = walk_for_store(source, options["metric"], on_invalid)
-            workers = stack.enter_context(open_executor())
+            sketched = (options["sketch"], options["n_components"] or "auto")
+            limit = options["memory_limit"]
+            walk, n_threads = walk_for_store(source, options["metric"], on_invalid, sketch=sketched, memory_limit=limit)
+            workers = stack.enter_context(open_executor(most_threads=n_threads))
             stage = stack.enter_context(talk.stage("sketch", walk))
-            how = (options["sketch"], options["n_components"] or "auto", options["seed"])
-            found = choose_store_sketch(walk, *how, workers, stage)
+            found = choose_store_sketch(walk, *sketched, options["seed"], workers, stage)
             store = write_store(
                 output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
@@ -68,6 +70,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
 @click.option("--columns", is_flag=True, help="MORE... are further features of the same rows, not further rows.")
 @click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@memory_option
 @set_option
 @restart_option
 @talk_options
@@ -83,8 +86,9 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             source = stack.enter_context(work(paths, settings, append=True))
-            walk = walk_for_store(source, StoreInfo.read(store).metric, on_invalid)
-            workers = stack.enter_context(open_executor())
+            metric, limit = StoreInfo.read(store).metric, options["memory_limit"]
+            walk, n_threads = walk_for_store(source, metric, on_invalid, memory_limit=limit)
+            workers = stack.enter_context(open_executor(most_threads=n_threads))
             stage = stack.enter_context(talk.stage("append", walk))
             if options["columns"]:
                 first, restart = options["first_feature"], options["restart"]

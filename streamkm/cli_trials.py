@@ -7,11 +7,12 @@ everything, but inside functions, so that ``--help`` is quick. The work is done 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from streamkm.cli_shared import Talk, overwrite_option, set_option, talk_options, work
+from streamkm.cli_shared import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
 
 
 @click.command()
@@ -20,13 +21,16 @@ from streamkm.cli_shared import Talk, overwrite_option, set_option, talk_options
 @click.option("--seeds", type=int, default=2, show_default=True, help="Runs; stability needs two.")
 @click.option("--random-state", type=int, help="Seed of the sample, the sketch and the starts.")
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@memory_option
 @set_option
 @overwrite_option
+@restart_option
 @talk_options
 def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence[str], **options: Any) -> None:
     """Cluster a sample into many numbers of clusters and score each.
 
-    DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow.
+    DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and a picture with the elbow. A run that was
+    interrupted goes on where it was.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.output import check_target
@@ -41,6 +45,9 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 clusters_of(n_clusters),
                 seeds=options["seeds"],
                 random_state=options["random_state"],
+                memory_limit=options["memory_limit"],
+                checkpoint=f"{Path(output)}.checkpoint",
+                restart=options["restart"],
                 progress=False if options["quiet"] else "auto",
             )
         talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])

@@ -26,6 +26,7 @@ __all__ = [
     "Folded",
     "Joining",
     "Listener",
+    "is_on_cluster",
     "local_executor",
     "local_threads",
     "open_cluster",
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_executor(executor: Any = "auto") -> Iterator[Executor]:
+def open_executor(executor: Any = "auto", most_threads: int | None = None) -> Iterator[Executor]:
     """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
 
     Parameters
@@ -48,6 +49,8 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
         ``num_workers`` says, if there is one, or as this process may use processors. In a task of a Dask worker it is
         one thread, as other tasks have the rest. An int: so many threads. A client in a task: the task gives its
         worker's thread back meanwhile, or calls might wait for it for ever.
+    most_threads : int, optional
+        Threads of this process at most.
 
     Raises
     ------
@@ -65,7 +68,8 @@ def open_executor(executor: Any = "auto") -> Iterator[Executor]:
             raise InvalidParameterError(
                 f'executor={executor!r}; needed: "auto", a number of threads from 1, or a dask.distributed Client'
             )
-        pool = ThreadPoolExecutor(int(n_threads), thread_name_prefix="streamkm")
+        n_threads = min(int(n_threads), most_threads or int(n_threads))
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streamkm")
         try:
             yield (_ThreadsInTask if _in_task() else LocalThreads)(pool, int(n_threads))
         finally:
@@ -272,6 +276,12 @@ def local_threads(executor: Any = "auto") -> int:
     if executor == "auto":
         return 1 if _active_client() is not None else _thread_count()
     return max(1, executor) if isinstance(executor, int) else 1
+
+
+def is_on_cluster(executor: Any = "auto") -> bool:
+    """Whether `open_executor` would give a Dask cluster."""
+    client = _active_client() if executor == "auto" else executor
+    return client is not None and hasattr(client, "submit")
 
 
 def _active_client() -> Any:

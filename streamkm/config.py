@@ -24,8 +24,10 @@ from streamkm.configured import TEXT, Opened, open_configured, read_text_setting
 from streamkm.errors import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
+from streamkm.parameters import check_parameters
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource
+from streamkm.sources.scaled import ScaledSource
 
 CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()
@@ -55,8 +57,17 @@ class Run(NamedTuple):
 
     def plan(self, n_rows: int | None = None) -> Plan:
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
-        plan = self.estimator.plan(self.source, *(() if n_rows is None else (n_rows,)))
+        source = self.source if n_rows is None else ScaledSource(self.source, n_rows)
+        plan = self.plan_for(source)
         return replace(plan, passes=plan.passes + self.data.counts)
+
+    def plan_for(self, source: RowSource) -> Plan:
+        """What a fit of a source would do; workers of a cluster write labels themselves, where that is asked for."""
+        check_parameters(self.estimator)
+        if isinstance(self.estimator, StreamKMeans):
+            written = self.cluster is not None and self.output.labels == "zarr"
+            return self.estimator.plan_for(source, gathers_labels=not written)
+        return self.estimator.plan_for(source)
 
 
 class Override(NamedTuple):

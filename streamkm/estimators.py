@@ -19,7 +19,7 @@ from streamkm.budget import Plan, plan_fit
 from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.compute import local_threads
+from streamkm.compute import is_on_cluster, local_threads
 from streamkm.errors import ClusterError, InvalidInputError
 from streamkm.fitting import run_fit
 from streamkm.forecasts import Cluster, Forecast
@@ -109,9 +109,10 @@ class StreamKMeans(Incremental, Assigner):
     first_row : int, default=0
         `partial_fit` only: number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float or str, default="auto"
-        Resident memory that this process may take at most: bytes, text like "1 GiB", a share of the machine's or the
-        container's memory like 0.5 or "50%"; "auto": what it holds when the fit begins and 80 % of what is available.
-        Sizes are chosen to keep it; what cannot be done within it is refused before the first read. See `plan`.
+        Resident memory that a process which does nothing else takes at most: bytes, text like "1 GiB", a share of the
+        machine's or the container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it
+        and the data alone, whatever else this process holds; what cannot be done within it is refused before the first
+        read, and without a limit also what the machine has not free now. See `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
@@ -304,8 +305,9 @@ class StreamKMeans(Incremental, Assigner):
         place = None if labels_to is None else check_labels_place(labels_to)
         if place is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        plan = self.plan_for(source, weighted=len(weights.each) > 0)
-        with keeping(self, source, weights.each) as keeper:
+        gathers = place is None or not is_on_cluster(self.executor)
+        plan = self.plan_for(source, weighted=len(weights.each) > 0, gathers_labels=gathers)
+        with keeping(self, source, plan, weights.each) as keeper:
             keeper.labels_to = place
             self._run(source, plan, weights, keeper)
         return self
@@ -331,10 +333,18 @@ class StreamKMeans(Incremental, Assigner):
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
 
-    def plan(self, X: Any, n_rows: int | None = None) -> Plan:
+    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
 
         Reads no rows.
+
+        Parameters
+        ----------
+        X : as for `fit`
+        n_rows : int, optional
+            In place of those that X has.
+        gathers_labels : bool, default=True
+            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
 
         Raises
         ------
@@ -343,7 +353,8 @@ class StreamKMeans(Incremental, Assigner):
         """
         check_parameters(self)
         source = self._open(X, reset=None)
-        return self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        return self.plan_for(planned, gathers_labels=gathers_labels)
 
     def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
         """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
@@ -379,20 +390,29 @@ class StreamKMeans(Incremental, Assigner):
         Raises
         ------
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `estimate_seconds`; for rows that only this process has; if the client, whose `memory_limit` counts,
-            could not hold the labels.
+            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
+            rows that only this process has.
         """
         check_parameters(self)
         source = self._open(X, reset=None)
         if source.in_process:
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else ScaledSource(source, n_rows)
-        plan = self.plan_for(planned, n_threads=1)  # as a client plans
+        # as a client plans that has the labels written where rows are read: those that it gathers come on top
+        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
         rates = measure(self._fit_walk(source, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
-    def plan_for(self, source: RowSource, *, weighted: bool = False, n_threads: int | None = None) -> Plan:
+    def plan_for(
+        self,
+        source: RowSource,
+        *,
+        weighted: bool = False,
+        n_threads: int | None = None,
+        gathers_labels: bool = True,
+        refuses: bool = True,
+    ) -> Plan:
         """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
         given = parameters_of(self)
         if source.n_rows is not None:
@@ -412,6 +432,8 @@ class StreamKMeans(Incremental, Assigner):
             memory_limit=given.memory_limit,
             n_threads=n_threads or local_threads(given.executor),
             weighted=weighted,
+            gathers_labels=gathers_labels,
+            refuses=refuses,
         )
 
     def _settings(self, seed: int) -> Settings:
@@ -423,13 +445,13 @@ class StreamKMeans(Incremental, Assigner):
 
 
 @contextmanager
-def keeping(estimator: Any, source: RowSource, weights: NDArray[np.float64]) -> Iterator[Keeper]:
+def keeping(estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]) -> Iterator[Keeper]:
     """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
     saved = estimator.checkpoint
     if saved is None or isinstance(saved, Checkpoint):
         yield Keeper(saved)
         return
-    with open_checkpoint(estimator, source, saved, weights=weights) as opened:
+    with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
         yield Keeper(opened)
         opened.discard()
 
@@ -439,6 +461,7 @@ def open_checkpoint(
     estimator: Any,
     source: RowSource,
     directory: str | os.PathLike[str],
+    plan: Plan,
     *,
     weights: NDArray[np.float64] = NO_WEIGHTS,
     restart: bool = False,
@@ -448,6 +471,8 @@ def open_checkpoint(
     Parameters
     ----------
     estimator : StreamKMeans or StreamKernelKMeans
+    plan : Plan
+        Of the estimator for the source.
 
     Notes
     -----
@@ -460,7 +485,6 @@ def open_checkpoint(
         parameters.pop(name)
     init = given_start(parameters["init"])
     parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
-    plan = estimator.plan_for(source, weighted=len(weights) > 0)
     chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
     settings = {name: plain(value) for name, value in parameters.items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}

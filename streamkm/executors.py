@@ -21,6 +21,7 @@ from streamkm.runs import FEW_RUNS, RUNS, JoinTree, fold_run, run_lengths, runs_
 from streamkm.sources.base import ChunkedSource, RowSource
 
 State = TypeVar("State")
+Large = Literal["state", "items"] | None  # what takes the memory of a fold
 Outputs = Literal["left", "told", "held"]  # of a fold: left out, given, or handles given
 
 
@@ -161,7 +162,7 @@ class Executor(ABC):
         items: Iterable[Any],
         n_items: int,
         *shared: Any,
-        large_state: bool = False,
+        large: Large = None,
         listener: Listener[State] | None = None,
     ) -> State:
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
@@ -175,14 +176,17 @@ class Executor(ABC):
             A callable is `Joining.combine`.
         n_items : int
             Length of `items`, at least 1.
-        large_state : bool
-            Whether a state takes more memory than an item; runs are longer then.
+        large : "state", "items" or None
+            "state": a state takes more memory than an item; runs are longer then. "items": items are the rows
+            themselves, as of a source that streams; each is a run then, as all items of a run wait in memory for the
+            call that carries it.
         listener : Listener, optional
         """
         listener = listener or Listener()
         joining = combine if isinstance(combine, Joining) else Joining(combine)
         tree = JoinTree(self._joiner(stage, joining), eager=self.joins_here)
-        n_done, lengths = 0, run_lengths(n_items, FEW_RUNS if large_state else RUNS)
+        n_runs = {"items": n_items, "state": FEW_RUNS, None: RUNS}[large]
+        n_done, lengths = 0, run_lengths(n_items, n_runs)
         if listener.begun is not None:
             n_done = listener.begun.n_items
             tree.restore(listener.begun.levels)

@@ -8,6 +8,7 @@ the run that continues. May import centering and below; knows nothing of estimat
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +31,7 @@ from streamkm.centering import (
     oblivious_sketch,
     sketch_of,
 )
+from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Sample, SampleRule
@@ -37,7 +39,7 @@ from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
-from streamkm.limits import give_back
+from streamkm.limits import give_back, human_bytes
 from streamkm.making import first_round
 from streamkm.model import Model
 from streamkm.progress import Progress, Stage
@@ -126,7 +128,7 @@ def run_fit(
     keeper : Keeper
     """
     with ExitStack() as stack:
-        workers = stack.enter_context(open_executor(executor))
+        workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         if plan.block_room is not None:
             keeper.spill = stack.enter_context(closing(Spill(plan.block_room)))
@@ -138,6 +140,8 @@ def run_fit(
             found = find_centers(here, framed, plan, settings, keeper, progress)
             del framed
             keeper.save("found", found.pack)
+        if plan.chooses_space and found.space == "sketch":
+            warnings.warn(_in_the_sketch(plan, settings, found.n_features), UserWarning, stacklevel=4)
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
             model = found.model(walk.metric)
             with progress.stage("label", len(sketched.blocks.handles)) as stage:
@@ -156,6 +160,16 @@ def run_fit(
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
     rows = found.chunk_rows
     return Fit(model, assigned.labels, rows, assigned.totals, distortion, found.result, history, view, seen)
+
+
+def _in_the_sketch(plan: Plan, settings: Settings, n_features: int) -> str:
+    """What to say where labels are worse than they would be with more memory."""
+    return (
+        f"labels, objective and centers are those of the sketch, of {plan.n_components:,} components: "
+        f"{settings.n_clusters:,} centers of {n_features:,} features have no room below the limit of "
+        f"{human_bytes(plan.limit_bytes)}; raise memory_limit for labels in the original space, or pass "
+        f'assign_space="sketch" if these are meant'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,26 +198,34 @@ class _Gathering:
             chunk_rows = sketched.chunk_rows
             del sketched  # this pass samples the same rows once more
             with self.progress.stage("sketch-all", len(chunk_rows)) as stage:
-                args = (self._nothing(sketch), self.weights, chunk_rows, stage)
-                sketched = sketch_pass(self.workers, self.walk, sketch, *args)
+                sketched = self._sketched(sketch, chunk_rows, stage, "sketch-all")
             give_back(self.plan.limit_bytes)
         return sketched, Framed(sketched, sketch, WHOLE)
 
     def once(self) -> Sketched:
         """Read all rows once, after counting them where that is needed."""
-        workers, walk, plan, settings, weights = self.workers, self.walk, self.plan, self.settings, self.weights
+        walk, plan, settings = self.walk, self.plan, self.settings
         chunk_rows = None
         if plan.counts_first:
             with self.progress.stage("count", plan.n_chunks) as stage:
-                chunk_rows = count_pass(workers, walk, stage)
+                chunk_rows = count_pass(self.workers, walk, stage)
         sketch = oblivious_sketch(plan, settings, walk.source.n_features) if plan.regime != "sample" else None
         with self.progress.stage("sketch", plan.n_chunks) as stage:
-            if sketch is None:
-                sketched = sample_rows(workers, walk, self._nothing(None), weights, chunk_rows, stage, self.keeper)
-            else:  # what is sketched is in memory, and gone with the process: its rows are read again
-                sketched = sketch_pass(workers, walk, sketch, self._nothing(sketch), weights, chunk_rows, stage)
+            sketched = self._sketched(sketch, chunk_rows, stage, "sketch")
         check_clusters(settings.n_clusters, sketched.n_valid)
         return sketched
+
+    def _sketched(
+        self, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, stage: Stage, record: str
+    ) -> Sketched:
+        """One pass that samples, or sketches too; from where an earlier run got to, unless sketched rows are kept.
+
+        Those are in memory, and gone with the process: their rows are read again.
+        """
+        gathered = self._nothing(sketch)
+        keeper = self.keeper if sketch is None or gathered.tree is not None else Keeper()
+        given, known = (self.workers, self.walk, gathered, stage, (keeper, record)), (self.weights, chunk_rows)
+        return kept_pass(*given, sketch=sketch, known=known)
 
     def _nothing(self, sketch: Sketch | None) -> Gathered:
         """What a pass begins with that sketches so, or only samples."""
@@ -233,20 +255,30 @@ class _Gathering:
         return sketch
 
 
-def sample_rows(
+def kept_pass(
     workers: Executor,
     walk: Walk,
     gathered: Gathered,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64] | None,
     stage: Stage,
-    keeper: Keeper,
+    kept: tuple[Keeper, str],
+    *,
+    sketch: Sketch | None = None,
+    known: tuple[NDArray[np.float64], NDArray[np.int64] | None] = (NO_WEIGHTS, None),
 ) -> Sketched:
-    """Read all rows once for the row sample alone, from where an earlier run got to."""
-    gathered.restore(keeper.load("sketch"))
-    stage.after_advance = lambda: keeper.maybe("sketch", gathered.pack)
-    sketched = sketch_pass(workers, walk, None, gathered, weights, chunk_rows, stage)
-    keeper.save("sketch", gathered.pack)
+    """Read all rows once, from where an earlier run got to; see `sketch_pass`.
+
+    Parameters
+    ----------
+    kept : (Keeper, str)
+        Where what is gathered is kept, and as which record.
+    known : (float64 (n,) or (0,), int64 (chunks,) or None)
+        Weights, and the rows of each chunk.
+    """
+    keeper, record = kept
+    gathered.restore(keeper.load(record))
+    stage.after_advance = lambda: keeper.maybe(record, gathered.pack)
+    sketched = sketch_pass(workers, walk, sketch, gathered, *known, stage)
+    keeper.save(record, gathered.pack)
     return sketched
 
 

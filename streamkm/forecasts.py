@@ -173,8 +173,9 @@ class Forecast:
     stages : tuple of Step
     worker_memory : dict of str to int
         Resident bytes of a worker in each stage.
-    client_bytes, scheduler_bytes : int
-        Resident bytes of the two at the peak.
+    client_bytes, unlabelled_client_bytes, scheduler_bytes : int
+        Resident bytes at the peak: of the client that gathers the labels of all rows, of one that has them written
+        where rows are read, and of the scheduler.
     written_bytes : int
         Labels and centers.
     """
@@ -185,6 +186,7 @@ class Forecast:
     stages: tuple[Step, ...]
     worker_memory: dict[str, int]
     client_bytes: int
+    unlabelled_client_bytes: int
     scheduler_bytes: int
     written_bytes: int
 
@@ -224,11 +226,22 @@ class Forecast:
             ("network", f"{moved}, {human_bytes(self.total('client_bytes'))} of it to and from the client"),
             ("bytes written", f"{human_bytes(self.written_bytes)}: labels and centers"),
             ("worker memory", f"{human_bytes(self.worker_bytes)} each; {memory}"),
-            ("client memory", human_bytes(self.client_bytes)),
+            ("client memory", self._client_memory()),
             ("scheduler memory", human_bytes(self.scheduler_bytes)),
             ("assumed", of_task.format(*(1e3 * cost for cost in costs))),
             ("", f"network {cluster.bandwidth / 1e9:.3g} GB/s a machine; storage {storage}"),
         ]
+
+    def _client_memory(self) -> str:
+        """What the client takes; what to do where that is more than it may."""
+        needed, limit = human_bytes(self.client_bytes), self.plan.limit_bytes
+        if self.client_bytes <= limit:
+            return needed
+        with_limit = f"{needed}, above the limit of {human_bytes(limit)}"
+        on_disk = human_bytes(self.unlabelled_client_bytes)
+        if self.unlabelled_client_bytes <= limit:
+            return f"{with_limit}; {on_disk} with labels on disk: fit(..., labels_to=...), or --labels-format zarr"
+        return f"{with_limit}, and {on_disk} with labels on disk (fit(..., labels_to=...)): a client of more memory"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.checkpoint import Checkpoint, Throttle, records
-from streamkm.cluster.coreset import CoresetRule
+from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
@@ -127,19 +127,32 @@ class Gathered:
     def pack(self) -> Record:
         """As a record."""
         lowest = self.collector.compact()
-        counts = np.array(self.counts, np.int64).reshape(-1, 4)
-        if lowest is None:
-            return {"counts": counts}, {}
-        return {**pack_matrix("X", lowest.X), "keys": lowest.keys, "rows": lowest.rows, "counts": counts}, {}
+        arrays: dict[str, NDArray[Any]] = {"counts": np.array(self.counts, np.int64).reshape(-1, 4)}
+        if lowest is not None:
+            arrays |= {**pack_matrix("X", lowest.X), "keys": lowest.keys, "rows": lowest.rows}
+        nodes = []
+        for number, ((level, index), part) in enumerate(() if self.tree is None else self.tree.nodes.items()):
+            values = {"weights": part.weights, "places": part.places, "keys": part.keys}
+            arrays |= pack_matrix(f"node{number}", part.X)
+            arrays |= {f"node{number}.{name}": array for name, array in values.items()}
+            limit = None if np.isinf(part.limit) else part.limit
+            nodes.append([level, index, limit, part.depth, part.last_place, part.n_rows, part.total_weight])
+        return arrays, {"nodes": nodes}
 
     def restore(self, record: Record | None) -> None:
         """Go on from a record."""
         if record is None:
             return
-        arrays, _ = record
+        arrays, meta = record
         self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in arrays["counts"]]
         if "keys" in arrays:
             self.collector.add(Candidates(unpack_matrix("X", arrays), arrays["keys"], arrays["rows"]), 0)
+        if self.tree is not None:
+            for number, (level, index, limit, *counted) in enumerate(meta["nodes"]):
+                weights, places, keys = (arrays[f"node{number}.{name}"] for name in ("weights", "places", "keys"))
+                known = np.inf if limit is None else float(limit)
+                X = unpack_matrix(f"node{number}", arrays)
+                self.tree.nodes[level, index] = Part(X, weights, places, keys, known, *counted)
 
 
 def pack_lloyd(result: LloydResult) -> Record:

@@ -28,7 +28,7 @@ from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.planning import (
     COLUMN_SKETCHES,
     MOST_EVALUATIONS,
-    Sizes,
+    KernelSizes,
     kernel_sizes,
     plan_kernel_fit,
 )
@@ -228,7 +228,7 @@ class StreamKernelKMeans(Assigner):
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
         plan = self.plan_for(source, weighted=len(weights.each) > 0)
-        with keeping(self, source, weights.each) as keeper:
+        with keeping(self, source, plan, weights.each) as keeper:
             self._run(source, plan, weights, keeper)
         return self
 
@@ -343,11 +343,11 @@ class StreamKernelKMeans(Assigner):
         """How landmarks are chosen, where the method leaves a choice."""
         return self.landmarks if self.method == "nystroem" else "uniform"
 
-    def _sizes(self, source: RowSource) -> Sizes:
+    def _sizes(self, source: RowSource) -> KernelSizes:
         given = parameters_of(self)
         return kernel_sizes(given.n_clusters, given.n_landmarks, given.rank, given.eps, source.estimated_rows)
 
-    def _settings(self, sizes: Sizes, seed: int) -> KernelSettings:
+    def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
         init, seeds = self._given(seed)
         given = parameters_of(self)
         kernel = KernelRule(

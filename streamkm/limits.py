@@ -12,7 +12,7 @@ from typing import Any
 
 from streamkm.errors import InvalidParameterError
 
-AUTO_SHARE = 0.8  # of what is available, beyond what the process holds already
+AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE = 0.5  # of a limit
 _POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
@@ -28,8 +28,9 @@ def memory_limit_bytes(limit: Any) -> int:
     Parameters
     ----------
     limit : "auto", int, float or str
-        "auto": what the process holds now and 80 % of what is available. An int: bytes. A float up to 1, or text like
-        "50%": a share of the machine's memory, or of the container's limit. Text like "1 GiB" or "500 MB": that much.
+        "auto": 80 % of the machine's memory, or of the container's limit. An int: bytes. A float up to 1, or text like
+        "50%": such a share. Text like "1 GiB" or "500 MB": that much. Never what happens to be free: the same call
+        means the same limit.
 
     Raises
     ------
@@ -37,7 +38,7 @@ def memory_limit_bytes(limit: Any) -> int:
         For anything else.
     """
     if isinstance(limit, str) and limit == "auto":
-        return resident_bytes() + int(AUTO_SHARE * available_memory())
+        return int(AUTO_SHARE * total_memory())
     number = isinstance(limit, Real) and not isinstance(limit, bool)
     if number and isinstance(limit, Integral) and int(limit) > 0:
         return int(limit)

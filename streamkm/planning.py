@@ -50,7 +50,7 @@ from streamkm.cluster.sample import FEWEST_CANDIDATES, SPARE
 from streamkm.errors import InvalidInputError
 from streamkm.forecasts import Cluster, Cost, Forecast, Rates, Step
 from streamkm.making import FOUND
-from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.projection import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.runs import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
@@ -69,13 +69,16 @@ def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
         raise InvalidInputError(f"{plan.source} has no chunks that can be read by themselves; its time cannot be told")
     n_rows = plan.n_rows or int(rates.chunk_rows * plan.n_chunks)
     model = _Model(plan, plan.needs, n_rows, plan.n_chunks, rates, cluster)
+    chunks = CLIENT_CHUNK_BYTES * plan.n_chunks
+    gathering = max(plan.peak_bytes, plan.memory.get("assign", 0) + LABEL_BYTES * n_rows)
     return Forecast(
         plan,
         cluster,
         rates,
         tuple(model.stages()),
         model.worker_memory(),
-        plan.peak_bytes + CLIENT_CHUNK_BYTES * plan.n_chunks,
+        gathering + chunks,
+        plan.peak_bytes + chunks,
         SCHEDULER_BYTES + SCHEDULER_CHUNK_BYTES * plan.n_chunks,
         4 * n_rows + model.state_bytes,
     )

@@ -17,12 +17,29 @@ MIB = 1 << 20
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 310 * MIB  # Python, NumPy, SciPy, scikit-learn, compiled kernels; what a fresh process holds
-LOADING_BYTES = 14 * MIB  # of these, what is not loaded when a fit begins: kernels' code; measured, 6 to 14 MiB
-READ_BYTES = 12 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
+LIBRARY_BYTES = 288 * MIB  # Python, NumPy, SciPy, scikit-learn, kernels: what a process that fits holds beside data
+READ_BYTES = 8 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
+LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
+STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
+DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
+PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
+PLACED_ROW_BYTES = 16  # of a row of a coreset: its weight and its place
+
+
+def reading_bytes(
+    n_threads: int, read_factor: float, largest_chunk: int, *, streams: bool = False, made_bytes: int = 0
+) -> int:
+    """Bytes of a pass over rows, beside what it keeps; see `RowSource` for what a source says of itself."""
+    pieces = (waiting_calls(n_threads) + STREAM_PIECES) * largest_chunk if streams else 0
+    return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + made_bytes
+
+
+def waiting_calls(n_threads: int) -> int:
+    """Calls that were started and whose results nobody has taken yet; see `executors`."""
+    return n_threads + max(2, n_threads // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,12 @@ class Needs:
         Singular vectors that are found in a pass of their own; 0: none are.
     made_bytes : int
         Of the source.
+    streams : bool
+        Whether the source only streams: pieces wait for threads.
+    once : bool
+        Whether it can be walked once only: labels are those of the sketched rows that are kept.
+    labels : bool
+        Whether labels are gathered in this process.
     """
 
     n_rows: int
@@ -70,34 +93,80 @@ class Needs:
     coreset_rows: int
     directions: int = 0
     made_bytes: int = 0
+    streams: bool = False
+    once: bool = False
+    labels: bool = True
 
-    def stages(self, regime: Regime, space: Space, base: int) -> dict[str, int]:
-        """Resident bytes of each stage at its peak."""
-        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + self.made_bytes
+    def stages(self, regime: Regime, space: Space, base: int, room: int = 0) -> dict[str, int]:
+        """Resident bytes of each stage at its peak.
+
+        Parameters
+        ----------
+        base : int
+            What the process holds beside data.
+        room : int
+            What spilled blocks may take in memory.
+        """
+        reading, waiting = self._reading(), waiting_calls(self.n_threads)
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
-        blocks = self.n_rows * (8 + self.block_row_bytes) if regime == "blocks" else 0
-        if regime == "coreset":  # a node of the tree for each doubling of the chunks, two more that are joined
-            nodes = min(self.n_chunks, self.n_chunks.bit_length() + self.n_threads + 2)
-            blocks = nodes * self.coreset_rows * (16 + self.block_row_bytes)
+        gathering = kept_blocks = 0
+        if regime == "blocks":
+            gathering = kept_blocks = self.n_rows * (8 + self.block_row_bytes)
+        elif regime == "spilled":
+            kept_blocks = room + 2 * self.n_threads * self._block_bytes()
+            gathering = room + waiting * self._block_bytes()
+        elif regime == "coreset":
+            gathering, kept_blocks = self._coreset_bytes()
         fitting = 0
         if self.fitted and not self.directions:
             fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
-            "sketch": reading + int(CANDIDATES * sample) + blocks,
-            "cluster": sample + sketched + max(fitting, blocks + self.search() + self.steps(self.n_components)),
+            "sketch": reading + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES)) + gathering,
+            "cluster": sample + sketched + max(fitting, kept_blocks + self.search() + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
-            stages["polish"] = sample + sketched + blocks + floats + self.steps(self.n_features)
+            stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
-        n_states = self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT
+        n_states = waiting + IN_FLIGHT
         states = n_states * 8 * self.n_clusters * width
-        stages["assign"] = blocks + reading + 5 * self.n_rows + states + self.table(width)
+        rows = kept_blocks if self.once else reading
+        stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
         return {name: base + size for name, size in stages.items()}
+
+    def _reading(self) -> int:
+        """Bytes of a pass over the rows, beside what it keeps."""
+        given = (self.n_threads, self.read_factor, self.largest_chunk)
+        return reading_bytes(*given, streams=self.streams, made_bytes=self.made_bytes)
+
+    def _chunk_rows(self) -> int:
+        """Rows of a chunk, about."""
+        return max(1, self.largest_chunk // self.row_bytes)
+
+    def _block_bytes(self) -> int:
+        """Of a chunk, sketched."""
+        return self._chunk_rows() * (8 + self.block_row_bytes)
+
+    def _coreset_bytes(self) -> tuple[int, int]:
+        """Of a coreset while it is gathered, and when it is there.
+
+        A part of each chunk, that threads make or that waits; a node of the tree for each doubling of the chunks, none
+        larger than the coreset; two of them that are joined, beside a copy of their rows.
+        """
+        row = PLACED_ROW_BYTES + self.block_row_bytes
+        size, chunk_rows = self.coreset_rows, self._chunk_rows()
+        leaf = min(size, chunk_rows)
+        n_levels = self.n_chunks.bit_length()
+        nodes = sum(min(size, leaf << level) for level in range(n_levels))
+        drawing = self.n_threads * chunk_rows * (DRAWN_ROW_BYTES + self.block_row_bytes) if chunk_rows > size else 0
+        joined = min(2 * size, self.n_rows)
+        joining = joined * (2 * row + (DRAWN_ROW_BYTES if joined > size else 0))
+        waiting = waiting_calls(self.n_threads) * leaf
+        return (nodes + waiting) * row + drawing + joining, min(size, self.n_rows) * (row + 8)
 
     def table(self, width: int) -> int:
         """Bytes of centers laid out for kernels."""

@@ -73,7 +73,7 @@ def sketch_pass(
     sketch : Sketch or None
         None: only sample.
     gathered : Gathered
-        What was done before, changed in place; its chunks are not read again. Empty where rows are sketched.
+        What was done before, changed in place; its chunks are not read again. Empty where sketched rows are kept.
     weights : float64 (n,) or (0,)
         Sample weights.
     chunk_rows : int64 (chunks,) or None
@@ -96,7 +96,7 @@ def sketch_pass(
     stage.advance(len(gathered.counts))
     for handle, (info, candidates, part) in executor.hold("sketch", _sketch_item, items, shared):
         if part is not None and gathered.tree is not None:
-            gathered.tree.insert(part, len(infos))
+            gathered.tree.insert(part, len(gathered.counts))
         elif info.n_valid:
             handles.append(gathered.spill.keep(handle) if gathered.spill and isinstance(handle, Block) else handle)
         if len(candidates.rows):
@@ -173,7 +173,7 @@ def fit_pass(
         items,
         len(chunk_rows),
         shared,
-        large_state=True,
+        large="items" if walk.gives_rows else "state",
         listener=listener,
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0

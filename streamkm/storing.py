@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.checkpoint import Checkpoint
 from streamkm.choosing import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.sample import SampleRule
-from streamkm.compute import Executor
+from streamkm.compute import Executor, local_threads
 from streamkm.errors import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.files import remove_tree, replace_tree
 from streamkm.keeping import Gathered
@@ -33,6 +32,7 @@ from streamkm.matrices import raw
 from streamkm.model import Metric
 from streamkm.progress import Stage
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
+from streamkm.sample_plans import plan_store
 from streamkm.sketches import Sketch
 from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
@@ -48,11 +48,36 @@ REPLACED = "replaced"
 PCA_ROWS = 10_000  # that directions are found on
 
 
-def walk_for_store(source: RowSource, metric: Metric, on_invalid: OnInvalid) -> Walk:
-    """Walk a source in chunks of the size that a fit would take."""
-    n_rows = source.estimated_rows
-    size = chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
-    return Walk(source, size, metric, on_invalid, skims=True)
+def walk_for_store(
+    source: RowSource,
+    metric: Metric,
+    on_invalid: OnInvalid,
+    *,
+    sketch: tuple[str, int | str] = ("auto", "auto"),
+    memory_limit: Any = "auto",
+    executor: Any = "auto",
+) -> tuple[Walk, int]:
+    """Walk a source in chunks of the size that a fit would take, by so many threads.
+
+    Parameters
+    ----------
+    sketch : (str, int or "auto")
+        As `sketch` and `n_components` of `choose_store_sketch`.
+    memory_limit, executor
+        As of `StreamKMeans`.
+
+    Raises
+    ------
+    InvalidParameterError
+        What does not fit the source.
+    MemoryLimitError
+        If the pass would not fit in memory.
+    """
+    kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
+    found_on = PCA_ROWS if kind in FOUND else 0
+    n_threads = local_threads(executor)
+    plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
+    return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
 
 
 def choose_store_sketch(

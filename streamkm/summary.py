@@ -87,9 +87,16 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
-        ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row)"),
+        ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row), {_space_text(result)}"),
         ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
     ]
+
+
+def _space_text(result: dict[str, Any]) -> str:
+    """Where labels and objective are from."""
+    if "trace_residual" in result:
+        return "of the kernel's features, as labels"
+    return f"in the {result['assign_space']} space, as labels"
 
 
 def rows_text(n_rows: int, n_skipped: int) -> str:

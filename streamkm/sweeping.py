@@ -8,9 +8,13 @@ from the one before. Each is scored among the original features. Takes parameter
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations
 from numbers import Integral
 from typing import Any, get_args
@@ -19,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.budget import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, chunk_size, decoded_row_bytes
+from streamkm.budget import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.centering import check_clusters
+from streamkm.checkpoint import Checkpoint
 from streamkm.choosing import choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.growing import Growing, around_mean
@@ -28,20 +33,22 @@ from streamkm.cluster.lloyd import merged
 from streamkm.cluster.sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.seeding import kmeans_plusplus
 from streamkm.cluster.starting import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
-from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.errors import InvalidParameterError
-from streamkm.keeping import Gathered
-from streamkm.limits import available_memory
+from streamkm.fitting import kept_pass
+from streamkm.keeping import Gathered, Keeper, Record
+from streamkm.limits import give_back, human_bytes
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
-from streamkm.model import Metric, Space
+from streamkm.model import Metric
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
-from streamkm.sketches import PCASketch, Sketch
-from streamkm.sketching import sketch_pass
+from streamkm.sample_plans import plan_sweep
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import fingerprint
 from streamkm.swept import SweepResult, SweepRow
 from streamkm.walk import OnInvalid, Walk
 
@@ -63,11 +70,14 @@ def sweep(
     n_components: int | str = "auto",
     metric: Metric = "euclidean",
     sample_rows: int | str = "auto",
+    memory_limit: int | float | str = "auto",
     chunk_bytes: int | str = "auto",
     executor: Any = "auto",
     on_invalid: OnInvalid = "raise",
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = "auto",
     random_state: Any = None,
+    restart: bool = False,
 ) -> SweepResult:
     """Cluster rows into many numbers of clusters and score each.
 
@@ -83,10 +93,15 @@ def sweep(
         Every k, in any order.
     seeds : int, default=2
         Runs, each from a start of its own; stability needs two.
-    sketch, n_components, metric, chunk_bytes, executor, on_invalid, progress, random_state
+    sketch, n_components, metric, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
         As of `StreamKMeans`.
     sample_rows : int or "auto", default="auto"
         Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
+    checkpoint : path, optional
+        A directory for what was done so far: the sample, while it is read, and each run that is complete. A sweep that
+        was killed and is called again with the same data and parameters goes on there. It is removed at the end.
+    restart : bool, default=False
+        Forget what the checkpoint holds.
 
     Returns
     -------
@@ -99,6 +114,10 @@ def sweep(
         For data that cannot be read or are wrong; names the place.
     InvalidParameterError
         For a parameter out of range.
+    MemoryLimitError
+        If the work would not fit in memory, before anything is read.
+    CheckpointError, InUseError
+        If the checkpoint is of another sweep, or another process has it.
 
     Notes
     -----
@@ -133,29 +152,61 @@ def sweep(
     n_clustered, n_kept = _sample_sizes(source, wanted[-1], _checked("sample_rows", sample_rows))
     if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:
         raise InvalidParameterError(f"seeds={seeds!r}; needed: an integer from 1")
-    words = check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)
-    sketch_seed, sample_seed, runs = np.random.SeedSequence([int(word) for word in words]).spawn(3)
-    walk = Walk(source, _chunk_bytes(source, _checked("chunk_bytes", chunk_bytes)), metric, on_invalid)
-    rule = SampleRule.of(n_kept, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
+    n_judged = min(n_clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
+    plan = plan_sweep(
+        source,
+        (kind, m),
+        (n_clustered, n_kept, n_judged),
+        (wanted[-1], int(seeds) * len(wanted)),
+        chunk_bytes=_checked("chunk_bytes", chunk_bytes),
+        memory_limit=memory_limit,
+        n_threads=local_threads(executor),
+    )
+    words = [int(word) for word in check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)]
+    walk = Walk(source, plan.chunk_bytes, metric, on_invalid)
     stages = Progress(progress)
-    with open_executor(executor) as workers, local_executor(workers) as here:
+    settings = {
+        "n_clusters": wanted,
+        "seeds": int(seeds),
+        "sketch": [kind, m],
+        "metric": metric,
+        "rows": [n_clustered, plan.sample_rows],
+        "chunk_bytes": plan.chunk_bytes,
+        "on_invalid": on_invalid,
+        "random_state": int(random_state) if isinstance(random_state, Integral) else None,
+    }
+    with ExitStack() as stack:
+        saved = None
+        if checkpoint is not None:
+            described = {"source": fingerprint(source), "settings": settings}
+            saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
+        keeper = Keeper(saved)
+        sketch_seed, sample_seed, runs = np.random.SeedSequence(keeper.same_entropy(words)).spawn(3)
+        rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
+        workers = stack.enter_context(open_executor(executor, plan.n_threads))
+        here = stack.enter_context(local_executor(workers))
         with stages.stage("sample") as stage:
-            read = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
+            read = kept_pass(workers, walk, Gathered(rule), stage, (keeper, "sample"))
+        give_back(plan.limit_bytes)
         check_clusters(wanted[-1], read.n_valid)
+        space = plan.space_for(read.n_features)
+        if space == "sketch" and kind != IdentitySketch.kind:
+            warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
         with stages.stage("sketch"):
             made = _made_sketch(kind, m, read.sample, _word(sketch_seed), wanted[-1])
             block = around_mean(read.sample.block(here, made, n_clustered))
-            space = _space(read.n_features, wanted[-1])
-            rows = (
-                as_block_matrix(read.sample.X[:n_clustered], sketched=False) if space == "original" else merged(block.X)
-            )
-            n_judged = min(len(block.d2norms), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
+            original = space == "original"
+            rows = as_block_matrix(read.sample.X[:n_clustered], sketched=False) if original else merged(block.X)
+            n_judged = min(n_judged, len(block.d2norms))
             distances = Distances(rows, n_judged)
         with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:
-            found = [
-                _grown(here, block, wanted, Rescoring(here, rows, distances, wanted[-1]), seed, stage)
-                for seed in runs.spawn(seeds)
-            ]
+            found = []
+            for number, seed in enumerate(runs.spawn(seeds)):
+                scoring = Rescoring(here, rows, distances, wanted[-1])
+                run = partial(_grown, here, block, wanted, scoring, seed, stage)
+                found.append(_kept_run(run, keeper, f"run-{number}", stage))
+        if saved is not None:
+            saved.discard()
     table = tuple(_rows(found, wanted, block.n_rows))
     labels = {
         k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
@@ -183,9 +234,6 @@ def clusters_of(text: str) -> list[int]:
     return _wanted(found)
 
 
-MEANS_COPIES = 24  # of the means of the most clusters, that must fit in what memory is left
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     """One clustering of one run."""
@@ -193,6 +241,40 @@ class _Step:
     labels: NDArray[Any]
     scores: Scores
     seconds: float
+
+
+def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
+    """What to say where scores are not those of the original space."""
+    return (
+        f"clusterings are scored in the space of the sketch: the means of {n_clusters:,} clusters of {n_features:,} "
+        f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
+        "original space"
+    )
+
+
+def _kept_run(run: Callable[[], list[_Step]], keeper: Keeper, name: str, stage: Stage) -> list[_Step]:
+    """One run, or what an earlier sweep has kept of it."""
+    record = keeper.load(name)
+    if record is not None:
+        steps = _unpack(record)
+        stage.advance(len(steps))
+        return steps
+    steps = run()
+    keeper.save(name, partial(_pack, steps))
+    return steps
+
+
+def _pack(steps: Sequence[_Step]) -> Record:
+    """A run as a record of a checkpoint."""
+    arrays = {f"labels{number}": step.labels for number, step in enumerate(steps)}
+    return arrays, {"scores": [asdict(step.scores) for step in steps], "seconds": [step.seconds for step in steps]}
+
+
+def _unpack(record: Record) -> list[_Step]:
+    """The inverse of `_pack`."""
+    arrays, meta = record
+    told = enumerate(zip(meta["scores"], meta["seconds"], strict=True))
+    return [_Step(arrays[f"labels{number}"], Scores(**scores), seconds) for number, (scores, seconds) in told]
 
 
 def _grown(
@@ -274,18 +356,6 @@ def _sample_sizes(source: RowSource, most_clusters: int, sample_rows: int | str)
         raise InvalidParameterError(f"sample_rows={clustered:,} for up to {most_clusters:,} clusters; needed: as many")
     kept = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * most_clusters)
     return clustered, max(clustered, min(kept, SAMPLE_BYTES // max(1, decoded_row_bytes(source))))
-
-
-def _chunk_bytes(source: RowSource, chunk_bytes: int | str) -> int:
-    if chunk_bytes != "auto":
-        return int(chunk_bytes)
-    n_rows = source.estimated_rows
-    return chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
-
-
-def _space(n_features: int, n_clusters: int) -> Space:
-    """Where clusterings are scored: in the original space wherever the means of the most clusters fit there."""
-    return "original" if MEANS_COPIES * 8 * n_clusters * n_features <= available_memory() else "sketch"
 
 
 def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) -> Sketch:

@@ -109,9 +109,7 @@ class _Few(ChunkedSource):
 
     def __init__(self, source: ChunkedSource, chunks: tuple[Chunk, ...]) -> None:
         self._source, self._chunks = source, chunks
-        self.name, self.n_rows, self.n_bytes = source.name, None, None
-        self.n_features, self.dtype, self.is_sparse = source.n_features, source.dtype, source.is_sparse
-        self.is_sketched, self.read_factor = source.is_sketched, source.read_factor
+        self.take_after(source, n_rows=None, n_bytes=None)
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:  # noqa: ARG002
         """The same ones, whatever the target."""

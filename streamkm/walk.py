@@ -52,6 +52,11 @@ class Walk:
     on_invalid: OnInvalid
     skims: bool = False
 
+    @property
+    def gives_rows(self) -> bool:
+        """Whether items are rows, and not chunks that calls read."""
+        return not isinstance(self.source, ChunkedSource)
+
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
     ) -> Iterator[Weighed]:

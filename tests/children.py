@@ -23,6 +23,7 @@ from streamkm.errors import StreamkmError
 from streamkm.progress import Stage
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
+from streamkm.sources.dense import DenseSource
 from streamkm.walk import Walk
 
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
@@ -260,6 +261,18 @@ def _forked(place, arguments, moment=None, seconds=None):
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def chunks_read(monkeypatch):
+    """A list that gets each chunk of a stored array that is read from now on, in this process."""
+    original, seen = DenseSource.read, []
+
+    def read(self, chunk):
+        seen.append(chunk)
+        return original(self, chunk)
+
+    monkeypatch.setattr(DenseSource, "read", read)
+    return seen
 
 
 def tree(directory):

@@ -14,7 +14,7 @@ from streamkm import StreamKMeans, keeping
 from streamkm.forecasts import Cluster
 from streamkm.making import FOUND
 from streamkm.sources import open_source
-from tests.children import StoppedError, stopped_after
+from tests.children import StoppedError, chunks_read, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
 from tests.test_sketch_fit import wide_rows
 
@@ -138,7 +138,7 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     needed = roomy.plan(str(path)).peak_bytes
     (tmp_path / "spill").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
-    tight = clone(roomy).set_params(memory_limit=needed - (20 << 20))
+    tight = clone(roomy).set_params(memory_limit=needed - (50 << 20))
     assert tight.plan(str(path)).regime == "spilled"
     np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
     assert roomy.plan_.regime == "blocks"
@@ -165,6 +165,32 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
     np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
     assert estimator.inertia_ == wanted.inertia_
     assert estimator.history_ == wanted.history_
+
+
+@pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
+def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
+    """What was read for a coreset is not read again."""
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    path = tmp_path / "x.npy"
+    np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
+    size = "auto" if sketch == "identity" else 5
+    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=800_000)
+    wanted = clone(estimator).fit(str(path))
+    assert wanted.plan_.regime == "coreset"
+    estimator.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, 4)
+        with pytest.raises(StoppedError):
+            estimator.fit(str(path))
+    read = chunks_read(monkeypatch)
+    estimator.fit(str(path))
+    n_chunks = wanted.plan_.n_chunks
+    assert n_chunks > 6
+    assert len(read) == 2 * n_chunks - 3  # the rest of that pass, and the last one
+    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
+    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
+    assert estimator.inertia_ == wanted.inertia_
 
 
 @pytest.mark.parametrize("coreset", [None, "sensitivity"])

@@ -12,10 +12,11 @@ from streamkm import StreamKMeans, budget, limits
 from streamkm.budget import plan_fit
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.limits import memory_limit_bytes
-from streamkm.projection import LIBRARY_BYTES, LOADING_BYTES
+from streamkm.projection import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
+from streamkm.summary import result_lines, summarize
 
 GIB = 1 << 30
 
@@ -42,12 +43,6 @@ class UnreadSource(ChunkedSource):
 
     def read(self, chunk):
         raise AssertionError("planning must not read")
-
-
-@pytest.fixture(autouse=True)
-def fresh_process(monkeypatch):
-    """A process that holds the libraries alone, whatever this one has."""
-    monkeypatch.setattr(budget, "resident_bytes", lambda: 0)
 
 
 def plan(source, **changed):
@@ -144,7 +139,7 @@ def test_refuses_what_does_not_fit_before_reading(sparse, space):
 
 
 def test_a_limit_below_the_libraries_says_so():
-    with pytest.raises(MemoryLimitError, match=r"310\.0 MiB of it are this process and its libraries"):
+    with pytest.raises(MemoryLimitError, match=r"288\.0 MiB of it are this process and its libraries"):
         plan(UnreadSource(1000, 20), memory_limit="100 MB")
 
 
@@ -201,16 +196,32 @@ def test_what_stands_for_the_rows_can_be_asked_for():
     assert plan(source, coreset=None).coreset_rule(10, 3) is None
 
 
-def test_what_the_process_holds_counts_in_steps(monkeypatch):
-    held = []
-    for beyond in (-1, 0, 1, budget.BASE_STEP_BYTES, budget.BASE_STEP_BYTES + 1):
-        resident = LIBRARY_BYTES - LOADING_BYTES + beyond
-        monkeypatch.setattr(budget, "resident_bytes", lambda resident=resident: resident)
-        held.append(budget.Allowance.of("1 GiB").base_bytes)
-        assert held[-1] >= resident + LOADING_BYTES
-    step = budget.BASE_STEP_BYTES
-    assert [base - LIBRARY_BYTES for base in held] == [0, 0, step, step, 2 * step]
-    assert plan(UnreadSource(1000, 20)).base_bytes == held[-1]
+def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
+    """Neither on what is free now nor on what this process holds: the same call twice plans the same."""
+    X, source = np.zeros((50_000, 100), np.float32), UnreadSource(5_000_000, 100)
+    for given, limit in ((X, "700 MiB"), (source, "700 MiB"), (source, "auto")):
+        estimator, plans = StreamKMeans(50, memory_limit=limit), []
+        for free in (20 * GIB, 3 * GIB):
+            monkeypatch.setattr(limits, "resident_bytes", lambda free=free: 23 * GIB - free)
+            monkeypatch.setattr(limits, "available_memory", lambda free=free: free)
+            monkeypatch.setattr(budget, "available_memory", lambda free=free: free)
+            plans.append(estimator.plan(given))
+        assert plans[0] == plans[1]
+    assert plan(open_source(X)).base_bytes == LIBRARY_BYTES + X.nbytes
+
+
+def test_without_a_limit_what_the_machine_cannot_give_now_is_refused(monkeypatch):
+    """Not planned in another way: labels would differ."""
+    source = UnreadSource(10_000_000, 100)
+    monkeypatch.setattr(limits, "total_memory", lambda: 20 * GIB)
+    monkeypatch.setattr(budget, "available_memory", lambda: 2 * GIB)
+    with pytest.raises(MemoryLimitError, match=r'2\.0 GiB are free; end what.*memory_limit="(\d+) MiB"') as caught:
+        plan(source, memory_limit="auto")
+    asked = str(caught.value).rpartition('memory_limit="')[2].partition('"')[0]
+    got = plan(source, memory_limit=asked)
+    assert got.peak_bytes - got.base_bytes <= 2 * GIB
+    monkeypatch.setattr(budget, "available_memory", lambda: 15 * GIB)
+    assert plan(source, memory_limit="auto").limit_bytes == 16 * GIB
 
 
 def test_chunks_that_a_program_makes_take_memory_twice():
@@ -251,6 +262,79 @@ def test_centers_that_do_not_fit_are_kept_in_the_sketch():
     assert got.peak_bytes < GIB
     assert plan(source, n_clusters=10, assign_space="sketch").assign_space == "sketch"
     assert plan(source, n_clusters=1000, memory_limit=1 << 50).assign_space == "original"
+
+
+def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
+    """Before the last pass, and in plan, log and summary by their right name."""
+    X = sp.random_array((300, 3000), density=0.01, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    X.resize((300, 2_000_000))
+    estimator = StreamKMeans(30, memory_limit="600 MiB", n_components=64, random_state=0, progress=False)
+    said = dict(estimator.plan(X).lines())["assignment"]
+    assert said == "in the sketch space: the centers of the original one have no room below the limit"
+    with pytest.warns(
+        UserWarning, match=r"those of the sketch, of 64 components: 30 centers of 2,000,000 .*600\.0 MiB"
+    ):
+        fitted = estimator.fit(X)
+    assert fitted.assign_space_ == "sketch"
+    told = dict(result_lines(summarize(fitted, open_source(X))))
+    assert told["objective"].endswith("a row), in the sketch space, as labels")
+    asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
+    assert asked.assign_space_ == "sketch"  # no warning: it was asked for
+    # of text, only the first pass tells: the plan says what it takes for granted
+    lines = (f"1 {row + 1}:1 {1_999_000 + row}:2\n" for row in range(300))
+    (tmp_path / "x.svm").write_text("".join(lines))
+    assert dict(estimator.plan(tmp_path / "x.svm").lines())["assignment"] == (
+        "in the sketch space, if there are about 1,999,300 features; settled after the first pass"
+    )
+
+
+def test_the_plan_tries_what_it_can_choose_before_it_refuses():
+    """Cases that were refused, though other sizes fit."""
+    for source, k in ((UnreadSource(3_000_000, 256), 100), (UnreadSource(40_000_000, 16), 1000)):
+        got = plan(source, n_clusters=k, memory_limit="1 GiB")
+        assert got.peak_bytes <= GIB
+        assert got.regime in ("coreset", "spilled")  # time is given up, not quality
+    tight = plan(UnreadSource(3_000_000, 256), n_clusters=500, memory_limit="700 MiB")
+    assert (tight.regime, tight.assign_space) == ("spilled", "original")
+    assert tight.block_room > 0
+    assert tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.block_room  # what is kept is counted
+    assert "is written to disk" in dict(tight.lines())["clustering"]
+
+
+@pytest.mark.parametrize(
+    ("source", "changed"),
+    [
+        (UnreadSource(3_000_000, 256), {"n_clusters": 500}),
+        (UnreadSource(3_000_000, 256), {"n_clusters": 500, "coreset": "sensitivity"}),
+        (UnreadSource(3_000_000, 256), {"n_clusters": 500, "coreset": None}),
+        (UnreadSource(1_000_000, 20_000), {"n_clusters": 100}),
+        (UnreadSource(1_000_000, 20_000, sparse=True), {"n_clusters": 1000}),
+    ],
+)
+def test_the_remedy_of_a_refusal_works(source, changed):
+    with pytest.raises(MemoryLimitError) as caught:
+        plan(source, memory_limit="300 MiB", **changed)
+    needed = str(caught.value).partition("raise memory_limit to ")[2].partition(" MiB")[0].replace(",", "")
+    got = plan(source, memory_limit=f"{needed} MiB", **changed)
+    assert got.peak_bytes <= int(needed) << 20
+
+
+def test_storage_chunks_are_decoded_by_as_many_threads_as_fit():
+    """One at a time, rather than a refusal."""
+
+    class LargeChunks(UnreadSource):
+        read_factor = 4.0
+
+        def chunks(self, target_bytes):
+            return super().chunks(86 << 20)
+
+    roomy, tight = (plan(LargeChunks(1_000_000, 784), memory_limit=limit) for limit in ("8 GiB", "1 GiB"))
+    assert (roomy.n_threads, tight.n_threads) == (2, 1)
+    assert tight.peak_bytes <= GIB
+
+
+def test_small_fits_are_planned_below_310_mib():
+    assert plan(UnreadSource(1000, 8), memory_limit="306 MiB").peak_bytes <= 306 << 20
 
 
 def test_space_is_settled_when_the_features_are_known(tmp_path):
@@ -337,10 +421,9 @@ def test_limits_in_bytes(limit, wanted):
 def test_limits_as_shares(monkeypatch):
     monkeypatch.setattr(limits, "total_memory", lambda: 1000)
     monkeypatch.setattr(limits, "available_memory", lambda: 500)
-    monkeypatch.setattr(limits, "resident_bytes", lambda: 7)
     assert memory_limit_bytes(0.25) == memory_limit_bytes("25%") == 250
     assert memory_limit_bytes(1.0) == 1000
-    assert memory_limit_bytes("auto") == 7 + 400
+    assert memory_limit_bytes("auto") == 800
 
 
 @pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])

@@ -288,6 +288,7 @@ def test_plan_reads_and_writes_nothing(folder, monkeypatch):
     monkeypatch.setattr("streamkm.sources.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
     output = run("plan", "x.npy", "-k", 3)
     assert "passes         2\n" in output
+    assert "assignment     in the original space\n" in output
     assert "results        streamkm-out\n" in output
     planned = json.loads(run("plan", "x.npy", "-k", 3, "--json", "--set", "estimator.refine=2"))
     assert planned["passes"] == 4
@@ -494,10 +495,10 @@ def test_failure_of_ours_in_a_process(folder):
 
 
 def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
-    def two(*_):
+    def two(*_, **__):
         raise InvalidInputError("first\nsecond")
 
-    monkeypatch.setattr(StreamKMeans, "plan", two)
+    monkeypatch.setattr(StreamKMeans, "plan_for", two)
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
 
 

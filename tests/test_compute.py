@@ -205,17 +205,13 @@ def test_outputs_of_a_fold_can_stay_where_they_are(executor):
     assert list(executor.map("test", sum_of, lists, 1)) == [3 * sum(range(3, 40)) + 1, 1, 1]
 
 
-@pytest.mark.parametrize("large_state", [False, True])
-def test_shape_of_the_tree_depends_on_the_number_alone(large_state, client):
+@pytest.mark.parametrize("large", [None, "state", "items"])
+def test_shape_of_the_tree_depends_on_the_number_alone(large, client):
     for n_items in NUMBERS:
         shapes = set()
         for chosen in (1, 2, 4, client) if n_items < 30 else (1, 4):
             with open_executor(chosen) as executor:
-                shapes.add(
-                    executor.fold(
-                        "t", trace_step, trace_combine, iter(range(n_items)), n_items, large_state=large_state
-                    )
-                )
+                shapes.add(executor.fold("t", trace_step, trace_combine, iter(range(n_items)), n_items, large=large))
         assert len(shapes) == 1, shapes
         shape = shapes.pop()
         flat = shape.replace("(", "").replace(")", "").replace("|", "")

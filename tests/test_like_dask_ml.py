@@ -83,7 +83,9 @@ def test_types(dtype):
     assert isinstance(got.inertia_, float)
 
 
-@pytest.mark.parametrize("init", [CENTERS, CENTERS.tolist(), lambda X, n_clusters, random_state: CENTERS], ids=str)
+@pytest.mark.parametrize(
+    "init", [CENTERS, CENTERS.tolist(), lambda X, n_clusters, random_state: CENTERS], ids=["array", "list", "function"]
+)
 def test_given_starts_keep_their_order(blobs, init):
     """Labels are numbers of the given centers."""
     got = StreamKMeans(3, init=init, random_state=0).fit(blobs)

@@ -8,12 +8,26 @@ import os
 import platform
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import zarr
 
+from streamkm import StreamKMeans
+from streamkm.assigning import assign_pass
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.compute import open_executor
+from streamkm.model import Model
+from streamkm.progress import Stage
+from streamkm.projection import waiting_calls
+from streamkm.sketches import IdentitySketch
+from streamkm.sources import open_source
+from streamkm.sources.base import Rows, RowSource
+from streamkm.storing import write_store
+from streamkm.walk import Walk
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 
@@ -104,6 +118,118 @@ def test_more_narrow_rows_than_fit_get_a_coreset(tmp_path):
     assert got["peak"] <= got["limit"]
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
     np.testing.assert_allclose(got["inertia"], 4_000_000 * 16, rtol=0.01)  # every group found
+
+
+def narrow(path, n_rows, n_features):
+    """Rows of fifty groups, float32."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(0, 10, (50, n_features)).astype(np.float32)
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n_rows, n_features))
+    for start in range(0, n_rows, 200_000):
+        labels = rng.integers(0, 50, min(200_000, n_rows - start))
+        rows[start : start + len(labels)] = centers[labels] + rng.standard_normal((len(labels), n_features), np.float32)
+    rows.flush()
+    return path
+
+
+def large_chunks(path, n_rows, n_features):
+    """The same in HDF5, in gzipped chunks of 86 MiB."""
+    rows = np.load(narrow(path.with_suffix(".npy"), n_rows, n_features), mmap_mode="r")
+    with h5py.File(path, "w") as file:
+        height = (86 << 20) // (4 * n_features)
+        array = file.create_dataset("X", rows.shape, "f4", chunks=(height, n_features), compression=1)
+        for start in range(0, n_rows, height):
+            array[start : start + height] = rows[start : start + height]
+    return path
+
+
+def sketched(path, n_rows, n_features):
+    """The same in a sketch store."""
+    source = Walk(open_source(str(narrow(path.with_suffix(".npy"), n_rows, n_features))), 4 << 20, "euclidean", "raise")
+    with open_executor(2) as workers:
+        write_store(path, source, IdentitySketch(n_features), workers, Stage("sketch"))
+    return path
+
+
+CASES = {
+    "a few rows": (narrow, "x.npy", (1000, 8), 5, "308 MiB", "auto"),
+    "coreset": (narrow, "x.npy", (800_000, 16), 200, "440 MiB", "sensitivity"),
+    "store": (sketched, "x.zarr", (400_000, 64), 20, "380 MiB", "uniform"),
+}
+LARGE_CASES = {
+    "narrow": (narrow, "x.npy", (40_000_000, 16), 500, "1 GiB", "auto"),
+    "narrow, more clusters": (narrow, "x.npy", (40_000_000, 16), 1000, "1 GiB", "auto"),
+    "sensitivity": (narrow, "x.npy", (5_000_000, 16), 500, "630 MiB", "sensitivity"),
+    "wider": (narrow, "x.npy", (3_000_000, 256), 100, "1 GiB", "auto"),
+    "large chunks": (large_chunks, "x.h5", (1_500_000, 256), 20, "1 GiB", "auto"),
+    "store": (sketched, "x.zarr", (5_000_000, 64), 50, "600 MiB", "auto"),
+}
+
+LARGE = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES.values(),
+        *(pytest.param(case, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]) for case in LARGE_CASES.values()),
+    ],
+    ids=[*CASES, *(f"{name}, as large as it was found" for name in LARGE_CASES)],
+)
+def test_what_was_above_its_limit_stays_below(tmp_path, case):
+    make, name, shape, n_clusters, limit, coreset = case
+    got = fit(make(tmp_path / name, *shape), n_clusters, limit, coreset)
+    assert got["peak"] <= got["limit"]
+    assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"]
+
+
+TWICE = """
+import json, sys
+import numpy as np
+from streamkm import StreamKMeans
+
+fits = [StreamKMeans(20, memory_limit="400 MiB", progress=False, random_state=0).fit(sys.argv[1]) for _ in range(2)]
+held = np.ones(60_000_000)  # what else the process holds is none of the plan's business
+fits.append(StreamKMeans(20, memory_limit="400 MiB", progress=False, random_state=0).fit(sys.argv[1]))
+print(json.dumps({"same": [bool((fit.labels_ == fits[0].labels_).all()) for fit in fits],
+                  "plans": len({repr(fit.plan_) for fit in fits})}))
+"""
+
+
+def test_the_same_call_gives_the_same_labels_whatever_the_process_holds(text):
+    assert run([TWICE, str(text)]) == {"same": [True] * 3, "plans": 1}
+
+
+@pytest.mark.parametrize("k", [3, 3000])
+def test_pieces_of_a_stream_wait_one_a_call(k):
+    """Not in runs: all of a run would lie in memory. Neither where sums are smaller than a piece nor where larger."""
+    alive, most = 0, 0
+
+    class Pieces(RowSource):
+        name, is_sparse, dtype = "pieces", False, np.dtype(np.float32)
+        n_rows = n_bytes = None
+        n_features = 200
+
+        def stream(self, target_bytes):
+            nonlocal alive, most
+            for number in range(60):
+                X = np.random.default_rng(number).random((100, 200), np.float32)
+                alive, most = alive + 1, max(most, alive + 1)
+                weakref.finalize(X, gone)
+                yield Rows(X, np.arange(100 * number, 100 * number + 100))
+                del X
+
+    def gone():
+        nonlocal alive
+        alive -= 1
+
+    walk = Walk(Pieces(), 80_000, "euclidean", "raise")
+    model = Model(np.random.default_rng(0).random((k, 200)), 200, "euclidean", "original", IdentitySketch(200))
+    assert StreamKMeans(k).plan(Pieces()).needs.streams
+    with open_executor(2) as workers:
+        assign_pass(workers, walk, model, NO_WEIGHTS, np.full(60, 100), Stage("assign"))
+    assert alive == 0
+    assert most <= waiting_calls(2) + 2
 
 
 STREAM = """

@@ -17,6 +17,7 @@ from streamkm.budget import Plan
 from streamkm.cli import main
 from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.forecasts import Cluster, Cost, Rates, human_seconds
+from streamkm.limits import human_bytes
 from streamkm.planning import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.runs import fold_run, run_lengths, runs_of
@@ -46,6 +47,7 @@ def plan_of(n_rows=N, n_chunks=320, regime="sample", **changed):
         chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="", regime=regime,
         why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
         memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, needs=needs,
+        n_threads=1,
     )  # fmt: skip
     return replace(plan, **changed)
 
@@ -185,6 +187,27 @@ def test_client_and_scheduler_grow_by_chunks():
     assert many.client_bytes - few.client_bytes == 1000 * CLIENT_CHUNK_BYTES
     assert many.client_bytes > 600 * MIB
     assert many.scheduler_bytes > few.scheduler_bytes
+
+
+def test_other_machines_are_planned_whatever_this_one_has(file):
+    """The client's need is marked, with the remedy; only a fit on this machine is refused."""
+    kmeans = StreamKMeans(8, random_state=0, memory_limit="1 GiB")
+    found = kmeans.forecast(file, Cluster(200), 10**9)
+    told = dict(found.lines())["client memory"]
+    assert told.startswith(f"{human_bytes(found.client_bytes)}, above the limit of 1.0 GiB; ")
+    assert f"{human_bytes(found.unlabelled_client_bytes)} with labels on disk: fit(..., labels_to=...)" in told
+    assert found.client_bytes - found.unlabelled_client_bytes >= 4 * 10**9
+    assert found.plan.assign_space == "original"  # labels decide nothing
+    few = kmeans.forecast(file, Cluster(2))
+    assert dict(few.lines())["client memory"] == human_bytes(few.client_bytes)
+    hopeless = replace(found, unlabelled_client_bytes=2 << 30)
+    assert dict(hopeless.lines())["client memory"].endswith(
+        "2.0 GiB with labels on disk (fit(..., labels_to=...)): a client of more memory"
+    )
+    # the remedy: such a fit is planned without the labels
+    assert kmeans.plan(file, 10**9, gathers_labels=False).peak_bytes < 1 << 30
+    with pytest.raises(MemoryLimitError, match="above the limit"):
+        kmeans.plan(file, 10**9)
 
 
 def test_coresets_pass_by_the_client():

@@ -373,7 +373,7 @@ class TestClustering:
         ],
     )
     def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
-        walk = walk_for_store(open_source(matrix(kind)), "euclidean", "raise")
+        walk, _ = walk_for_store(open_source(matrix(kind)), "euclidean", "raise")
         with open_executor(2) as executor:
             found = choose_store_sketch(walk, *options, 3, executor, Stage("sample"))
         assert found.to_dict() == wanted.to_dict()

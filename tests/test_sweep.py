@@ -13,14 +13,16 @@ import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from streamkm import StreamKMeans, sweep, sweeping
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm import StreamKMeans, keeping, limits, sweep
+from streamkm.errors import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.owned import MARKER
 from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
 from streamkm.sweeping import clusters_of
 from streamkm.swept import COLUMNS, elbow
 from tests import naive
+from tests.children import StoppedError, chunks_read, stopped_after
+from tests.test_passes import CountingSource
 
 QUIET = {"progress": False, "random_state": 0}
 
@@ -123,9 +125,12 @@ def test_a_sample_stands_for_all(blobs):
 
 
 def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch):
-    monkeypatch.setattr(sweeping, "available_memory", lambda: 1_000_000)
-    X = small_topics.X
-    result = sweep(X, [2, 10], n_components=256, **QUIET)
+    """By the limit, not by what happens to be free."""
+    monkeypatch.setattr(limits, "available_memory", lambda: 1_000_000)
+    X = sp.csr_array(small_topics.X)
+    X.resize((2000, 1_000_000))
+    with pytest.warns(UserWarning, match=r"scored in the space of the sketch.*limit of 600\.0 MiB; raise memory_limit"):
+        result = sweep(X, [2, 10], n_components=256, memory_limit="600 MiB", **QUIET)
     assert result.space == "sketch"
     sketched = naive.dense(result.sketch.apply(X))[result.sample_rows]
     labels = result.labels(10)
@@ -133,6 +138,40 @@ def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch
     assert row.inertia == pytest.approx(naive.within(sketched, labels), rel=1e-6)
     wanted = sklearn.metrics.davies_bouldin_score(sketched, labels)
     assert row.davies_bouldin == pytest.approx(wanted, rel=1e-4)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_read(blobs):
+    source = CountingSource(blobs, estimated=1200)
+    with pytest.raises(
+        MemoryLimitError, match=r"the sweep of counted needs about .*raise memory_limit to (\d+) MiB"
+    ) as e:
+        sweep(source, [2, 5], memory_limit="320 MiB", **QUIET)
+    assert not source.read_rows
+    needed = str(e.value).partition("raise memory_limit to ")[2].partition(",")[0]
+    tight = sweep(source, [2, 5], memory_limit=needed, **QUIET)
+    assert [row.inertia for row in tight.rows] == [row.inertia for row in sweep(blobs, [2, 5], **QUIET).rows]
+
+
+@pytest.mark.parametrize(("record", "times", "n_read"), [("begin", 1, 6), ("sample", 3, 4), ("run-0", 1, 0)])
+def test_a_sweep_that_was_stopped_goes_on(blobs, tmp_path, monkeypatch, record, times, n_read):
+    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    path = str(tmp_path / "x.npy")
+    np.save(path, blobs)
+    options = {"checkpoint": tmp_path / "state", "chunk_bytes": 9_600, **QUIET}
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, times)
+        with pytest.raises(StoppedError):
+            sweep(path, [2, 5, 8], **options)
+    with pytest.raises(CheckpointError, match="n_clusters"):
+        sweep(path, [2, 5], **options)
+    read = chunks_read(monkeypatch)
+    got = sweep(path, [2, 5, 8], **options)
+    assert len(read) == n_read
+    assert not (tmp_path / "state").exists()
+    wanted = sweep(path, [2, 5, 8], **{**options, "checkpoint": None})
+    assert [(row.inertia, row.silhouette) for row in got.rows] == [(row.inertia, row.silhouette) for row in wanted.rows]
+    np.testing.assert_array_equal(got.labels(5), wanted.labels(5))
 
 
 def test_invalid_rows_are_skipped(blobs):

@@ -65,9 +65,15 @@ class CoresetTree:
         return tree
 
     def part(self) -> Part | None:
-        """All rows so far as one part; None if there are none."""
+        """All rows so far as one part; None if there are none.
+
+        Nodes are joined two at a time, the last and smallest first: beside them there is room for one join only.
+        """
         parts = [part for _, part in sorted(self.nodes.items(), key=_first_part)]
-        return self.rule.join(parts) if parts else None
+        while len(parts) > 1:
+            last = parts.pop()
+            parts[-1] = self.rule.join([parts[-1], last])
+        return parts[0] if parts else None
 
     @property
     def n_bytes(self) -> int:

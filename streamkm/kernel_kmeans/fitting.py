@@ -21,7 +21,7 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import prefix, search_rows
 from streamkm.compute import Executor, local_executor, open_executor
-from streamkm.fitting import Fit, Labelling, assign_found, sample_rows
+from streamkm.fitting import Fit, Labelling, assign_found, kept_pass
 from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
@@ -125,7 +125,7 @@ def run_kernel_fit(
     executor : "auto", int, or a Dask client
     keeper : Keeper
     """
-    with open_executor(executor) as workers, local_executor(workers) as here:
+    with open_executor(executor, plan.n_threads) as workers, local_executor(workers) as here:
         found = KernelFound.unpack(keeper.load("found"), settings.kernel)
         if found is None:
             found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
@@ -163,7 +163,8 @@ def _find(fit: _Fitting) -> KernelFound:
         with progress.stage("count", fit.plan.n_chunks) as stage:
             chunk_rows = count_pass(fit.workers, walk, stage)
     with progress.stage("sample", fit.plan.n_chunks) as stage:
-        sketched = sample_rows(fit.workers, walk, Gathered(rule), fit.weights, chunk_rows, stage, keeper)
+        known = (fit.weights, chunk_rows)
+        sketched = kept_pass(fit.workers, walk, Gathered(rule), stage, (keeper, "sketch"), known=known)
     give_back(fit.plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)

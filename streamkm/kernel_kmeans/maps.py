@@ -93,7 +93,7 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
     cuts = [*range(0, n_rows, GRAM_PIECE_ROWS), n_rows]
     pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    state = here.fold("gram", _add_piece, round_.join, pieces, len(pieces), sample, round_, large_state=True)
+    state = here.fold("gram", _add_piece, round_.join, pieces, len(pieces), sample, round_, large="state")
     return round_.finish(state)
 
 

@@ -5,12 +5,12 @@ May import budget and below; reads no rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from streamkm.budget import SAMPLE_ROWS_PER_CLUSTER, Allowance, Plan, checked, decoded_row_bytes
+from streamkm.budget import SAMPLE_ROWS_PER_CLUSTER, Allowance, Plan, Sizes, checked, decoded_row_bytes, smaller_sizes
 from streamkm.errors import InvalidInputError
 from streamkm.kernel_kmeans.projection import KernelNeeds
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -36,7 +36,7 @@ MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some 
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class KernelSizes:
     """What is decided for a kernel fit.
 
     Attributes
@@ -51,7 +51,9 @@ class Sizes:
     rank: int
 
 
-def kernel_sizes(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float, n_rows: int | None) -> Sizes:
+def kernel_sizes(
+    n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float, n_rows: int | None
+) -> KernelSizes:
     """Sizes that "auto" means.
 
     The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1: cost within 1 + eps, up to lower order),
@@ -66,7 +68,7 @@ def kernel_sizes(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: 
     else:
         columns = int(n_landmarks)
     columns = min(columns, most)
-    return Sizes(columns, min(wanted, columns))
+    return KernelSizes(columns, min(wanted, columns))
 
 
 def plan_kernel_fit(
@@ -75,7 +77,7 @@ def plan_kernel_fit(
     n_clusters: int,
     method: str,
     how: str,
-    sizes: Sizes,
+    sizes: KernelSizes,
     all_rows: bool,
     chunk_bytes: int | str,
     memory_limit: Any,
@@ -100,7 +102,7 @@ def plan_kernel_fit(
         If the projected memory exceeds `memory_limit`; see `limits.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    allowance = Allowance.of(memory_limit)
+    allowance = Allowance.of(memory_limit, source)
     size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
@@ -114,7 +116,6 @@ def plan_kernel_fit(
             )
         held = n_rows or int(MOST_EVALUATIONS**0.5)
         sample_rows = max(sample_rows, held)
-    chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
     needs = KernelNeeds(
         n_rows=n_rows or sample_rows,
         sample_rows=sample_rows,
@@ -127,11 +128,19 @@ def plan_kernel_fit(
         row_bytes=row_bytes,
         landmark_bytes=_landmark_bytes(source, row_bytes),
         pool_rows=min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0,
-        largest_chunk=max((chunk.n_bytes for chunk in chunks), default=size),
+        largest_chunk=0,
         read_factor=source.read_factor,
         made_bytes=source.made_bytes,
         all_rows=all_rows,
+        streams=not isinstance(source, ChunkedSource),
     )
+    for tried in smaller_sizes(Sizes(size, n_threads, sample_rows), chunk_bytes, sample_rows):
+        size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks and fewer threads
+        chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
+        largest = max((chunk.n_bytes for chunk in chunks), default=size)
+        needs = replace(needs, largest_chunk=largest, n_threads=tried.n_threads)
+        if max(needs.stages(allowance.base_bytes).values()) <= allowance.limit_bytes:
+            break
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     plan = Plan(
         source=source.name,
@@ -154,14 +163,15 @@ def plan_kernel_fit(
         limit_bytes=allowance.limit_bytes,
         base_bytes=allowance.base_bytes,
         needs=None,
+        n_threads=needs.n_threads,
     )
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-    remedy = 'raise memory_limit, or use fewer n_landmarks, a smaller rank or chunk_bytes, or fit_on="sample"'
-    return checked(plan, remedy, needs.largest_chunk)
+    remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
+    return checked(plan, remedy, needs.largest_chunk, allowance)
 
 
 def _landmark_bytes(source: RowSource, row_bytes: int) -> int:

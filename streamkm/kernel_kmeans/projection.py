@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamkm.cluster.starting import search_rows
-from streamkm.projection import CANDIDATES, IN_FLIGHT, READ_BYTES, SEARCH_COPIES
+from streamkm.projection import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
@@ -40,6 +40,8 @@ class KernelNeeds:
         Of the source.
     all_rows : bool
         Whether projection and clustering see all rows.
+    streams : bool
+        Whether the source only streams: pieces wait for threads.
     """
 
     n_rows: int
@@ -57,10 +59,12 @@ class KernelNeeds:
     read_factor: float
     made_bytes: int
     all_rows: bool
+    streams: bool = False
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
-        reading = self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + self.made_bytes
+        given = (self.n_threads, self.read_factor, self.largest_chunk)
+        reading = reading_bytes(*given, streams=self.streams, made_bytes=self.made_bytes)
         kept = min(self.n_rows, self.sample_rows)
         sample, row = kept * self.row_bytes, 8 + 4 * self.rank
         mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)
@@ -68,7 +72,7 @@ class KernelNeeds:
         square = 8 * self.n_columns**2
         combined = COMBINED * 4 * self.n_held * self.n_columns if self.n_held > self.n_columns else 0
         pool = self.pool_rows * 4 * self.n_features + (32 * self.n_columns * self.n_features if self.pool_rows else 0)
-        states = self.n_threads + max(2, self.n_threads // 2) + IN_FLIGHT
+        states = waiting_calls(self.n_threads) + IN_FLIGHT
         blocks = self.n_rows * row if self.all_rows else 0
         searched = min(kept, search_rows(self.n_clusters)) * 12 * self.rank
         searched += SEARCH_COPIES * 8 * self.n_clusters * self.rank

@@ -113,6 +113,8 @@ class RowSource(ABC):
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     made_bytes : int
         Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
+    held_bytes : int
+        Memory of this process that the rows take, about, before anything is read.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -135,11 +137,20 @@ class RowSource(ABC):
     is_sketched: bool = False
     read_factor: float = 1.5
     made_bytes: int = 0
+    held_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] = MappingProxyType({})
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
+
+    def take_after(self, source: RowSource, **changed: Any) -> None:
+        """Say of these rows what `source` says of its own, but for what is `changed`: how a source wraps another.
+
+        Every attribute of `RowSource` is taken, so that a wrapper forgets none.
+        """
+        for attribute in RowSource.__annotations__:
+            setattr(self, attribute, changed[attribute] if attribute in changed else getattr(source, attribute))
 
     @property
     def estimated_rows(self) -> int | None:
@@ -229,10 +240,7 @@ class SentRows(RowSource):
     """
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
-        self.name = source.name
-        self.n_rows, self.n_features = source.n_rows, source.n_features
-        self.dtype, self.is_sparse, self.n_bytes = source.dtype, source.is_sparse, source.n_bytes
-        self.in_process = source.in_process
+        self.take_after(source, held_bytes=0, made_bytes=0)  # the rows, and who makes them, are elsewhere
         self._describe = describe
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002

@@ -20,6 +20,9 @@ from streamkm.sources.base import Chunk, row_places
 SAMPLE_BYTES = 1 << 17
 """Text that is looked at to tell how many rows there are, and how large they become."""
 
+OBJECT_BYTES = 64
+"""Of a document as a Python object, beside its text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -45,7 +48,7 @@ class Documents(ABC):
 
     Attributes
     ----------
-    name, n_rows, n_bytes, replayable, in_process, files
+    name, n_rows, n_bytes, replayable, held_bytes, in_process, files
         As of `RowSource`.
     """
 
@@ -53,6 +56,7 @@ class Documents(ABC):
     n_rows: int | None
     n_bytes: int | None
     replayable: bool = True
+    held_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
 
@@ -107,6 +111,7 @@ class DocumentList(ChunkedDocuments):
         sizes = np.fromiter(map(document_bytes, documents), np.int64, len(documents))
         self._ends = np.cumsum(sizes)
         self.n_bytes = int(self._ends[-1])
+        self.held_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
         """Cut between documents; O(chunks log n)."""

@@ -35,14 +35,10 @@ class HashedText(RowSource):
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
         self.documents = documents
         self.hashing = hashing
-        self.name = documents.name
-        self.n_rows = documents.n_rows
+        for attribute in Documents.__annotations__:  # all that documents say of themselves
+            setattr(self, attribute, getattr(documents, attribute))
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
-        self.n_bytes = documents.n_bytes
-        self.replayable = documents.replayable
-        self.in_process = documents.in_process
-        self.files = documents.files
         self.made_with = {"documents": documents.taken(), "hashing": asdict(hashing)}
 
     @cached_property

@@ -35,6 +35,9 @@ class PartsSource(ChunkedSource):
         No parts, dense parts of different width, dense and sparse ones mixed.
     """
 
+    n_rows: int
+    n_features: int
+
     def __init__(self, parts: Sequence[ChunkedSource]) -> None:
         if not parts:
             raise InvalidInputError("a list of 0 parts has no rows; at least 1 part is needed")
@@ -60,17 +63,23 @@ class PartsSource(ChunkedSource):
             widths.append(part.n_features)
         self._parts = tuple(parts)
         self._places = _Places(np.cumsum([0, *rows]), self._parts)
-        # Dask arrays among them: their graphs may hold rows too
-        self.in_process = any(part.in_process or isinstance(part, GraphSource) for part in parts)
-        self.files = tuple(dict.fromkeys(file for part in parts for file in part.files))
-        self.name = f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name
-        self.n_rows: int = sum(rows)
-        self.n_features: int = max(widths)
-        self.feature_names = first.feature_names
-        self.dtype = np.result_type(*(part.dtype for part in parts))
-        self.is_sparse = first.is_sparse
         sizes = [part.n_bytes for part in parts]
-        self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.take_after(
+            first,
+            name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
+            n_rows=sum(rows),
+            n_features=max(widths),
+            dtype=np.result_type(*(part.dtype for part in parts)),
+            n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+            replayable=all(part.replayable for part in parts),
+            is_sketched=all(part.is_sketched for part in parts),
+            read_factor=max(part.read_factor for part in parts),
+            made_bytes=max(part.made_bytes for part in parts),
+            held_bytes=sum(part.held_bytes for part in parts),
+            # Dask arrays among them: their graphs may hold rows too
+            in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),
+            files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
+        )
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut every part by itself; see `ChunkedSource.chunks`."""

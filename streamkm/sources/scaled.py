@@ -41,12 +41,13 @@ class ScaledSource(ChunkedSource):
             )
         self._source, self._share = source, int(n_rows) / sampled
         self._estimated_rows = int(n_rows)
-        self.name = f"{n_rows:,} rows like those of {source.name}"
-        self.n_rows = None if source.n_rows is None else int(n_rows)
-        self.n_features, self.dtype, self.is_sparse = source.n_features, source.dtype, source.is_sparse
-        self.n_bytes = None if source.n_bytes is None else round(source.n_bytes * self._share)
-        self.is_sketched, self.read_factor = source.is_sketched, source.read_factor
-        self.in_process = source.in_process
+        self.take_after(
+            source,
+            name=f"{n_rows:,} rows like those of {source.name}",
+            n_rows=None if source.n_rows is None else int(n_rows),
+            n_bytes=None if source.n_bytes is None else round(source.n_bytes * self._share),
+            held_bytes=round(source.held_bytes * self._share),
+        )
 
     @property
     def estimated_rows(self) -> int:

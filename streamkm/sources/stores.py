@@ -157,14 +157,12 @@ class StoreSource(PartsSource):
         No store, of another format, or damaged; by `read`, naming file and storage chunk.
     """
 
-    is_sketched = True
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self.info = StoreInfo.read(path)
         root = open_root(self.path)
         super().__init__([_part_source(root, self.path, self.info, part) for part in self.info.parts])
-        self.name = self.path
+        self.name, self.is_sketched = self.path, True
         self.files = (os.path.join(self.path, ROOT),)  # it has the digest of all others
 
     def details(self) -> dict[str, str]:

@@ -56,7 +56,7 @@ class TextFiles(Documents, ABC):
     n_rows = None
 
     def __init__(self, paths: Sequence[str | Path], text_format: TextFormat) -> None:
-        self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
+        self.files = self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         if not 0 < len(self.paths) <= 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
         self.files = self.paths

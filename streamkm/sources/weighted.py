@@ -26,26 +26,23 @@ class TfIdfRows(RowSource):
         If the source is dense.
     """
 
-    is_sparse = True
-
     def __init__(self, source: RowSource, tfidf: TfIdf) -> None:
         if not source.is_sparse:
             raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
         self.source = source
         self.tfidf = tfidf
-        self.name = source.name
-        self.n_rows, self.n_features = source.n_rows, source.n_features
-        self.dtype = working_dtype(source.dtype)
-        self.n_bytes = source.n_bytes
-        self.replayable = source.replayable
-        self.in_process = source.in_process
-        self.files = source.files
-        self.made_with = {**source.made_with, "tfidf": tfidf.digest()}
+        made_with = {**source.made_with, "tfidf": tfidf.digest()}
+        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with)
 
     @property
     def estimated_rows(self) -> int | None:
         """Rows of the source; see `RowSource.estimated_rows`."""
         return self.source.estimated_rows
+
+    @property
+    def estimated_features(self) -> int | None:
+        """Features of the source; see `RowSource.estimated_features`."""
+        return self.source.estimated_features
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(target_bytes):

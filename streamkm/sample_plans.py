@@ -1,0 +1,202 @@
+"""What runs that are no fits will take, decided before the first read: a sweep over sampled rows, a sketch store.
+
+Pure functions of the source's description, the parameters and the limit, as `budget` has them for fits. May import
+budget and below; reads no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkm.budget import (
+    Allowance,
+    Sizes,
+    block_row_bytes,
+    checked,
+    decoded_row_bytes,
+    float_row_bytes,
+    smaller_sizes,
+)
+from streamkm.making import FOUND
+from streamkm.model import Space
+from streamkm.projection import CANDIDATES, pca_rows, reading_bytes, waiting_calls
+from streamkm.sources.base import ChunkedSource, RowSource
+
+MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
+PLACED = 16  # bytes of a row's norm and number
+STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """What such a run will do.
+
+    Attributes
+    ----------
+    source : str
+    chunk_bytes, n_threads, sample_rows : int
+        Decoded bytes of a chunk, threads that read, rows that are kept of the sample.
+    limit_bytes, base_bytes : int
+        As of `budget.Plan`.
+    n_features : int
+        As the source says, or estimated.
+    stages : callable
+        Resident bytes of each stage, for a number of features and a space.
+    """
+
+    source: str
+    chunk_bytes: int
+    n_threads: int
+    sample_rows: int
+    limit_bytes: int
+    base_bytes: int
+    n_features: int
+    stages: Callable[[int, Space], dict[str, int]]
+
+    def space_for(self, n_features: int) -> Space:
+        """Where clusterings are scored: in the original space wherever the means of the most clusters fit there."""
+        fits = max(self.stages(n_features, "original").values()) <= self.limit_bytes
+        return "original" if fits else "sketch"
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Projected resident bytes of each stage."""
+        return self.stages(self.n_features, self.space_for(self.n_features))
+
+
+def plan_sweep(
+    source: RowSource,
+    sketch: tuple[str, int],
+    rows: tuple[int, int, int],
+    clusterings: tuple[int, int],
+    *,
+    chunk_bytes: int | str,
+    memory_limit: Any,
+    n_threads: int,
+) -> SamplePlan:
+    """Decide how a sweep will go.
+
+    Parameters
+    ----------
+    sketch : (str, int)
+        Kind, and m.
+    rows : (int, int, int)
+        To be clustered, kept, and judged. Fewer are kept where memory has no room for them, never fewer than clustered.
+    clusterings : (int, int)
+        The most clusters, and how many clusterings there will be.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the projected memory exceeds the limit; see `limits.memory_limit_bytes`.
+    """
+    (kind, m), row_bytes = sketch, decoded_row_bytes(source)
+    (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
+    clustered_row = PLACED + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
+    clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
+    labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
+
+    def stages(reading: int, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:
+        sample, working = sizes.sample_rows * (row_bytes + PLACED), clustered * clustered_row
+        width = n_features if space == "original" else m
+        found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in FOUND else 0
+        means = MEANS_COPIES * 8 * most_clusters * max(width, m)
+        return {
+            "sample": reading + int(CANDIDATES * sample),
+            "sketch": sample + working + max(found, 24 * judged**2),
+            "sweep": sample + working + 8 * judged**2 + means + labels,
+        }
+
+    allowance = Allowance.of(memory_limit, source)
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
+    first = Sizes(size, n_threads, max(clustered, min(kept, allowance.most_sampled(row_bytes))))
+    return _planned(source, allowance, smaller_sizes(first, chunk_bytes, clustered), stages, "sweep", m)
+
+
+def plan_store(
+    source: RowSource, sketch: tuple[str, int], sample_rows: int, *, memory_limit: Any, n_threads: int
+) -> SamplePlan:
+    """Decide how a sketch store will be written.
+
+    Parameters
+    ----------
+    sketch : (str, int)
+        Kind, and m.
+    sample_rows : int
+        That the sketch is found on; 0: it needs none.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the projected memory exceeds the limit; see `limits.memory_limit_bytes`.
+    """
+    (kind, m), row_bytes = sketch, decoded_row_bytes(source)
+    sketched = block_row_bytes(source, row_bytes, kind, kind, m)
+
+    def stages(reading: int, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001
+        block = _largest_chunk(source, sizes.chunk_bytes) // row_bytes * sketched
+        found = 16 * min(sample_rows, pca_rows(n_features, m)) * n_features
+        return {
+            "sample": reading + int(CANDIDATES * sample_rows * row_bytes) + found,
+            "sketch": reading + (waiting_calls(sizes.n_threads) + STORED_COPIES) * block,
+        }
+
+    allowance = Allowance.of(memory_limit, source)
+    first = Sizes(allowance.chunk_bytes(source, "auto", row_bytes, n_threads), n_threads, sample_rows)
+    return _planned(source, allowance, smaller_sizes(first, "auto", sample_rows), stages, "sketch", m)
+
+
+def _largest_chunk(source: RowSource, chunk_bytes: int) -> int:
+    chunks = source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else ()
+    return max((chunk.n_bytes for chunk in chunks), default=chunk_bytes)
+
+
+def _planned(
+    source: RowSource,
+    allowance: Allowance,
+    ladder: Iterator[Sizes],
+    stages: Callable[[int, Sizes, int, Space], dict[str, int]],
+    what: str,
+    m: int,
+) -> SamplePlan:
+    """The largest sizes that fit, in the original space if that can be."""
+    n_features = source.estimated_features or m
+    plans = [_plan(source, allowance, sizes, stages, n_features) for sizes in ladder]
+    spaces: tuple[Space, ...] = ("original", "sketch")
+    for space in spaces:
+        for plan in plans:
+            if max(plan.stages(n_features, space).values()) <= allowance.limit_bytes:
+                return checked(plan, "", 0, allowance, what=what)
+    last = plans[-1]
+    return checked(
+        last, "or use fewer rows or clusters", _largest_chunk(source, last.chunk_bytes), allowance, what=what
+    )
+
+
+def _plan(
+    source: RowSource,
+    allowance: Allowance,
+    sizes: Sizes,
+    stages: Callable[[int, Sizes, int, Space], dict[str, int]],
+    n_features: int,
+) -> SamplePlan:
+    reading = reading_bytes(
+        sizes.n_threads,
+        source.read_factor,
+        _largest_chunk(source, sizes.chunk_bytes),
+        streams=not isinstance(source, ChunkedSource),
+        made_bytes=source.made_bytes,
+    )
+
+    def of(n_features: int, space: Space) -> dict[str, int]:
+        found = stages(reading, sizes, n_features, space)
+        return {name: allowance.base_bytes + size for name, size in found.items()}
+
+    return SamplePlan(
+        source.name, sizes.chunk_bytes, sizes.n_threads, sizes.sample_rows, allowance.limit_bytes,
+        allowance.base_bytes, n_features, of,
+    )  # fmt: skip

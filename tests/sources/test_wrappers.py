@@ -1,0 +1,140 @@
+"""What sources say of themselves survives every source that wraps them, whatever is added to it later."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+from streamkm import StreamKMeans
+from streamkm.sources import open_source
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.documents import ChunkedDocuments, Documents
+from streamkm.sources.hashed import hashed
+from streamkm.sources.parts import PartsSource
+from streamkm.sources.scaled import ScaledSource
+from streamkm.sources.stores import StoreSource
+from streamkm.sources.weighted import weighted
+from streamkm.text import FeatureHashing, TfIdf
+from streamkm.text.tfidf import Frequencies
+from streamkm.timing import _Few
+
+# nothing that a class says by default
+TOLD = {
+    "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
+    "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
+    "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
+    "stages_before": ("idf",), "feature_names": tuple("abcdefg"),
+}  # fmt: skip
+
+
+class OddSource(ChunkedSource):
+    """Says of itself what no other source says."""
+
+    def __init__(self, **changed):
+        for name, value in (TOLD | changed).items():
+            setattr(self, name, value)
+
+    def chunks(self, target_bytes):
+        return (Chunk(0, 0, 0, 30, 960),)
+
+    def read(self, chunk):
+        return Rows(sp.csr_array((30, 7), dtype=np.float32), np.arange(30))
+
+
+class OddDocuments(ChunkedDocuments):
+    """The same of documents."""
+
+    def __init__(self):
+        for name in Documents.__annotations__:
+            setattr(self, name, TOLD[name])
+
+    def chunks(self, text_bytes):
+        return ()
+
+    def taken(self):
+        return {}
+
+    def read(self, chunk):
+        raise AssertionError
+
+    def sample(self):
+        raise AssertionError
+
+
+TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
+WRAPPERS = {
+    "parts": (lambda source: PartsSource([source]), set()),
+    "sent": (SentRows, {"held_bytes", "made_bytes"}),  # they are another process's
+    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with"}),
+    "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
+    "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
+}
+
+
+def test_the_odd_source_leaves_nothing_out():
+    assert set(TOLD) == set(RowSource.__annotations__)
+    assert all(value != getattr(RowSource, name, None) for name, value in TOLD.items())
+    assert set(Documents.__annotations__) <= set(TOLD)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_says_what_it_wraps_says(wrapper):
+    wrap, own = WRAPPERS[wrapper]
+    source = OddSource()
+    wrapped = wrap(source)
+    for name in set(TOLD) - own:
+        assert getattr(wrapped, name) == TOLD[name], name
+
+
+def test_every_wrapper_is_among_them():
+    """Sources that hold another: whoever adds one, adds it above."""
+    known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
+    found, waiting = set(), [RowSource]
+    while waiting:
+        kinds = waiting.pop().__subclasses__()
+        waiting += kinds
+        found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
+    readers = {
+        "ChunkedSource", "ArraySource", "SparseSource", "DenseSource", "CsrSource", "DaskSource", "IterableSource",
+        "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
+    }  # fmt: skip
+    assert found - readers == known
+
+
+def test_parts_say_the_most_of_any():
+    odd, other = OddSource(), OddSource(name="other", files=("b.svm", "c.svm"), read_factor=5.0, in_process=False)
+    both = PartsSource([odd, other])
+    assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
+    assert (both.n_rows, both.n_bytes, both.held_bytes, both.made_bytes) == (60, 2468, 176, 77)
+
+
+def test_hashed_documents_say_what_documents_say():
+    rows = hashed(OddDocuments(), FeatureHashing(n_features=100))
+    for name in Documents.__annotations__:
+        assert getattr(rows, name) == TOLD[name], name
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "zarr", "csr"])
+def test_a_glob_is_planned_as_one_file_is(tmp_path, kind):
+    """Their decoders take the same memory."""
+    X = np.random.default_rng(0).random((4000, 300)).astype(np.float32)
+    for name in "ab":
+        if kind == "hdf5":
+            with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+                file.create_dataset("X", data=X, chunks=(1000, 300), compression="gzip", compression_opts=1)
+        elif kind == "zarr":
+            zarr.create_array(store=str(tmp_path / f"{name}.zarr"), data=X, chunks=(1000, 300))
+        else:
+            with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+                group, csr = file.create_group("X"), sp.csr_array(X)
+                group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": X.shape})
+                for part in ("data", "indices", "indptr"):
+                    group.create_dataset(part, data=getattr(csr, part))
+    files = [f"{file}:/X" if kind == "csr" else str(file) for file in sorted(tmp_path.iterdir())]
+    one, both = open_source(files[0]), open_source(files)
+    assert both.read_factor == one.read_factor > 2
+    kmeans = StreamKMeans(3, chunk_bytes=1 << 20, executor=2)
+    assert kmeans.plan(both).memory["sketch"] >= kmeans.plan(one).memory["sketch"]
