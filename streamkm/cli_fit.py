@@ -122,7 +122,7 @@ def fit(
             saved = None
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
-                saved = stack.enter_context(_checkpoint(estimator, source, directory, resume, restart))
+                saved = stack.enter_context(_checkpoint(run, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)

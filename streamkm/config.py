@@ -63,8 +63,8 @@ class Run(NamedTuple):
 
     def plan_for(self, source: RowSource) -> Plan:
         """What a fit of a source would do; workers of a cluster write labels themselves, where that is asked for."""
-        check_parameters(self.estimator)
         if isinstance(self.estimator, StreamKMeans):
+            check_parameters(self.estimator)
             written = self.cluster is not None and self.output.labels == "zarr"
             return self.estimator.plan_for(source, gathers_labels=not written)
         return self.estimator.plan_for(source)

@@ -41,6 +41,7 @@ from streamkm.limits import give_back, human_bytes
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
 from streamkm.model import Metric
+from streamkm.parameters import drawn_seed
 from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
@@ -162,7 +163,6 @@ def sweep(
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
-    words = [int(word) for word in check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)]
     walk = Walk(source, plan.chunk_bytes, metric, on_invalid)
     stages = Progress(progress)
     settings = {
@@ -181,7 +181,7 @@ def sweep(
             described = {"source": fingerprint(source), "settings": settings}
             saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
         keeper = Keeper(saved)
-        sketch_seed, sample_seed, runs = np.random.SeedSequence(keeper.same_entropy(words)).spawn(3)
+        sketch_seed, sample_seed, runs = _streams(keeper.same_seed(drawn_seed(random_state)))
         rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
@@ -368,3 +368,9 @@ def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) 
 
 def _word(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1, np.uint64)[0])
+
+
+def _streams(seed: int) -> list[np.random.SeedSequence]:
+    """The random streams of a sweep: of its sketch, of its sample, and of its runs."""
+    words = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
+    return np.random.SeedSequence([int(word) for word in words]).spawn(3)

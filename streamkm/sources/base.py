@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -119,7 +118,7 @@ class RowSource(ABC):
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
         Local files and directories that the rows are read from; empty where they lie in none.
-    made_with : mapping of JSON values
+    made_with : mapping of JSON values, or None
         How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
     stages_before : tuple of Stage
         Passes over the data that it took to open the source.
@@ -140,7 +139,7 @@ class RowSource(ABC):
     held_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
-    made_with: Mapping[str, Any] = MappingProxyType({})
+    made_with: Mapping[str, Any] | None = None
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
 

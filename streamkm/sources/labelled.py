@@ -26,9 +26,10 @@ def open_collection(X: Any) -> RowSource:
     InvalidInputError
         Another kind of Dask collection, a column that holds no numbers; otherwise as `DaskSource`.
     """
-    if getattr(X, "ndim", None) == 2 and hasattr(X, "columns"):
+    n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
+    if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
         return _open_frame(X)
-    if not (hasattr(X, "chunks") and hasattr(X, "dtype")):
+    if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "dtype")):
         raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
     return DaskSource(X)
 

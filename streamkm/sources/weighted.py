@@ -31,7 +31,7 @@ class TfIdfRows(RowSource):
             raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
         self.source = source
         self.tfidf = tfidf
-        made_with = {**source.made_with, "tfidf": tfidf.digest()}
+        made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
         self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with)
 
     @property
