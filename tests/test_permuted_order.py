@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, budget, compute
+from streamkm import StreamKernelKMeans, StreamKMeans, budget, compute, sweep
 from streamkm.executors import LocalThreads
 from streamkm.progress import Stage
 from streamkm.sketches import CountSketch
@@ -120,6 +120,16 @@ def predicted():
     return {"labels": kmeans.predict(dense()).tobytes(), "score": kmeans.score(dense())}
 
 
+def kernel(**options):
+    kmeans = StreamKernelKMeans(5, random_state=0, max_iter=5, chunk_bytes=1_500, progress=False, **options)
+    return found(kmeans.fit(dense()))
+
+
+def swept():
+    result = sweep(dense(), range(2, 6), random_state=0, chunk_bytes=1_500, progress=False)
+    return {"rows": [row.inertia for row in result.rows], "labels": [result.labels(k).tobytes() for k in range(2, 6)]}
+
+
 def stored(folder):
     with compute.open_executor() as workers:
         write_store(folder / "s.zarr", walk_of(dense(), chunk_bytes=1_500), CountSketch(16, 0), workers, Stage("test"))
@@ -135,6 +145,9 @@ REGIMES = {
     "coreset": lambda folder: fit(dense(), coreset="sensitivity"),
     "assigned in the sketch": lambda folder: fit(sparse(), assign_space="sketch", n_components=32),
     "once": lambda folder: fit(iter(np.array_split(dense(), 30))),
+    "kernel": lambda folder: kernel(),
+    "kernel, all rows": lambda folder: kernel(fit_on="all"),
+    "sweep": lambda folder: swept(),
     "store": stored,
     "labels_to": fit_to,
     "predictions": lambda folder: predicted(),
