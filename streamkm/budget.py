@@ -326,8 +326,8 @@ def plan_fit(
     if once or fixed:
         spaces = ("original",) if kind == IdentitySketch.kind else ("sketch",)
     regimes = _regimes(needs, kind, assign_space, coreset)
-    if once and n_rows is None:
-        regimes.pop("blocks")
+    if n_rows is None and regimes.pop("blocks", None) is not None:  # nobody knows whether memory holds them
+        regimes = {"spilled": regimes.pop("spilled"), **regimes}
     choice = _choose(source, needs, regimes, spaces, list(smaller_sizes(first, chunk_bytes, fewest)), allowance)
     needs, regime, space = choice.needs, choice.regime, choice.space
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number

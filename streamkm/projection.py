@@ -22,6 +22,8 @@ READ_BYTES = 8 * MIB  # a thread that reads: buffers and decoders' threads beyon
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
+FRAME_ROWS = 6  # of float64, while it is looked where the data lie
+LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
@@ -123,7 +125,10 @@ class Needs:
             fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
             "sketch": reading + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES)) + gathering,
-            "cluster": sample + sketched + max(fitting, kept_blocks + self.search() + self.steps(self.n_components)),
+            "cluster": sample
+            + sketched
+            + FRAME_ROWS * 8 * self.n_features
+            + max(fitting, self.maps(), kept_blocks + self.search() + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
@@ -172,13 +177,18 @@ class Needs:
         """Bytes of centers laid out for kernels."""
         return width * self.itemsize * -(-self.n_clusters // LANES) * LANES
 
+    def maps(self) -> int:
+        """Bytes of directions laid out for kernels, by each thread that projects rows on them."""
+        padded = -(-self.n_components // LANES) * LANES
+        return self.n_threads * self.itemsize * self.n_features * padded if self.fitted else 0
+
     def search(self) -> int:
         """Bytes of split-and-merge: halves of all clusters, of this round and the last, and centers."""
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components
 
     def steps(self, width: int) -> int:
-        """Bytes of a Lloyd step beside its rows: centers, sums, means, and the table."""
-        return 4 * 8 * self.n_clusters * width + self.table(width)
+        """Bytes of a Lloyd step beside its rows: centers, sums, means, the table, and where it is laid out around."""
+        return (4 * self.n_clusters + LAYOUT_ROWS) * 8 * width + self.table(width)
 
 
 def pca_rows(n_features: int, n_components: int) -> int:

@@ -45,6 +45,31 @@ print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": f
 """
 
 
+COMPILE = """
+import sys
+import numpy as np
+from streamkm import StreamKMeans
+rng = np.random.default_rng(0)
+text, store = sys.argv[1:3]
+narrow, wide = rng.random((3000, 16), np.float32), rng.random((3000, 600), np.float32)
+for X, options in [
+    *((narrow, {"coreset": coreset}) for coreset in ("auto", "sensitivity", "uniform")),
+    *((X, {"coreset": coreset}) for X in (wide, (wide * 200).astype(np.uint8), text) for coreset in ("auto", None)),
+    (narrow.astype(np.float64), {}), (text, {"assign_space": "sketch"}), (store, {}), (store, {"coreset": "uniform"}),
+]:
+    StreamKMeans(20, progress=False, random_state=0, chunk_bytes=100_000, **options).fit(X)
+print("null")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory):
+    """Kernels are compiled and kept before a limit is measured: LLVM takes more memory than any fit here."""
+    folder = tmp_path_factory.mktemp("compiled")
+    write_topics(str(folder / "x.svm"), Topics(5_000, 20), 3_000, kind="svmlight")
+    run([COMPILE, str(folder / "x.svm"), str(sketched(folder / "x.zarr", 3_000, 64))])
+
+
 def fit(path, k, limit, coreset="auto"):
     """Fit in a process of its own; what it says of its memory."""
     return run([FIT, str(path), str(k), limit, json.dumps(coreset)])
@@ -90,7 +115,7 @@ def test_dense_rows_are_clustered_within_the_limit(images, limit):
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
 
-@pytest.mark.parametrize(("limit", "regime"), [("600 MiB", "blocks"), ("480 MiB", "spilled")])
+@pytest.mark.parametrize(("limit", "regime"), [("600 MiB", "blocks"), ("400 MiB", "spilled")])
 def test_all_dense_rows_are_projected_within_the_limit(images, limit, regime):
     got = fit(images, 20, limit, None)
     assert (got["regime"], got["space"]) == (regime, "original")
@@ -155,24 +180,26 @@ CASES = {
     "a few rows": (narrow, "x.npy", (1000, 8), 5, "308 MiB", "auto"),
     "coreset": (narrow, "x.npy", (800_000, 16), 200, "440 MiB", "sensitivity"),
     "store": (sketched, "x.zarr", (400_000, 64), 20, "380 MiB", "uniform"),
+    "wide": (narrow, "x.npy", (12, 300_000), 2, "400 MiB", "auto"),
 }
 LARGE_CASES = {
     "narrow": (narrow, "x.npy", (40_000_000, 16), 500, "1 GiB", "auto"),
     "narrow, more clusters": (narrow, "x.npy", (40_000_000, 16), 1000, "1 GiB", "auto"),
     "sensitivity": (narrow, "x.npy", (5_000_000, 16), 500, "630 MiB", "sensitivity"),
+    "wide": (narrow, "x.npy", (20, 1_000_000), 3, "1 GiB", "auto"),
     "wider": (narrow, "x.npy", (3_000_000, 256), 100, "1 GiB", "auto"),
     "large chunks": (large_chunks, "x.h5", (1_500_000, 256), 20, "1 GiB", "auto"),
     "store": (sketched, "x.zarr", (5_000_000, 64), 50, "600 MiB", "auto"),
 }
 
-LARGE = [pytest.mark.slow, pytest.mark.timeout(3600)]
+LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize(
     "case",
     [
         *CASES.values(),
-        *(pytest.param(case, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]) for case in LARGE_CASES.values()),
+        *(pytest.param(case, marks=LARGE) for case in LARGE_CASES.values()),
     ],
     ids=[*CASES, *(f"{name}, as large as it was found" for name in LARGE_CASES)],
 )
