@@ -114,6 +114,8 @@ def _on_worker() -> Iterator[None]:
         missing = any(isinstance(each, FileNotFoundError) for each in causes)
         seen = f"{error}, seen from worker {get_worker().address}"
         # what has a URL is at the same place for everybody: objects change there, and credentials are refused
-        if "://" not in str(error) and (missing or any(isinstance(each, PermissionError) for each in causes)):
-            seen = f"{seen} in {os.getcwd()}; every worker must see the data under the same path"
+        if "://" not in str(error):
+            seen = f"{seen} in {os.getcwd()}"
+            if missing or any(isinstance(each, PermissionError) for each in causes):
+                seen = f"{seen}; every worker must see the data under the same path"
         raise (SourceNotFoundError if missing else SourceError)(seen) from error
