@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.kernels.lanes import LANES
 from streamkm.model import Space
 from streamkm.sketches.subspace import subspace_bytes
@@ -127,7 +128,7 @@ class Needs:
             "sketch": reading + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES)) + gathering,
             "cluster": sample
             + sketched
-            + FRAME_ROWS * 8 * self.n_features
+            + self.framing()
             + max(fitting, self.maps(), kept_blocks + self.search() + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
@@ -176,6 +177,11 @@ class Needs:
     def table(self, width: int) -> int:
         """Bytes of centers laid out for kernels."""
         return width * self.itemsize * -(-self.n_clusters // LANES) * LANES
+
+    def framing(self) -> int:
+        """Bytes of a look at where the data lie: of dense rows, and of sparse ones that may be moved."""
+        looks = self.fitted or self.n_features <= MOST_FEATURES
+        return FRAME_ROWS * 8 * self.n_features if looks else 0
 
     def maps(self) -> int:
         """Bytes of directions laid out for kernels, by each thread that projects rows on them."""

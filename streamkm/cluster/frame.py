@@ -19,7 +19,7 @@ from streamkm.cluster.lloyd import LloydResult
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import PCASketch, Sketch
 
-MOST_FEATURES = 1 << 24  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack
+MOST_FEATURES = 1 << 20  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack
 LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
 
 
