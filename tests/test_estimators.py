@@ -680,7 +680,8 @@ def test_features_without_number():
     indptr = np.arange(0, 801, 8, dtype=np.int64)
     X = sp.csr_array((np.ones(800), columns, indptr), shape=(100, 2**41))
     X.sum_duplicates()
-    fitted = kmeans(2).fit(X)
+    with pytest.warns(UserWarning, match="those of the sketch"):
+        fitted = kmeans(2).fit(X)
     assert fitted.assign_space_ == "sketch"
     assert len(set(zip(fitted.labels_, y, strict=True))) == 2
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
