@@ -119,9 +119,9 @@ class Incremental:
     def _begin(self, stream: Stream, source: RowSource) -> None:
         """Let a stream begin with the clusters of the fit that this estimator holds."""
         known = vars(self)
-        if "counts_" not in known:
+        if "cluster_means_" not in known:
             raise InvalidInputError(
-                f"this {type(self).__name__} was loaded, and does not know how many rows its clusters have; call fit, "
+                f"this {type(self).__name__} was loaded, and does not know the means of its clusters; call fit, "
                 "or partial_fit of a new estimator"
             )
         if known["assign_space_"] != "original":

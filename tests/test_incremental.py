@@ -151,7 +151,7 @@ def test_a_fit_that_no_stream_goes_on_from(tmp_path):
         fitted.partial_fit(X[:, :3])
     assert len(fitted.labels_) == 400  # still the fit's
     fitted.save(tmp_path / "model.npz")
-    with pytest.raises(InvalidInputError, match="was loaded, and does not know how many rows"):
+    with pytest.raises(InvalidInputError, match="was loaded, and does not know the means"):
         StreamKMeans.load(tmp_path / "model.npz").partial_fit(X)
 
 
