@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from streamkm.assigning import Assigned
 from streamkm.budget import Plan
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
+from streamkm.cluster.frame import LOOKED_AT, UNMOVED, WHOLE, Frame
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
 from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.polish import original_centers, polish
@@ -44,6 +44,7 @@ from streamkm.sketches import (
 from streamkm.sketching import Sketched
 
 SKETCH_PREFIX = "sketch."
+FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,13 @@ class Found:
 
     def model(self, metric: Metric) -> Model:
         """What assigns rows."""
-        return Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
+        model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
+        X = rows_between(self.look.sample.X, 0, LOOKED_AT)
+        if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or not self.look.frame.is_whole:
+            return model
+        table = model.table()
+        d2, norms = row_d2(X, table.labels(X), table), row_d2norms(X)
+        return replace(model, far=float(d2.sum()) > FAR_SHARE * float(norms.sum()))
 
     def pack(self) -> Record:
         """As a record of a checkpoint."""

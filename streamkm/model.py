@@ -91,6 +91,9 @@ class Model:
         "cosine": rows are scaled to unit length first.
     space : "original" or "sketch"
     sketch : Sketch
+    far : bool
+        Whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective.
+        Of a fit; it is not saved.
     """
 
     centers: NDArray[np.float64]
@@ -98,6 +101,7 @@ class Model:
     metric: Metric
     space: Space
     sketch: Sketch
+    far: bool = False
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.

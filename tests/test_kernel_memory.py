@@ -74,7 +74,7 @@ def test_dense_rows_are_clustered_within_the_limit(tmp_path, options):
 )
 def test_text_is_clustered_within_the_limit(tmp_path, options):
     write_topics(str(tmp_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
-    check(fit(tmp_path / "x.svm", 20, "370 MiB", **options), 12 * 57 * 100_000)
+    check(fit(tmp_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -204,7 +204,7 @@ class CenterTable:
         labels, scores, seconds, _ = self._search(X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1)
         return labels, scores, seconds
 
-    def labels(self, X: Matrix) -> NDArray[np.int32]:
+    def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
         """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
 
         Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
@@ -213,9 +213,11 @@ class CenterTable:
         Parameters
         ----------
         X : ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row
+        d2norms : float64 (n,), optional
+            Squared norms of the rows, where they are known.
         """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, _, _, doubtful = self._search(X, layout, layout.slope)
+        labels, _, _, doubtful = self._search(X, layout, layout.slope, d2norms)
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale
@@ -235,7 +237,7 @@ class CenterTable:
         return labels
 
     def _search(
-        self, X: Matrix, layout: Layout, slope: float
+        self, X: Matrix, layout: Layout, slope: float, d2norms: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
         """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is."""
         n_rows, dtype = X.shape[0], layout.table.dtype
@@ -254,9 +256,13 @@ class CenterTable:
                 search(batch, *how, *parts)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
-            kernels.nearest_csr(
-                indptr, indices, data, layout.table, layout.width, layout.bias, slope, layout.slack, *found
-            )
+            if slope < 0:
+                d2norms = NO_WEIGHTS
+            elif d2norms is None or len(layout.columns) or layout.scale != 1:
+                d2norms = np.empty(n_rows)
+                kernels.d2norms_csr(indptr, data, d2norms)
+            given = (layout.table, layout.width, layout.bias, slope, layout.slack)
+            kernels.nearest_csr(indptr, indices, data, d2norms, *given, *found)
         return found
 
     def scores(self, X: Matrix) -> NDArray[Any]:

@@ -66,7 +66,13 @@ class Totals:
 
 
 def assigned(
-    totals: Totals | None, X: Matrix, weights: NDArray[np.float64], table: CenterTable, *, with_d2: bool
+    totals: Totals | None,
+    X: Matrix,
+    weights: NDArray[np.float64],
+    table: CenterTable,
+    *,
+    with_d2: bool,
+    d2norms: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
 
@@ -76,6 +82,8 @@ def assigned(
         None: sums begin with these rows.
     with_d2 : bool
         Squared distances are wanted, and labels that are the nearest centers in truth.
+    d2norms : float64 (n,), optional
+        Squared norms of the rows: such labels are wanted, but no distances.
 
     Returns
     -------
@@ -87,7 +95,7 @@ def assigned(
     fresh = totals is None
     if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
-    labels = table.labels(X) if with_d2 else step_labels(X, table)
+    labels = table.labels(X, d2norms) if with_d2 or d2norms is not None else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
 

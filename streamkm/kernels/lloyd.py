@@ -37,7 +37,7 @@ NEAR = 1e-6
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FUSED)
-def nearest_csr(indptr, indices, data, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
+def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every CSR row.
 
     The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
@@ -46,6 +46,8 @@ def nearest_csr(indptr, indices, data, table, width, bias, slope, slack, labels,
     ----------
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
+    d2norms : float64 (n,) or (0,)
+        Squared norms of the rows; empty: nobody asks which rows are doubtful.
     table : float32 or float64 (m * p,)
         ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`; laid out in tiles of
         `width` columns, one (m, width) after the other, the last of what is left.
@@ -54,8 +56,7 @@ def nearest_csr(indptr, indices, data, table, width, bias, slope, slack, labels,
     bias : same dtype (p,)
         Squared norms of the centers, infinite where padded.
     slope, slack : float64
-        A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row; slope below 0: nobody
-        asks.
+        A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row.
     labels : int32 (n,)
         Written.
     scores, seconds : same dtype as table (n,)
@@ -87,12 +88,9 @@ def nearest_csr(indptr, indices, data, table, width, bias, slope, slack, labels,
                 scores[i] = score[0]
     for i in range(labels.shape[0]):
         doubtful[i] = False
-        if slope >= 0.0:
-            n_entries = indptr[i + 1] - indptr[i]
-            norm = np.sqrt(dot(data, indptr[i], data, indptr[i], n_entries))
-            doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (
-                (n_entries + ROUNDINGS) * slope * norm + slack
-            )
+        if d2norms.shape[0]:
+            wrong = (indptr[i + 1] - indptr[i] + ROUNDINGS) * slope * np.sqrt(d2norms[i]) + slack
+            doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * wrong  # of NaN too
 
 
 @nb.njit(nogil=True, cache=True, inline="always")
