@@ -338,7 +338,7 @@ class TestClustering:
         source = open_source(tmp_path / "s")
         fitted = StreamKMeans(10, random_state=0).fit(source)
         assert fitted.plan_.sketch == "identity"
-        model = model_of_store(source, fitted.cluster_centers_)
+        model = model_of_store(source, fitted.cluster_centers_.astype(np.float64))
         with open_executor(2) as executor:
             walk = walk_of(small_topics.X)
             labels = np.concatenate(list(map_rows(executor, walk, model, nearest_labels, Stage("p"), None)))
