@@ -236,7 +236,9 @@ def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
-    found = np.asarray(euclidean_distances(X, table.centers.astype(dtype, copy=False)), dtype)
-    nearest = table.labels(X)
-    found[np.arange(len(found)), nearest] = np.sqrt(row_d2(X, nearest, table))
+    centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
+    found = np.asarray(euclidean_distances(X, centers), dtype)
+    nearest = found.argmin(axis=1)
+    d2 = row_d2(X, nearest.astype(np.int32), CenterTable.build(centers.astype(np.float64, copy=False), dtype))
+    found[np.arange(len(found)), nearest] = np.sqrt(d2)
     return found
