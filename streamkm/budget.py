@@ -326,7 +326,7 @@ def plan_fit(
     if once or fixed:
         spaces = ("original",) if kind == IdentitySketch.kind else ("sketch",)
     regimes = _regimes(needs, kind, assign_space, coreset)
-    if n_rows is None and regimes.pop("blocks", None) is not None:  # nobody knows whether memory holds them
+    if n_rows is None and regimes.pop("blocks", None) is not None:  # whether memory holds them is not known
         regimes = {"spilled": regimes.pop("spilled"), **regimes}
     choice = _choose(source, needs, regimes, spaces, list(smaller_sizes(first, chunk_bytes, fewest)), allowance)
     needs, regime, space = choice.needs, choice.regime, choice.space

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import FAR, NO_WEIGHTS, CenterTable, add_rows, moved_csr, row_d2, safe_scale
+from streamkm.cluster.blocks import FAR, NO_WEIGHTS, CenterTable, add_rows, moved_csr, row_d2, row_d2norms, safe_scale
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.matrices import Matrix, rows_between, working_dtype
 from streamkm.sketches import PCASketch, Sketch
@@ -64,7 +64,7 @@ class Frame:
         spread = float(np.sqrt(d2.mean())) / unit if n_rows else 0.0
         origin = np.zeros(0)
         if moves and isinstance(X, np.ndarray):
-            if float(np.linalg.norm(mean * unit)) / unit > FAR * spread:
+            if float(np.sqrt(row_d2norms(mean[None] * unit)[0])) / unit > FAR * spread:
                 origin = mean
         elif moves:
             far = np.abs(mean) > FAR * spread

@@ -42,7 +42,7 @@ def original_centers(
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
-    explained, fallback = totals.explained(), totals.sums  # nobody falls back
+    explained, fallback = totals.explained(), totals.sums  # no cluster is empty: the fallback is not read
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
         fallback = np.zeros(totals.sums.shape)

@@ -47,7 +47,7 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
     d2norms : float64 (n,) or (0,)
-        Squared norms of the rows; empty: nobody asks which rows are doubtful.
+        Squared norms of the rows; empty: no row is checked, none is doubtful.
     table : float32 or float64 (m * p,)
         ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`; laid out in tiles of
         `width` columns, one (m, width) after the other, the last of what is left.
@@ -120,7 +120,7 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, labels
     n_clusters : int64
         Columns that are not padded.
     slope, slack : float64
-        A score is wrong by at most ``slope * |x| + slack`` of its row, moved and scaled; slope below 0: nobody asks.
+        A score is wrong by at most ``slope * |x| + slack`` of its row, moved and scaled; below 0: no row is checked.
     labels, scores, seconds, doubtful
         As of `nearest_csr`; written.
     """
