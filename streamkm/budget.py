@@ -429,14 +429,14 @@ class _Choice:
         """Resident bytes of each stage."""
         return self.needs.stages(self.regime, self.space, base, self.room)
 
-    def with_room(self, allowance: Allowance) -> _Choice:
+    def with_room(self, allowance: Allowance, n_rows: int | None) -> _Choice:
         """Keep in memory what there is room for of blocks that are spilled."""
         if self.regime != "spilled":
             return self
         free = allowance.limit_bytes - max(self.memory(allowance.base_bytes).values())
         room = max(0, int(SPILL_SHARE * free))
-        if not self.needs.streams:  # of those nobody knows how many rows there are
-            room = min(room, self.needs.n_rows * (8 + self.needs.block_row_bytes))
+        if n_rows is not None:
+            room = min(room, n_rows * (8 + self.needs.block_row_bytes))
         return replace(self, room=room)
 
 
@@ -460,7 +460,7 @@ def _choose(
                 choice = _Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
-                    return choice.with_room(allowance)
+                    return choice.with_room(allowance, source.estimated_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
     if least is None:

@@ -114,9 +114,10 @@ class Found:
     def model(self, metric: Metric) -> Model:
         """What assigns rows."""
         model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
-        X = rows_between(self.look.sample.X, 0, LOOKED_AT)
-        if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or not self.look.frame.is_whole:
+        X, frame = rows_between(self.look.sample.X, 0, LOOKED_AT), self.look.frame
+        if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or len(frame.origin):
             return model
+        X = frame.original_rows(X)
         table = model.table()
         d2, norms = row_d2(X, table.labels(X), table), row_d2norms(X)
         return replace(model, far=float(d2.sum()) > FAR_SHARE * float(norms.sum()))

@@ -36,7 +36,7 @@ def test_rows_are_read_once_more(kind, sparse, coreset, refine):
     fitted = kmeans(3, sketch=kind, n_components=3, coreset=coreset, refine=refine).fit(source)
     assert set(source.read_rows.values()) == {3 + refine}
     assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
-    assert fitted.plan_.regime == ("blocks" if coreset is None else "coreset")
+    assert fitted.plan_.regime == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
     assert [stage.name for stage in fitted.stages_][:2] == ["sketch", "sketch-all"]
     assert adjusted_rand_score(y, fitted.labels_) == 1
     np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
@@ -48,8 +48,9 @@ def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
     estimator = kmeans(3, sketch=kind, n_components=3, sketch_fit="all")
     planned = estimator.plan(source)
     assert not source.read_rows
-    assert (planned.passes, planned.regime) == (4, "blocks")
-    assert dict(planned.lines())["clustering"] == "on all sketched rows, as asked for"
+    assert (planned.passes, planned.regime) == (4, "spilled")
+    clustering = dict(planned.lines())["clustering"]
+    assert clustering == "on all sketched rows, as asked for; what memory does not hold of them is written to disk"
     fitted = estimator.fit(source)
     assert set(source.read_rows.values()) == {4}
     assert [stage.name for stage in fitted.stages_][:3] == ["sketch", "directions", "sketch-all"]

@@ -66,10 +66,21 @@ def test_kinds_of_input():
     wanted = StreamKMeans(3, random_state=0).fit(X)
     frame = pd.DataFrame(X, columns=list("abcd"))
     for made in (da.from_array(X, chunks=(10, 4)), da.from_array(X, chunks=(10, 3)), frame,
-                 dd.from_pandas(frame, npartitions=4)):  # fmt: skip
+                 dd.from_pandas(frame, npartitions=1)):  # fmt: skip
         got = StreamKMeans(3, random_state=0).fit(made)
         np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
         assert np.asarray(got.transform(made)).shape == (100, 3)
+
+
+def test_partitions_of_unknown_length(blobs):
+    """Rows are drawn by their place in their partition, as that in the whole is unknown: one optimum must be found."""
+    X = blobs.compute()
+    wanted = StreamKMeans(3, random_state=0).fit(X)
+    for n_partitions in (2, 7):
+        frame = dd.from_pandas(pd.DataFrame(X, columns=list("ab")), npartitions=n_partitions)
+        got = StreamKMeans(3, random_state=0).fit(frame)
+        np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
+        assert adjusted_rand_score(wanted.labels_, got.labels_) == 1
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -95,11 +106,12 @@ def test_given_starts_keep_their_order(blobs, init):
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_one_seed_is_one_result(blobs, init):
-    first, again, state = (
-        StreamKMeans(3, init=init, random_state=seed).fit(blobs) for seed in (4, 4, np.random.RandomState(4))
-    )
+    first, again = (StreamKMeans(3, init=init, random_state=4).fit(blobs) for _ in range(2))
     np.testing.assert_array_equal(first.cluster_centers_, again.cluster_centers_)
-    np.testing.assert_array_equal(first.cluster_centers_, state.cluster_centers_)
+    drawn, state = (StreamKMeans(3, init=init, random_state=np.random.RandomState(4)).fit(blobs) for _ in range(2))
+    np.testing.assert_array_equal(drawn.cluster_centers_, state.cluster_centers_)
+    recorded = StreamKMeans(3, init=init, random_state=drawn.seed_).fit(blobs)
+    np.testing.assert_array_equal(drawn.cluster_centers_, recorded.cluster_centers_)
 
 
 def test_blocks_are_no_matter(blobs):

@@ -98,7 +98,8 @@ def test_every_wrapper_is_among_them():
         waiting += kinds
         found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
     readers = {
-        "ChunkedSource", "ArraySource", "SparseSource", "DenseSource", "CsrSource", "DaskSource", "IterableSource",
+        "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
+        "DaskSource", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
     }  # fmt: skip
     assert found - readers == known
