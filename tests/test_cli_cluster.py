@@ -83,7 +83,7 @@ def test_fit(folder, running, seen, data, labels):
 
 def untimed(table, separator):
     """Rows of a table without the last column, which has seconds."""
-    return [line.rpartition(separator)[0] for line in table.splitlines()]
+    return [line.rpartition(separator)[0].rstrip() for line in table.splitlines()]
 
 
 def test_other_commands(folder, running, seen):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.kernels import lloyd as kernels
 from streamkm.kernels import products
 from streamkm.kernels.lanes import LANES
-from streamkm.kernels.products import BLOCK_ROWS, PANEL_BYTES
+from streamkm.kernels.products import BLOCK_ROWS, panel_stop
 from streamkm.kernels.totals import mean_row, weighted_sum
 from streamkm.matrices import Matrix, aligned_empty, as_working, working_dtype
 
@@ -74,8 +74,8 @@ class Layout:
     Attributes
     ----------
     table : float32 or float64 (m * p,)
-        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors. In tiles of `width` columns, (m, width) one
-        after the other, the last of what is left.
+        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors. For sparse rows in tiles of `width` columns,
+        (m, width) one after the other, the last of what is left; for dense rows in the panels of `products`.
     width : int
     bias : same dtype (p,)
         Infinite where padded.
@@ -115,17 +115,16 @@ class Layout:
         elif far > FAR * spread:
             moved = shift
         scale = safe_scale(spread if len(moved) else max(spread, far))
-        full = PANEL_BYTES // dtype.itemsize
         table = aligned_empty((n_components * padded,), dtype)
-        width = full
-        if sparse:
-            width = TILE_COLUMNS if table.nbytes > TILED_BYTES else padded
+        width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
         exact = np.empty(n_clusters)
         bias = np.full(padded, np.inf, dtype)
-        for first in range(0, padded, width):
-            stop = min(first + width, padded)
+        first = 0
+        while first < padded:
+            stop = min(first + width, padded) if sparse else panel_stop(first, padded, dtype.itemsize)
             tile = table[first * n_components : stop * n_components].reshape(n_components, stop - first)
             kernels.lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
+            first = stop
         bias[:n_clusters] = exact
         rounding = float(np.finfo(dtype).eps) / 2
         slack = kernels.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))

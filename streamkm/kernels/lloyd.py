@@ -15,7 +15,6 @@ from streamkm.kernels.lanes import add_entries
 from streamkm.kernels.prefetching import LINE_BYTES, prefetch
 from streamkm.kernels.products import (
     BLOCK_ROWS,
-    PANEL_BYTES,
     WIDE,
     block_room,
     load_block,
@@ -23,6 +22,7 @@ from streamkm.kernels.products import (
     lowest_lanes,
     multiply_panel,
     multiply_wide,
+    panel_stop,
     vector_lanes,
 )
 from streamkm.kernels.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
@@ -159,27 +159,30 @@ def search_room(table):
 @nb.njit(nogil=True, cache=True)
 def _search(rows, start, n_rows, table, bias, n_clusters, totals, state):
     """Search the scores of a block of rows, panel after panel."""
-    full, n_features = PANEL_BYTES // table.itemsize, rows.shape[1]
+    n_features, column = rows.shape[1], 0
     begin_search(state)
-    for column in range(0, bias.shape[0], full):
-        width, needed = min(full, bias.shape[0] - column), min(full, n_clusters - column)
-        multiply_panel(rows, start, n_rows, n_features, table, column * n_features, width, needed, True, totals)
+    while column < n_clusters:
+        stop = panel_stop(column, bias.shape[0], table.itemsize)
+        width, needed, place = stop - column, min(stop, n_clusters) - column, column * n_features
+        multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals)
         lower(totals, n_rows, bias, column, needed, state[0], state[1], state[2])
+        column = stop
 
 
 @nb.njit(nogil=True, cache=True)
 def _search_copied(X, first, n_rows, shift, scale, table, bias, n_clusters, block, totals, state):
     """As `_search`, of rows that are copied."""
-    full, n_features = PANEL_BYTES // table.itemsize, X.shape[1]
-    if n_features <= WIDE:
-        load_block(X, first, n_rows, 0, n_features, shift, scale, block)
+    if X.shape[1] <= WIDE:
+        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
         _search(block, 0, n_rows, table, bias, n_clusters, totals[0], state)
         return
     multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
     begin_search(state)
-    for q in range(totals.shape[0]):
-        column = q * full
-        lower(totals[q], n_rows, bias, column, min(full, n_clusters - column), state[0], state[1], state[2])
+    column, q = 0, 0
+    while column < n_clusters:
+        stop = panel_stop(column, bias.shape[0], table.itemsize)
+        lower(totals[q], n_rows, bias, column, min(stop, n_clusters) - column, state[0], state[1], state[2])
+        column, q = stop, q + 1
 
 
 @nb.njit(nogil=True, cache=True)

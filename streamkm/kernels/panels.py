@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, PANEL_BYTES, WIDE, multiply, multiply_ready
+from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, WIDE, multiply, multiply_ready, panel_stop
 
 NONE = np.empty(0)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time
@@ -37,17 +37,19 @@ class Panels:
     def of(cls, matrix: Any) -> Panels:
         """Lay out a matrix (m, c) of float32 or float64. O(m * c)."""
         n_features, n_columns = matrix.shape
-        full, lanes = PANEL_BYTES // matrix.itemsize, LINE_BYTES // matrix.itemsize
+        lanes = LINE_BYTES // matrix.itemsize
         padded = -(-n_columns // lanes) * lanes
         memory = np.empty(n_features * padded * matrix.itemsize + LINE_BYTES, np.uint8)
         start = -memory.ctypes.data % LINE_BYTES  # a vector then lies in one cache line
         table = memory[start : start + n_features * padded * matrix.itemsize].view(matrix.dtype)
-        for first in range(0, padded, full):
-            stop = min(first + full, padded)
+        first = 0
+        while first < padded:
+            stop = panel_stop(first, padded, matrix.itemsize)
             panel = table[first * n_features : stop * n_features].reshape(n_features, stop - first)
             columns = matrix[:, first:stop]
             panel[:, : columns.shape[1]] = columns
             panel[:, columns.shape[1] :] = 0
+            first = stop
         return cls(table, n_features, n_columns)
 
     def product(self, X: Any, *, shift: Any = NONE, out: Any = None, add: bool = False, n_columns: int = 0) -> Any:

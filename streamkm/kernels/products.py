@@ -3,10 +3,10 @@
 Every entry of a product is one chain of fused multiply-adds over `DEPTH` features, and these chains are added up in
 order. So it has the same bits wherever its row lies, whatever rows come along, on any number of threads and with
 vectors of any width; a BLAS promises none of that. A table of shape (m, k) is laid out in panels of `PANEL_BYTES` a
-feature, one (m, width) after the other, the last of what is left, so that a panel stays in the cache while
-`BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
-numba and numpy only.
+feature, one (m, width) after the other, the last of what is left (see `panel_stop`), so that a panel stays in the
+cache while `BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs
+under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May
+import numba and numpy only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
 from numba.np.arrayobj import make_array
 
 LINE_BYTES = 64
 PANEL_BYTES = 3 * LINE_BYTES
 """Of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
+WIDEST_BYTES = PANEL_BYTES + LINE_BYTES
+"""Of a feature in the last panel: a line left over would make a tile of one vector, which waits for its loads."""
 BLOCK_ROWS = 96
 """Rows that a panel serves before the next one: a multiple of the rows of every tile."""
 DEPTH = 128
@@ -31,6 +33,12 @@ WIDE = 2048
 TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 12, 1: 16}}
 """Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
 NUMBER, PLACE = ir.IntType(32), ir.IntType(64)
+
+
+@register_jitable
+def panel_stop(column, n_padded, itemsize):
+    """Where the panel ends that begins at a column of a table of `n_padded` columns."""
+    return n_padded if (n_padded - column) * itemsize <= WIDEST_BYTES else column + PANEL_BYTES // itemsize
 
 
 def vector_bytes(features: str) -> int:
@@ -460,10 +468,10 @@ def block_room(table, n_features, n_columns):
     Rows of up to `WIDE` features are multiplied with one panel after the other; of wider ones, a piece at a time is
     multiplied with all.
     """
-    full = PANEL_BYTES // table.itemsize
+    full, widest = PANEL_BYTES // table.itemsize, WIDEST_BYTES // table.itemsize
     n_panels = (n_columns + full - 1) // full if n_features > WIDE else 1
     return np.empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype), np.empty(
-        (n_panels, BLOCK_ROWS, full), table.dtype
+        (n_panels, BLOCK_ROWS, widest), table.dtype
     )
 
 
@@ -481,15 +489,16 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
     block, totals
         As `block_room` gives them; written.
     """
-    full = PANEL_BYTES // table.itemsize
     for feature in range(0, X.shape[1], WIDE):
         n_features = min(WIDE, X.shape[1] - feature)
         load_block(X, first, n_rows, feature, n_features, shift, scale, block)
-        for q in range(totals.shape[0]):
-            column = q * full
-            width, needed = min(full, n_padded - column), min(full, n_columns - column)
+        column, q = 0, 0
+        while column < n_columns:
+            stop = panel_stop(column, n_padded, table.itemsize)
+            width, needed = stop - column, min(stop, n_columns) - column
             place = column * X.shape[1] + feature * width
             multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q])
+            column, q = stop, q + 1
 
 
 @nb.njit(nogil=True, cache=True)
@@ -518,8 +527,11 @@ def multiply(X, shift, table, n_columns, add, out):
         if n_features > WIDE:
             n_padded = table.shape[0] // n_features
             multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
-            for q in range(totals.shape[0]):
-                _write(totals[q], n_rows, first, q * totals.shape[2], n_columns, add, out)
+            column, q = 0, 0
+            while column < n_columns:
+                stop = panel_stop(column, n_padded, table.itemsize)
+                _write(totals[q], n_rows, first, column, min(stop, n_columns), add, out)
+                column, q = stop, q + 1
         else:
             load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
             _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
@@ -536,7 +548,7 @@ def multiply_ready(X, table, n_columns, add, out):
         As of `multiply`.
     """
     whole = X.shape[0] // BLOCK_ROWS * BLOCK_ROWS
-    totals = np.empty((BLOCK_ROWS, PANEL_BYTES // table.itemsize), table.dtype)
+    totals = np.empty((BLOCK_ROWS, WIDEST_BYTES // table.itemsize), table.dtype)
     for first in range(0, whole, BLOCK_ROWS):
         _multiply_block(X, first, BLOCK_ROWS, first, table, n_columns, add, totals, out)
     if whole < X.shape[0]:
@@ -546,26 +558,28 @@ def multiply_ready(X, table, n_columns, add, out):
 @nb.njit(nogil=True, cache=True)
 def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
     """Multiply a block of rows with all panels."""
-    full, n_features = PANEL_BYTES // table.itemsize, rows.shape[1]
+    n_features, column = rows.shape[1], 0
     n_padded = table.shape[0] // max(1, n_features)
-    for column in range(0, n_columns, full):
-        width, needed = min(full, n_padded - column), min(full, n_columns - column)
-        if needed == full and n_rows == BLOCK_ROWS and not add:  # nothing beyond what is needed is written
-            there = out[first : first + BLOCK_ROWS, column : column + full]
-            multiply_panel(rows, start, n_rows, n_features, table, column * n_features, width, needed, True, there)
+    while column < n_columns:
+        stop = panel_stop(column, n_padded, table.itemsize)
+        width, needed, place = stop - column, min(stop, n_columns) - column, column * n_features
+        if needed == width and n_rows == BLOCK_ROWS and not add:  # nothing beyond what is needed is written
+            there = out[first : first + BLOCK_ROWS, column:stop]
+            multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, there)
         else:
-            multiply_panel(rows, start, n_rows, n_features, table, column * n_features, width, needed, True, totals)
-            _write(totals, n_rows, first, column, n_columns, add, out)
+            multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals)
+            _write(totals, n_rows, first, column, min(stop, n_columns), add, out)
+        column = stop
 
 
 @nb.njit(nogil=True, cache=True)
-def _write(totals, n_rows, first, column, n_columns, add, out):
+def _write(totals, n_rows, first, column, stop, add, out):
     """Write the products with a panel to where they belong."""
     for i in range(n_rows):
         written, total = out[first + i], totals[i]
         if add:
-            for j in range(min(total.shape[0], n_columns - column)):
+            for j in range(stop - column):
                 written[column + j] += total[j]
         else:
-            for j in range(min(total.shape[0], n_columns - column)):
+            for j in range(stop - column):
                 written[column + j] = total[j]
