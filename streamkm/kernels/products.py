@@ -36,7 +36,7 @@ NUMBER, PLACE = ir.IntType(32), ir.IntType(64)
 
 
 @register_jitable
-def panel_stop(column, n_padded, itemsize):
+def panel_stop(column: int, n_padded: int, itemsize: int) -> int:
     """Where the panel ends that begins at a column of a table of `n_padded` columns."""
     return n_padded if (n_padded - column) * itemsize <= WIDEST_BYTES else column + PANEL_BYTES // itemsize
 
