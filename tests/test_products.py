@@ -107,14 +107,14 @@ def test_readable_forms(dtype):
     ):
         total = np.ones((products.BLOCK_ROWS, width), dtype)
         for column in range(0, width, lanes):
-            multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, column, 1)
+            multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, 3, 0, column, 1)
         n_lanes = lanes if lowest is products.lowest_lanes else _lanes(table)
         best, second = (np.full((products.BLOCK_ROWS, n_lanes), np.inf, dtype) for _ in range(2))
         where = np.zeros((products.BLOCK_ROWS, n_lanes), np.int32)
-        lower(total, 20, bias, 0, width, best, second, where)
+        lower(total[3:23], 20, bias, 0, width, best, second, where)
         labels, scores, seconds = np.empty(20, np.int32), np.empty(20, dtype), np.empty(20, dtype)
         lowest(best, second, where, 20, 0, labels, scores, seconds)
-        totals.append(total[:20])
+        totals.append(total[3:23])
         found.append((labels, scores, seconds))
     tolerance = 100 * np.finfo(dtype).eps
     np.testing.assert_allclose(totals[0], totals[1], atol=tolerance)
@@ -133,13 +133,15 @@ def _lanes(table):
 
 
 @nb.njit
-def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors):
+def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, n_vectors):
     if column % _lanes(table) == 0:
-        products.multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, 1)
+        products.multiply_columns(
+            X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, 1
+        )
         if products.LINE_BYTES // table.itemsize > _lanes(table):  # two vectors to one of the readable form
             other = column + _lanes(table)
             products.multiply_columns(
-                X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, other, 1
+                X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, other, 1
             )
 
 

@@ -200,7 +200,9 @@ class CenterTable:
         second_scores : (n,)
             The same for the second nearest; infinite where k is 1.
         """
-        labels, scores, seconds, _ = self._search(X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1)
+        labels, scores, seconds, _ = self._search(
+            X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1.0
+        )
         return labels, scores, seconds
 
     def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
@@ -249,10 +251,13 @@ class CenterTable:
         if isinstance(X, np.ndarray):
             slope *= min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
             how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+            room = kernels.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
                 parts = (array[start : start + len(batch)] for array in found)
                 search = kernels.nearest_dense if batch.dtype == dtype else kernels.nearest_converted
-                search(batch, *how, *parts)
+                if X.shape[1] > products.WIDE:
+                    search = kernels.nearest_wide
+                search(batch, *how, room, *parts)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
             if slope < 0:

@@ -8,6 +8,8 @@ arrays out; the caller validates.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 
@@ -15,7 +17,6 @@ from streamkm.kernels.lanes import add_entries
 from streamkm.kernels.prefetching import LINE_BYTES, prefetch
 from streamkm.kernels.products import (
     BLOCK_ROWS,
-    WIDE,
     block_room,
     load_block,
     lower,
@@ -101,14 +102,14 @@ def _tile(table, n_columns, first, stop):
 
 
 @nb.njit(nogil=True, cache=True)
-def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, labels, scores, seconds, doubtful):
+def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every dense row: products and search in one. O(n * m * k).
 
     The readable form is ``labels = argmin((X - shift) * scale @ table + bias, axis=1)``; ties go to the lower label.
 
     Parameters
     ----------
-    X : dtype of the table (n, m), C-contiguous
+    X : dtype of the table (n, m), C-contiguous; m at most `WIDE`
         Read where it is, unless rows are moved or scaled.
     shift : float64 (m,) or (0,)
         Empty: none.
@@ -121,79 +122,72 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, labels
         Columns that are not padded.
     slope, slack : float64
         A score is wrong by at most ``slope * |x| + slack`` of its row, moved and scaled; below 0: no row is checked.
+    room : tuple of arrays
+        As `search_room` gives them; written.
     labels, scores, seconds, doubtful
         As of `nearest_csr`; written.
     """
-    n_features, direct = X.shape[1], shift.shape[0] == 0 and scale == 1.0
-    block, totals = block_room(table, n_features, n_clusters)
-    state = search_room(table)
+    block, totals, best, second, where = room
+    direct = shift.shape[0] == 0 and scale == 1.0
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        if direct and n_rows == BLOCK_ROWS:
-            _search(X, first, n_rows, table, bias, n_clusters, totals[0], state)
-        else:
-            _search_copied(X, first, n_rows, shift, scale, table, bias, n_clusters, block, totals, state)
-        lowest_lanes(state[0], state[1], state[2], n_rows, first, labels, scores, seconds)
+        rows, start = X, first
+        if not direct or n_rows < BLOCK_ROWS:
+            load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+            rows, start = block, 0
+        _search(rows, start, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 @nb.njit(nogil=True, cache=True)
-def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, labels, scores, seconds, doubtful):
+def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
-    block, totals = block_room(table, X.shape[1], n_clusters)
-    state = search_room(table)
+    block, totals, best, second, where = room
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        _search_copied(X, first, n_rows, shift, scale, table, bias, n_clusters, block, totals, state)
-        lowest_lanes(state[0], state[1], state[2], n_rows, first, labels, scores, seconds)
+        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+        _search(block, 0, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 @nb.njit(nogil=True, cache=True)
-def search_room(table):
-    """Room for the state of a search: best scores, second best ones, and where the best are, lane by lane."""
+def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
+    block, totals, best, second, where = room
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
+        column, q = 0, 0
+        while column < n_clusters:
+            stop = panel_stop(column, bias.shape[0], table.itemsize)
+            lower(totals[q], n_rows, bias, column, min(stop, n_clusters) - column, best, second, where)
+            column, q = stop, q + 1
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
+    """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
     shape = (BLOCK_ROWS, vector_lanes(table))
-    return np.empty(shape, table.dtype), np.empty(shape, table.dtype), np.empty(shape, np.int32)
+    state = np.empty(shape, table.dtype), np.empty(shape, table.dtype), np.empty(shape, np.int32)
+    return (*block_room(table, n_features, n_clusters), *state)
 
 
-@nb.njit(nogil=True, cache=True)
-def _search(rows, start, n_rows, table, bias, n_clusters, totals, state):
+@nb.njit(inline="always")
+def _search(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
     """Search the scores of a block of rows, panel after panel."""
     n_features, column = rows.shape[1], 0
-    begin_search(state)
     while column < n_clusters:
         stop = panel_stop(column, bias.shape[0], table.itemsize)
         width, needed, place = stop - column, min(stop, n_clusters) - column, column * n_features
-        multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals)
-        lower(totals, n_rows, bias, column, needed, state[0], state[1], state[2])
+        multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals, 0, 0)
+        lower(totals, n_rows, bias, column, needed, best, second, where)
         column = stop
 
 
-@nb.njit(nogil=True, cache=True)
-def _search_copied(X, first, n_rows, shift, scale, table, bias, n_clusters, block, totals, state):
-    """As `_search`, of rows that are copied."""
-    if X.shape[1] <= WIDE:
-        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
-        _search(block, 0, n_rows, table, bias, n_clusters, totals[0], state)
-        return
-    multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
-    begin_search(state)
-    column, q = 0, 0
-    while column < n_clusters:
-        stop = panel_stop(column, bias.shape[0], table.itemsize)
-        lower(totals[q], n_rows, bias, column, min(stop, n_clusters) - column, state[0], state[1], state[2])
-        column, q = stop, q + 1
-
-
-@nb.njit(nogil=True, cache=True)
-def begin_search(state):
-    """Forget what was found."""
-    state[0][:] = np.inf
-    state[1][:] = np.inf
-    state[2][:] = 0
-
-
-@nb.njit(nogil=True, cache=True)
+@nb.njit(inline="always")
 def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful):
     """Mark rows whose two lowest scores differ by no more than both may be wrong."""
     n_features = X.shape[1]

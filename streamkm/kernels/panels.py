@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, WIDE, multiply, multiply_ready, panel_stop
+from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, multiply, panel_stop
 
 NONE = np.empty(0)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time
@@ -75,9 +75,6 @@ class Panels:
         wanted = n_columns or self.n_columns
         if out is None:
             out = np.empty((len(X), wanted), self.table.dtype)
-        if X.dtype == self.table.dtype and X.flags.c_contiguous and not len(shift) and self.n_features <= WIDE:
-            multiply_ready(X, self.table, wanted, add, out)
-            return out
         if X.dtype in (np.float32, np.float64):
             multiply(X, shift, self.table, wanted, add, out)
             return out

@@ -11,6 +11,8 @@ import numba and numpy only.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 from llvmlite import ir
@@ -107,16 +109,18 @@ def _compiled_vector_lanes(table):
     return compiled
 
 
-def multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors):
-    """Multiply rows with some columns of a panel: ``totals[:n_rows, columns] (+)= X[:, features] @ panel[:, columns]``.
+def multiply_columns(
+    X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column, n_vectors
+):
+    """Multiply rows with some columns of a panel: ``totals[rows, columns] (+)= X[:, features] @ panel[:, columns]``.
 
     Parameters
     ----------
     X : float32 or float64 (n, m), C-contiguous
     table : same dtype (entries,)
         Panels, one after the other.
-    totals : same dtype (n_rows, width)
-        Written; numbers of a row lie one after the other.
+    totals : same dtype (at least to_row + n_rows, at least to_column + width), C-contiguous
+        Written.
     first_row, n_rows : int64
         Rows to multiply. Whole tiles are read and written, up to `BLOCK_ROWS`.
     feature, depth : int64
@@ -125,6 +129,8 @@ def multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place,
         Where the panel's row of that feature begins in the table, and the panel's width.
     fresh : bool
         Whether sums begin here.
+    to_row, to_column : int64
+        Where the products of the first row and the panel's first column go.
     column : int64
         First column in the panel, and
     n_vectors : int, a literal
@@ -136,12 +142,27 @@ def multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place,
     chain = np.zeros((len(X), panel.shape[1]), table.dtype)
     for j in range(depth):  # float64 holds products of float32; NumPy has nothing to round float64 once
         chain[:] = chain + X[:, j, None].astype(np.float64) * panel[j].astype(np.float64)
-    totals[:n_rows, columns] = (0 if fresh else totals[:n_rows, columns]) + chain
+    there = totals[to_row : to_row + n_rows, to_column:][:, columns]
+    there[:] = (0 if fresh else there) + chain
 
 
 @intrinsic(prefer_literal=True)
 def _multiply_columns(
-    typing, X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors
+    typing,
+    X,
+    table,
+    totals,
+    first_row,
+    n_rows,
+    feature,
+    depth,
+    place,
+    width,
+    fresh,
+    to_row,
+    to_column,
+    column,
+    n_vectors,
 ):
     def codegen(context, builder, signature, args):
         features = context.codegen()._tm_features
@@ -157,13 +178,13 @@ def _multiply_columns(
         return context.get_dummy_value()
 
     numbers = (nb.int64,) * 6
-    return nb.void(X, table, totals, *numbers, nb.boolean, nb.int64, n_vectors), codegen
+    return nb.void(X, table, totals, *numbers, nb.boolean, *numbers[:3], n_vectors), codegen
 
 
 def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers):
     """LLVM code of `multiply_columns` for vectors of `n_bytes`."""
     X, table, totals = arrays
-    first_row, n_rows, feature, depth, place, width, fresh, column = numbers
+    first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column = numbers
     align = dtype.bitwidth // 8
     lanes = n_bytes // align
     kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
@@ -172,7 +193,7 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
     height = TILE_ROWS[n_bytes][n_vectors]
     row_step = builder.extract_value(X.shape, 1)
     total_step = builder.sdiv(builder.extract_value(totals.strides, 0), PLACE(align))
-    base = builder.add(place, column)
+    base, to = builder.add(place, column), builder.add(to_column, column)
     with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
         first = builder.add(first_row, row)
         starts = [
@@ -205,7 +226,7 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
         builder.position_at_end(end)
         pointers = []
         for r in range(height):
-            there = builder.add(builder.mul(builder.add(row, PLACE(r)), total_step), column)
+            there = builder.add(builder.mul(builder.add(builder.add(to_row, row), PLACE(r)), total_step), to)
             pointers += [
                 vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind) for v in range(n_vectors)
             ]
@@ -221,19 +242,36 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
 
 @overload(multiply_columns, prefer_literal=True, inline="always")
 def _compiled_multiply_columns(
-    X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors
+    X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column, n_vectors
 ):
-    def compiled(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors):
-        _multiply_columns(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, column, n_vectors)
+    def compiled(
+        X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column, n_vectors
+    ):
+        _multiply_columns(
+            X,
+            table,
+            totals,
+            first_row,
+            n_rows,
+            feature,
+            depth,
+            place,
+            width,
+            fresh,
+            to_row,
+            to_column,
+            column,
+            n_vectors,
+        )
 
     return compiled
 
 
-@nb.njit(nogil=True, cache=True)
-def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals):
-    """Multiply a block of rows with a panel: ``totals[:n_rows, :n_columns] (+)= X[rows, :n_features] @ panel``.
+@nb.njit(inline="always")
+def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals, to_row, to_column):
+    """Multiply a block of rows with a panel: ``totals[rows, columns] (+)= X[rows, :n_features] @ panel``.
 
-    O(n_rows * n_features * n_columns).
+    O(n_rows * n_features * n_columns). Part of its caller's code: compiled apart, it would be compiled once more there.
 
     Parameters
     ----------
@@ -249,8 +287,10 @@ def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_colu
         Columns that are needed, at most `width`.
     fresh : bool
         Whether sums begin here.
-    totals : same dtype (BLOCK_ROWS, at least n_columns, filled up to whole vectors)
-        Written; numbers of a row lie one after the other. Rows and columns beyond those that are needed hold anything.
+    totals : same dtype (to_row + BLOCK_ROWS, at least to_column + n_columns, filled up to whole vectors), C-contiguous
+        Written. Rows and columns beyond those that are needed hold anything.
+    to_row, to_column : int64
+        Where the products of the first row and the panel's first column go.
     """
     lanes = vector_lanes(table)
     for feature in range(0, n_features, DEPTH):
@@ -258,20 +298,26 @@ def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_colu
         at, column, left = place + feature * width, 0, (n_columns + lanes - 1) // lanes
         while left > 0:
             if left == 3 or left > 4:
-                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 3)
+                multiply_columns(
+                    X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 3
+                )
                 used = 3
             elif left > 1:
-                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 2)
+                multiply_columns(
+                    X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 2
+                )
                 used = 2
             else:
-                multiply_columns(X, table, totals, first_row, n_rows, feature, depth, at, width, begin, column, 1)
+                multiply_columns(
+                    X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 1
+                )
                 used = 1
             left -= used
             column += used * lanes
 
 
 def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    """Go on with the search for the two lowest scores of rows, lane by lane.
+    """Begin or go on with the search for the two lowest scores of rows, lane by lane.
 
     Parameters
     ----------
@@ -281,20 +327,23 @@ def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
     bias : same dtype (p,), C-contiguous
         What is added to the products of a column; infinite where padded.
     column, n_columns : int64
-        First column of the panel among all, and how many are looked at: as many as fill whole vectors.
-    best, seconds : same dtype (BLOCK_ROWS, lanes), C-contiguous
+        First column of the panel among all, and how many are looked at: as many as fill whole vectors. The search
+        begins with column 0.
+    best, seconds : same dtype (BLOCK_ROWS, at least lanes), C-contiguous
         Lowest and second lowest scores so far of the columns of each lane; written.
-    where : int32 (BLOCK_ROWS, lanes), C-contiguous
+    where : int32 (BLOCK_ROWS, at least lanes), C-contiguous
         First column of the vector that `best` is of; written.
     """
     lanes = vector_lanes(totals)
+    if column == 0:
+        best[:n_rows], seconds[:n_rows], where[:n_rows] = np.inf, np.inf, 0
     for first in range(0, n_columns, lanes):
         scores = totals[:n_rows, first : first + lanes] + bias[column + first : column + first + lanes]
-        before = best[:n_rows].copy()
+        before = best[:n_rows, :lanes].copy()
         less = scores < before
-        seconds[:n_rows] = np.minimum(seconds[:n_rows], np.maximum(before, scores))
-        best[:n_rows] = np.where(less, scores, before)
-        where[:n_rows][less] = column + first
+        seconds[:n_rows, :lanes] = np.minimum(seconds[:n_rows, :lanes], np.maximum(before, scores))
+        best[:n_rows, :lanes] = np.where(less, scores, before)
+        where[:n_rows, :lanes][less] = column + first
 
 
 @intrinsic
@@ -309,11 +358,14 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where
         kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
         numbers = ir.VectorType(NUMBER, lanes)
         total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(best_.shape, 1)
+        begins = builder.icmp_signed("==", column, PLACE(0))
+        nothing = [ir.Constant(kind, [float("inf")] * lanes)] * 2 + [ir.Constant(numbers, [0] * lanes)]
         with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
             held = builder.mul(row, step)
             pointers = [vector_at(builder, array, held, kind) for array in (best_, seconds_)]
             pointers.append(vector_at(builder, where_, held, numbers))
-            given = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
+            held = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
+            given = [builder.select(begins, *pair) for pair in zip(nothing, held, strict=True)]
             start = builder.mul(row, total_step)
             before, function = builder.block, builder.function
             loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
@@ -372,11 +424,12 @@ def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_sco
     scores, second_scores : of the dtype of `best` (n,)
         Written.
     """
+    lanes = vector_lanes(best)
     for i in range(n_rows):
-        columns = where[i] + np.arange(best.shape[1])
-        lane = np.lexsort([columns, best[i]])[0]
-        labels[first + i], scores[first + i] = columns[lane], best[i, lane]
-        second_scores[first + i] = min(np.delete(best[i], lane).min(), seconds[i].min())
+        columns, lowest = where[i, :lanes] + np.arange(lanes), best[i, :lanes]
+        lane = np.lexsort([columns, lowest])[0]
+        labels[first + i], scores[first + i] = columns[lane], lowest[lane]
+        second_scores[first + i] = min(np.delete(lowest, lane).min(), seconds[i, :lanes].min())
 
 
 @intrinsic
@@ -432,7 +485,7 @@ def _compiled_lowest_lanes(best, seconds, where, n_rows, first, labels, scores, 
     return compiled
 
 
-@nb.njit(nogil=True, cache=True)
+@nb.njit(inline="always")
 def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
     """Copy a piece of rows as floats, moved and scaled: ``out = (X[rows, features] - shift[features]) * scale``.
 
@@ -461,21 +514,29 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
                 there[j] = row[feature + j]
 
 
-@nb.njit(nogil=True, cache=True)
-def block_room(table, n_features, n_columns):
+def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
     """Room for a block of rows, as far as it is copied, and for its products with panels.
 
     Rows of up to `WIDE` features are multiplied with one panel after the other; of wider ones, a piece at a time is
     multiplied with all.
+
+    Parameters
+    ----------
+    table : float32 or float64 ndarray
+    n_features, n_columns : int
+
+    Returns
+    -------
+    block : dtype of the table (BLOCK_ROWS, at most WIDE)
+    totals : same dtype (panels, BLOCK_ROWS, columns)
     """
     full, widest = PANEL_BYTES // table.itemsize, WIDEST_BYTES // table.itemsize
-    n_panels = (n_columns + full - 1) // full if n_features > WIDE else 1
-    return np.empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype), np.empty(
-        (n_panels, BLOCK_ROWS, widest), table.dtype
-    )
+    n_panels = -(-n_columns // full) if n_features > WIDE else 1
+    block = np.empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype)
+    return block, np.empty((n_panels, BLOCK_ROWS, widest), table.dtype)
 
 
-@nb.njit(nogil=True, cache=True)
+@nb.njit(inline="always")
 def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, block, totals):
     """Multiply a block of wide rows, moved and scaled, with all panels, a piece of the features at a time.
 
@@ -497,89 +558,80 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
             stop = panel_stop(column, n_padded, table.itemsize)
             width, needed = stop - column, min(stop, n_columns) - column
             place = column * X.shape[1] + feature * width
-            multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q])
+            multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q], 0, 0)
             column, q = stop, q + 1
 
 
 @nb.njit(nogil=True, cache=True)
-def multiply(X, shift, table, n_columns, add, out):
+def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply`, of rows of up to `WIDE` features.
+
+    Parameters
+    ----------
+    X, shift, table, n_columns, add, out
+        As of `multiply`.
+    block, totals
+        As `block_room` gives them; written.
+    """
+    n_features, products = X.shape[1], totals[0]
+    n_padded = table.shape[0] // max(1, n_features)
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
+        column = 0
+        while column < n_columns:
+            stop = panel_stop(column, n_padded, table.itemsize)
+            width, needed = stop - column, min(stop, n_columns) - column
+            direct = needed == width and n_rows == BLOCK_ROWS and not add  # nothing beyond what is needed is written
+            multiply_panel(
+                block, 0, n_rows, n_features, table, column * n_features, width, needed, True,
+                out if direct else products, first if direct else 0, column if direct else 0,
+            )  # fmt: skip
+            if not direct:
+                _write(products, n_rows, first, column, needed, add, out)
+            column = stop
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply_narrow`, of wider rows."""
+    n_padded = table.shape[0] // X.shape[1]
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
+        column, q = 0, 0
+        while column < n_columns:
+            stop = panel_stop(column, n_padded, table.itemsize)
+            _write(totals[q], n_rows, first, column, min(stop, n_columns) - column, add, out)
+            column, q = stop, q + 1
+
+
+def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any) -> None:
     """Multiply rows with a table: ``out[:, :n_columns] (+)= (X - shift) @ table``. O(n * m * n_columns).
 
     Parameters
     ----------
-    X : real (n, m)
+    X : float32 or float64 (n, m)
         Turned to the table's dtype block by block.
     shift : float64 (m,) or (0,)
         Empty: none.
     table : float32 or float64 (m * p,)
         In panels.
-    n_columns : int64
+    n_columns : int
         Columns that are needed.
     add : bool
         Whether to add to what `out` holds.
-    out : dtype of the table (n, at least n_columns)
-        Written; numbers of a row lie one after the other.
+    out : dtype of the table (n, at least n_columns), C-contiguous
+        Written.
     """
-    n_features = X.shape[1]
-    block, totals = block_room(table, n_features, n_columns)
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        if n_features > WIDE:
-            n_padded = table.shape[0] // n_features
-            multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
-            column, q = 0, 0
-            while column < n_columns:
-                stop = panel_stop(column, n_padded, table.itemsize)
-                _write(totals[q], n_rows, first, column, min(stop, n_columns), add, out)
-                column, q = stop, q + 1
-        else:
-            load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
-            _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
+    multiply_rows = multiply_narrow if X.shape[1] <= WIDE else multiply_pieces
+    multiply_rows(X, shift, table, n_columns, add, *block_room(table, X.shape[1], n_columns), out)
 
 
-@nb.njit(nogil=True, cache=True)
-def multiply_ready(X, table, n_columns, add, out):
-    """As `multiply`, of rows of the table's dtype, read where they are.
-
-    Parameters
-    ----------
-    X : dtype of the table (n, m), C-contiguous
-    table, n_columns, add, out
-        As of `multiply`.
-    """
-    whole = X.shape[0] // BLOCK_ROWS * BLOCK_ROWS
-    totals = np.empty((BLOCK_ROWS, WIDEST_BYTES // table.itemsize), table.dtype)
-    for first in range(0, whole, BLOCK_ROWS):
-        _multiply_block(X, first, BLOCK_ROWS, first, table, n_columns, add, totals, out)
-    if whole < X.shape[0]:
-        multiply(X[whole:], np.empty(0), table, n_columns, add, out[whole:])
-
-
-@nb.njit(nogil=True, cache=True)
-def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
-    """Multiply a block of rows with all panels."""
-    n_features, column = rows.shape[1], 0
-    n_padded = table.shape[0] // max(1, n_features)
-    while column < n_columns:
-        stop = panel_stop(column, n_padded, table.itemsize)
-        width, needed, place = stop - column, min(stop, n_columns) - column, column * n_features
-        if needed == width and n_rows == BLOCK_ROWS and not add:  # nothing beyond what is needed is written
-            there = out[first : first + BLOCK_ROWS, column:stop]
-            multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, there)
-        else:
-            multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals)
-            _write(totals, n_rows, first, column, min(stop, n_columns), add, out)
-        column = stop
-
-
-@nb.njit(nogil=True, cache=True)
-def _write(totals, n_rows, first, column, stop, add, out):
+@nb.njit(inline="always")
+def _write(totals, n_rows, first, column, n_columns, add, out):
     """Write the products with a panel to where they belong."""
     for i in range(n_rows):
         written, total = out[first + i], totals[i]
-        if add:
-            for j in range(stop - column):
-                written[column + j] += total[j]
-        else:
-            for j in range(stop - column):
-                written[column + j] = total[j]
+        for j in range(n_columns):
+            written[column + j] = total[j] + (written[column + j] if add else 0)
