@@ -186,10 +186,13 @@ def distortion(
     decoded = None if estimated is None else estimated * decoded_row_bytes(source)
     walk = Walk(source, chunk_size(decoded), metric, "raise")
     rule = SampleRule.of(sample_rows, sampling, estimated, NO_WEIGHTS)
+    given_clusters = np.asarray(clusters)
+    if source.n_rows is not None:
+        _check_clusters(given_clusters, source.n_rows, min(source.n_rows, sample_rows))
     with open_executor(executor) as workers, local_executor(workers) as here:
         with Progress(show=False).stage("sample") as stage:
             sketched = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
-        given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), clusters, streams)
+        given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), given_clusters, streams)
         rows = []
         for name in sketches:
             for m in _sizes(name, n_components, given.X.shape):
@@ -248,24 +251,29 @@ def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:
     return list(dict.fromkeys(sizes))
 
 
-def _given(here: Executor, sample: Sample, n_rows: int, clusters: int | ArrayLike, streams: Streams) -> _Given:
-    """The sampled rows with the labels that `distortion` was given."""
-    X = sample.original_block().X
-    given = np.asarray(clusters)
-    if given.ndim == 2 and np.issubdtype(given.dtype, np.number):
-        if given.shape[1] != X.shape[1]:
-            raise InvalidInputError(f"centers have {given.shape[1]} features; the data have {X.shape[1]:,}")
-        labels = CenterTable.build(given.astype(np.float64), X.dtype).labels(X)
-    elif given.ndim == 1 and np.issubdtype(given.dtype, np.integer):
-        if len(given) != n_rows:
-            raise InvalidInputError(f"{len(given):,} labels; the data have {n_rows:,} rows")
-        labels = given[sample.rows]
-    elif given.ndim == 0 and np.issubdtype(given.dtype, np.integer):
-        labels = _clustered(here, sample, int(given), streams)
-    else:
+def _check_clusters(given: NDArray[Any], n_rows: int, n_sampled: int) -> None:
+    """Refuse what is no number of clusters for so many sampled rows, no labels of so many rows, and no centers."""
+    counts = np.issubdtype(given.dtype, np.integer)
+    if not (counts and given.ndim < 2) and not (given.ndim == 2 and np.issubdtype(given.dtype, np.number)):
         raise InvalidParameterError(
             f"clusters of {given.dtype} {given.shape}; needed: a number, integer labels (n,) or centers (k, d)"
         )
+    if given.ndim == 0 and not 1 <= given <= n_sampled:
+        raise InvalidParameterError(f"clusters={given}; needed: 1 to {n_sampled:,}, the rows sampled")
+    if given.ndim == 1 and len(given) != n_rows:
+        raise InvalidInputError(f"{len(given):,} labels; the data have {n_rows:,} rows")
+
+
+def _given(here: Executor, sample: Sample, n_rows: int, given: NDArray[Any], streams: Streams) -> _Given:
+    """The sampled rows with the labels that `distortion` was given."""
+    X = sample.original_block().X
+    _check_clusters(given, n_rows, len(sample.rows))
+    if given.ndim == 2:
+        if given.shape[1] != X.shape[1]:
+            raise InvalidInputError(f"centers have {given.shape[1]} features; the data have {X.shape[1]:,}")
+        labels = CenterTable.build(given.astype(np.float64), X.dtype).labels(X)
+    else:
+        labels = given[sample.rows] if given.ndim == 1 else _clustered(here, sample, int(given), streams)
     kept = np.flatnonzero(labels >= 0)
     if not len(kept):
         raise InvalidInputError("no sampled row has a label from 0; at least one must")
@@ -278,8 +286,6 @@ def _given(here: Executor, sample: Sample, n_rows: int, clusters: int | ArrayLik
 
 def _clustered(here: Executor, sample: Sample, n_clusters: int, streams: Streams) -> NDArray[np.int32]:
     """Labels of k-means on the sampled rows."""
-    if not 1 <= n_clusters <= len(sample.rows):
-        raise InvalidParameterError(f"clusters={n_clusters}; needed: 1 to {len(sample.rows):,}, the rows sampled")
     block = sample.original_block()
     few = prefix(block, search_rows(n_clusters))
     centers = start_centers(here, few, n_clusters, init="k-means++", n_init=1, streams=streams)

@@ -191,6 +191,15 @@ def test_refuses_what_does_not_fit(clusters, options, error, message):
         distortion(X, clusters, executor=1, random_state=0, **options)
 
 
+@pytest.mark.parametrize("clusters", [0, 241, 2.5, np.zeros(7, int)])
+def test_what_cannot_be_is_refused_before_rows_are_read(clusters):
+    source = CountingSource(wide_groups()[0])
+    source.n_rows = 240
+    with pytest.raises(ValueError, match=r"clusters|labels"):
+        distortion(source, clusters, executor=1)
+    assert not source.read_rows
+
+
 def test_principal_directions_are_for_dense_rows():
     with pytest.raises(InvalidParameterError, match="takes dense rows"):
         distortion(sp.csr_array(np.eye(5)), 2, sketches=["pca"], executor=1)
