@@ -52,8 +52,8 @@ class Allowance:
     base_bytes : int
         What a process that does nothing else holds: its libraries, and the rows if they are in memory.
     free_bytes : int or None
-        What the machine has left for this process, where no limit was given; None where one was. Nothing is chosen by
-        it: a plan that it has no room for is refused.
+        What the machine has left for this process, where no limit was given; None where one was. Only what is kept in
+        memory or on disk is chosen by it: another plan that it has no room for is refused.
     """
 
     limit_bytes: int
@@ -433,7 +433,10 @@ class _Choice:
         """Keep in memory what there is room for of blocks that are spilled."""
         if self.regime != "spilled":
             return self
-        free = allowance.limit_bytes - max(self.memory(allowance.base_bytes).values())
+        limit = allowance.limit_bytes
+        if allowance.free_bytes is not None:  # of the machine's memory; what is kept where changes no result
+            limit = min(limit, allowance.base_bytes + allowance.free_bytes)
+        free = limit - max(self.memory(allowance.base_bytes).values())
         room = max(0, int(SPILL_SHARE * free))
         if n_rows is not None:
             room = min(room, n_rows * (8 + self.needs.block_row_bytes))

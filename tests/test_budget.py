@@ -288,6 +288,15 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     )
 
 
+def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
+    """The room that they may take is not more than the machine has left, whatever the limit."""
+    monkeypatch.setattr(budget, "available_memory", lambda: 2 * GIB)
+    chunks = iter([np.zeros((10, 4))])
+    got = StreamKMeans(2, coreset=None).plan(chunks)
+    assert GIB < got.block_room < 2 * GIB
+    assert got.peak_bytes - got.base_bytes <= 2 * GIB
+
+
 def test_the_plan_tries_what_it_can_choose_before_it_refuses():
     """Cases that were refused, though other sizes fit."""
     for source, k in ((UnreadSource(3_000_000, 256), 100), (UnreadSource(40_000_000, 16), 1000)):
