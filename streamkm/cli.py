@@ -6,7 +6,7 @@ what commands share is in `cli_shared`; these modules alone import click, print,
 everything, but inside commands, so that ``--help`` is quick. The work is done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
-whoever reads what is printed has seen enough (``| head``).
+whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.
 """
 
 from __future__ import annotations
@@ -50,14 +50,30 @@ def _output_may_be_closed() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
-        if not closed:
+        if not _leave_closed():
             raise ConnectionError(f"a connection was closed: {error}") from error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in closed:
-            os.dup2(nowhere, stream.fileno())  # what is still in buffers goes there at the end
-        os.close(nowhere)
         raise click.exceptions.Exit(_CLOSED_PIPE) from None
+
+
+@contextmanager
+def _codes_are_kept() -> Iterator[None]:
+    """Let an error that nobody reads go nowhere: that it cannot be written must not change the exit code."""
+    try:
+        yield
+    except click.ClickException:
+        if sys.platform != "win32":  # nothing tells there whether somebody reads
+            _leave_closed()
+        raise
+
+
+def _leave_closed() -> bool:
+    """Let what is still to be written where nobody reads go nowhere; whether there is such a place."""
+    closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in closed:
+        os.dup2(nowhere, stream.fileno())  # what is in buffers goes there at the end
+    os.close(nowhere)
+    return bool(closed)
 
 
 def _is_closed(stream: Any) -> bool:
@@ -77,10 +93,14 @@ class _Commands(click.Group):
     """Turns exceptions of commands into messages and exit codes."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _output_may_be_closed():  # --help prints while arguments are read
+        with _codes_are_kept(), _output_may_be_closed():  # --help prints while arguments are read
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
+        with _codes_are_kept():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             with _output_may_be_closed():
                 return super().invoke(ctx)

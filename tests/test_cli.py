@@ -502,16 +502,30 @@ def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
 
 
-@pytest.mark.parametrize("arguments", [("inspect", "x.npy", "x.npy"), ("--help",)])
-def test_a_reader_that_has_seen_enough(folder, arguments):
+def run_unread(*arguments, errors_too=False):
+    """Run a command whose output goes to a pipe that nobody reads; gives its exit code and its errors."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
         [sys.executable, "-m", "streamkm", *arguments], env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=writer,
-        stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        stderr=writer if errors_too else subprocess.PIPE, text=True, timeout=120, check=False,
     )  # fmt: skip
     os.close(writer)
-    assert (done.returncode, done.stderr) == (141, "")
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "x.npy", "x.npy"), ("--help",)])
+def test_a_reader_that_has_seen_enough(folder, arguments):
+    assert run_unread(*arguments) == (141, "")
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "bad.npy"), ("inspect", "--nope")])
+def test_a_command_that_fails_keeps_its_code_where_nobody_reads(folder, arguments):
+    Path("bad.npy").write_bytes(b"junk")
+    code, errors = run_unread(*arguments)
+    assert code == 2
+    assert "rror: " in errors
+    assert run_unread(*arguments, errors_too=True)[0] == 2
 
 
 def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):

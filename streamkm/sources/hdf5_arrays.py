@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 
 from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.collector import collector_off
-from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, DirectChunks, DirectFile
+from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, settle
 from streamkm.sources.remote_file import RemoteFile
 from streamkm.sources.stored import FileArray, StoredArray, chunks_text
 
-# of a request for the library's own structures, which lie here and there in a file
-_LIBRARY_BYTES = 1 << 18
-# below this, finding a chunk and starting zlib costs more in Python than the lock does
+# of a request for the library's own structures: where chunks are small, pieces of their index lie everywhere between
+# them, and larger requests would bring the whole file
+_LIBRARY_BYTES = 1 << 13
+# below this, finding a chunk and starting zlib costs more in Python than the lock does; not more than requests do
 _LEAST_CHUNK_BYTES = 1 << 12
 # the table of where chunks are takes 16 bytes a chunk
 _MOST_CHUNKS = 1 << 22
@@ -72,9 +73,14 @@ class Hdf5Array(StoredArray):
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
         self.in_process = handle or (isinstance(path, Address) and path.in_process)
         self._details = _describe_storage(dataset)
-        self.n_bytes = dataset.id.get_storage_size()
         require_filters(dataset, self.name)
         self._start()
+        # kept for what it has fetched: the library looks at its own structures whenever it opens the file
+        self._object = remote_file(path)
+        if self._object:
+            # the index of an object's chunks is fetched once, and goes along to all processes
+            self._find(dataset)
+        self.n_bytes = self._table.n_bytes if self._table else dataset.id.get_storage_size()
 
     def details(self) -> dict[str, str]:
         """Say how the values are stored; see `StoredArray.details`."""
@@ -92,6 +98,8 @@ class Hdf5Array(StoredArray):
             with open_file(self._path, self._object) as file:
                 dataset = file[self._dataset]
                 require_filters(dataset, self.name)
+                if self._object and self._table:
+                    self._object.expect(self._table.ranges(start, stop))
                 _read_rows(dataset, start, stop, out)
         except StreamkmError:
             raise
@@ -104,32 +112,34 @@ class Hdf5Array(StoredArray):
                 f"{self.name} is read through a file that is open for writing or lies in memory, which no other "
                 f"process can share; close it and pass its path instead"
             )
-        return {
-            key: value for key, value in self.__dict__.items() if key not in ("_lock", "_asked", "_reader", "_object")
-        }
+        left = {"_lock", "_object"} if self._object else {"_lock", "_object", "_asked", "_reader", "_table"}
+        return {key: value for key, value in self.__dict__.items() if key not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
         self._start()
+        self.__dict__.update(state)
+        self._object = remote_file(self._path)
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._asked = self._handle is not None
+        self._asked = False
         self._reader: DirectFile | DirectChunks | None = None
-        # kept for what it has fetched: the library looks at its own structures whenever it opens the file
-        self._object = remote_file(self._path)
+        self._table: ChunkTable | None = None
 
     def _direct(self) -> DirectFile | DirectChunks | None:
         with self._lock:
-            if not self._asked:
-                # what is damaged here is damaged for the library too, which then words it
-                with (
-                    open_file(self._path, self._object) as file,
-                    suppress(RuntimeError, LookupError, ValueError, TypeError, OverflowError),
-                ):
-                    self._reader = _find_direct(file, self._path, self._dataset, self.name)
-                self._asked = True
+            if not self._asked and self._handle is None:
+                with open_file(self._path) as file:
+                    self._find(file[self._dataset])
             return self._reader
+
+    def _find(self, dataset: h5py.Dataset) -> None:
+        """Find out where the values are, and how to read them without the library, if that can be done."""
+        # what is damaged here is damaged for the library too, which then words it
+        with suppress(RuntimeError, LookupError, ValueError, TypeError, OverflowError):
+            self._table = _find_chunks(dataset, self._path)
+            self._reader = _find_direct(dataset, self._path, self.name, self._table)
+        self._asked = True
 
 
 def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -139,26 +149,36 @@ def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) 
         out[...] = dataset[start:stop]
 
 
-def _find_direct(file: h5py.File, path: str, dataset_path: str, name: str) -> DirectFile | DirectChunks | None:
+def _find_direct(
+    dataset: h5py.Dataset, path: str, name: str, table: ChunkTable | None
+) -> DirectFile | DirectChunks | None:
     """How to read a dataset without the library; None where only the library can."""
-    dataset = file[dataset_path]
-    plist = dataset.id.get_create_plist()
-    same_file = dataset.file.filename == file.filename and not dataset.is_virtual and not dataset.external
-    plain_type = h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type()
-    if not same_file or not plain_type or file.userblock_size or file.driver not in ("sec2", "fileobj"):
+    if not _is_plain(dataset, path):
         return None
     offset = dataset.id.get_offset()
     if offset is not None:
         return DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
+    plist = dataset.id.get_create_plist()
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
-    if dataset.chunks is None or filters not in _DIRECT_FILTERS:
+    if table is None or not table.plain or filters not in _DIRECT_FILTERS:
         return None
-    return _find_chunks(dataset, path, name, filters)
+    return DirectChunks(path, name, dataset.dtype, filters, table)
 
 
-def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int, ...]) -> DirectChunks | None:
+def _is_plain(dataset: h5py.Dataset, path: str) -> bool:
+    """Whether the stored values are the bytes of NumPy's type, in this file, at the places that the library tells."""
+    file = dataset.file  # another one where a link leads there
+    here = file.driver == "fileobj" if isinstance(path, Address) else (file.driver, file.filename) == ("sec2", path)
+    plain_type = h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type()
+    return here and plain_type and not (dataset.is_virtual or dataset.external or file.userblock_size)
+
+
+def _find_chunks(dataset: h5py.Dataset, path: str) -> ChunkTable | None:
+    """Where the storage chunks are; None where there are none, or too many, or too small ones of a local file."""
+    if dataset.chunks is None or not _is_plain(dataset, path):
+        return None
     chunk = (*dataset.chunks, 1)[:2]
-    if chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
+    if not isinstance(path, Address) and chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
         return None
     shape = (*dataset.shape, 1)[:2]
     grid = (-(-shape[0] // chunk[0]), -(-shape[1] // chunk[1]))
@@ -175,9 +195,7 @@ def _find_chunks(dataset: h5py.Dataset, path: str, name: str, filters: tuple[int
             skipped.append(info.filter_mask)
 
     dataset.id.chunk_iter(note)
-    if skipped:
-        return None
-    return DirectChunks(path, name, chunk, dataset.dtype, filters, offsets, sizes)
+    return ChunkTable(chunk, offsets, sizes, not skipped)
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:

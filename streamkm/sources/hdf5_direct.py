@@ -7,6 +7,7 @@ library told. May import stored, remote_file and errors; not h5py.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,8 @@ class DirectFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectChunks:
-    """A dataset in chunks; one-dimensional ones are seen as having one column.
+class ChunkTable:
+    """Where the storage chunks of a dataset are; those of one dimension are seen as having one column.
 
     Attributes
     ----------
@@ -43,28 +44,53 @@ class DirectChunks:
     offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
         Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
         library knows. 16 bytes a chunk.
+    plain : bool
+        Whether every chunk went through all filters.
+    """
+
+    chunk: tuple[int, int]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    plain: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """Stored bytes of all chunks."""
+        return int(self.sizes.sum())
+
+    def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Bytes of the file that rows `start` to `stop` lie in."""
+        places = np.s_[start // self.chunk[0] : -(-stop // self.chunk[0])]
+        offsets, sizes = self.offsets[places].ravel().tolist(), self.sizes[places].ravel().tolist()
+        return ((at, at + size) for at, size in zip(offsets, sizes, strict=True) if size)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectChunks:
+    """A dataset in chunks.
+
+    Attributes
+    ----------
+    filters : tuple of int
+        In the order in which they were applied.
     """
 
     path: str
     name: str
-    chunk: tuple[int, int]
     dtype: np.dtype[Any]
     filters: tuple[int, ...]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    table: ChunkTable
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
         """Fill `out` and say so; False where a chunk cannot be decoded, for the library to decide and to word why."""
-        rows, columns = self.chunk
+        rows, columns = self.table.chunk
         table = out.reshape(stop - start, -1)
         with open_binary(self.path) as file:
             if isinstance(file, RemoteFile):
-                places = np.s_[start // rows : -(-stop // rows)]
-                offsets, sizes = self.offsets[places].ravel(), self.sizes[places].ravel()
-                file.expect((at, at + size) for at, size in zip(offsets.tolist(), sizes.tolist(), strict=True) if size)
+                file.expect(self.table.ranges(start, stop))
             for i in range(start // rows, -(-stop // rows)):
                 low, high = max(start, i * rows), min(stop, (i + 1) * rows)
-                for j in range(self.offsets.shape[1]):
+                for j in range(self.table.offsets.shape[1]):
                     place = table[low - start : high - start, j * columns : (j + 1) * columns]
                     values = self._stored_chunk(file, i, j)
                     if values is None:
@@ -73,11 +99,12 @@ class DirectChunks:
         return True
 
     def _stored_chunk(self, file: Any, i: int, j: int) -> NDArray[Any] | None:
-        size, n_bytes = int(self.sizes[i, j]), self.chunk[0] * self.chunk[1] * self.dtype.itemsize
+        chunk, size = self.table.chunk, int(self.table.sizes[i, j])
+        n_bytes = chunk[0] * chunk[1] * self.dtype.itemsize
         if not 0 < size <= file.size:
             return None
         values: Any = bytearray(size)
-        if read_fully(file, memoryview(values), int(self.offsets[i, j])) < size:
+        if read_fully(file, memoryview(values), int(self.table.offsets[i, j])) < size:
             return None
         if DEFLATE in self.filters:
             values = self._inflate(values, n_bytes)
@@ -85,7 +112,7 @@ class DirectChunks:
             return None
         if SHUFFLE in self.filters:
             values = _unshuffle(np.frombuffer(values, np.uint8), self.dtype.itemsize)
-        return np.frombuffer(values, self.dtype).reshape(self.chunk)
+        return np.frombuffer(values, self.dtype).reshape(chunk)
 
     def _inflate(self, stored: bytearray, n_bytes: int) -> bytes | None:
         """Inflate no more than a chunk holds: few bytes can claim to be terabytes."""

@@ -2,7 +2,7 @@
 
 Responsible for asking a file system for ranges of bytes, sizes and lists, for asking again where that may help, for
 noticing that an object is no longer the one that was opened, and for words about all this. The only module that imports
-fsspec. May import errors. What the bytes mean is none of its business.
+fsspec. May import remote_ranges and errors. What the bytes mean is none of its business.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from streamkm.errors import (
     SourceNotFoundError,
     StreamkmError,
 )
+from streamkm.sources.remote_ranges import ranged
 
 logger = logging.getLogger(__name__)
 
@@ -188,14 +189,25 @@ def glob(address: Address) -> list[Address]:
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
-    """Read a range of bytes, by one request, of the version that was opened; another one sees whether it still is.
+    """Read a range of bytes of the version that was opened; see `fetch_version`."""
+    return fetch_version(address, start, stop)[0]
+
+
+def fetch_version(address: Address, start: int = 0, stop: int | None = None) -> tuple[bytes, Version | None]:
+    """Read a range of bytes, and say of which version of the object: by one request, where its answer tells.
 
     Parameters
     ----------
     address : Address
-        Without a version the object is read as it is, without the second request.
+        With a version, another one is refused. Where the answer does not tell (neither a web server nor S3), a second
+        request sees whether it still is.
     start, stop : int
         None: to the end.
+
+    Returns
+    -------
+    (bytes, Version or None)
+        None where nothing told.
 
     Raises
     ------
@@ -203,16 +215,25 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
         Missing, refused, out of reach, cut short; a server that knows no ranges; another object than was opened.
     """
 
-    def get(fs: Any, path: str) -> bytes:
-        data: bytes = _get_range(address, fs, path, start, stop)
+    def get(fs: Any, path: str) -> tuple[bytes, Version | None]:
+        request = ranged(fs)
+        if request is None:
+            data, now = fs.cat_file(path, start=start or None, end=stop), None
+        else:
+            from fsspec.asyn import sync
+
+            data, told = sync(fs.loop, request, fs, path, start, stop)
+            now = Version.of(told)
+            check_same(address, now)
         if stop is not None and len(data) != stop - start:
             check_same(address)  # a shorter object is no failure that may pass
             raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
-        return data
+        return data, now
 
-    data: bytes = _ask(address, get)
-    check_same(address)
-    return data
+    data, now = _ask(address, get, reads=True)
+    if now is None:
+        check_same(address)
+    return data, now
 
 
 def settle(address: Address) -> None:
@@ -224,8 +245,8 @@ def settle(address: Address) -> None:
         sync(fs.loop, asyncio.sleep, 0)
 
 
-def check_same(address: Address) -> None:
-    """Refuse an object that is no longer the one that was opened.
+def check_same(address: Address, now: Version | None = None) -> None:
+    """Refuse an object that is no longer the one that was opened; one request where `now` does not tell.
 
     Raises
     ------
@@ -234,7 +255,7 @@ def check_same(address: Address) -> None:
     """
     if address.version is None:
         return
-    now = look(address)
+    now = now or look(address)
     if now != address.version:
         raise SourceError(
             f"{address} was changed while it was in use: it was {address.version} when it was opened and is "
@@ -300,22 +321,11 @@ def _refreshed(fs: Any) -> Any:
     return fs
 
 
-def _get_range(address: Address, fs: Any, path: str, start: int, stop: int | None) -> bytes:
-    if not address.is_http or stop is None:
-        return fs.cat_file(path, start=start or None, end=stop)
-    # its cat_file would read all that a server without ranges sends
-    headers = {**fs.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-    size = stop if address.version is None else address.version.n_bytes
-    with fs.open(path, "rb", size=size, cache_type="none", headers=headers) as file:
-        file.seek(start)
-        return file.read(stop - start)
-
-
-def _ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
+def _ask(address: Address, request: Callable[[Any, str], Any], *, reads: bool = False) -> Any:
     """Make a request, again where it failed in a way that may pass; what fails for good is a SourceError."""
     fs, path = address.file_system()
-    # file systems with retries of their own have them in all requests
-    pauses: tuple[float | None, ...] = () if hasattr(fs, "retries") else PAUSES_SECONDS
+    # file systems with retries of their own have them in all requests, but not where the answer's bytes are `read` here
+    pauses: tuple[float | None, ...] = () if hasattr(fs, "retries") and not reads else PAUSES_SECONDS
     for attempt, pause in enumerate((*pauses, None), 1):
         try:
             return request(fs, path)

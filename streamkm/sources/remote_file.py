@@ -18,7 +18,7 @@ REQUEST_BYTES = 1 << 24
 LEAST_BYTES = 1 << 16
 """Asked for at once, at least; smaller objects are fetched whole."""
 
-_KEPT_WINDOWS = 16
+_KEPT_WINDOWS = 256
 
 
 class RemoteFile(io.RawIOBase):
@@ -26,7 +26,7 @@ class RemoteFile(io.RawIOBase):
 
     What is asked for is as large as what the reader expects (see `expect`); else twice as much as the last time where
     it goes on, so what is read in order comes in large pieces and what is read here and there in small ones. The last
-    pieces are kept: 16 at most, and a quarter of `REQUEST_BYTES` in all besides the newest.
+    pieces are kept: 256 at most, and a quarter of `REQUEST_BYTES` in all besides the newest.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class RemoteFile(io.RawIOBase):
         self.size = self.address.version.n_bytes
         self._least_bytes = least_bytes
         self._position = 0
-        self._windows: list[tuple[int, bytes]] = []  # the newest last
+        self._windows: list[tuple[int, bytes, bool]] = []  # the newest last; whether it was expected
         self._expected: list[tuple[int, int]] = []
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -98,23 +98,25 @@ class RemoteFile(io.RawIOBase):
     def _window(self, wanted: int) -> tuple[int, bytes]:
         """Give fetched bytes that the position is among."""
         ahead = self._least_bytes
-        for start, data in self._windows:
+        for start, data, expected in self._windows:
             end = start + len(data)
             if start <= self._position < end:
                 return start, data
-            if end <= self._position <= end + self._least_bytes:
+            # what lies behind something expected need not go on
+            if end <= self._position <= end + self._least_bytes and not expected:
                 ahead = max(ahead, 2 * len(data))
-        for first, last in self._expected:
-            if first <= self._position < last:
-                ahead = last - self._position
-        start = 0 if self.size <= self._least_bytes else self._position
-        stop = min(start + min(max(wanted, ahead), REQUEST_BYTES), self.size)
-        window = start, fetch(self.address, start, stop)
+        told = [last for first, last in self._expected if first <= self._position < last]
+        if told:
+            ahead = told[0] - self._position
+        start, stop = self._position, min(self._position + min(max(wanted, ahead), REQUEST_BYTES), self.size)
+        if self.size <= self._least_bytes:
+            start, stop = 0, self.size
+        window = start, fetch(self.address, start, stop), bool(told)
         room = REQUEST_BYTES // 4
-        kept: list[tuple[int, bytes]] = []
+        kept: list[tuple[int, bytes, bool]] = []
         for old in reversed(self._windows[1 - _KEPT_WINDOWS :]):
             if len(old[1]) <= room:
                 kept.append(old)
                 room -= len(old[1])
         self._windows = [*reversed(kept), window]
-        return window
+        return window[:2]

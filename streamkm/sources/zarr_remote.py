@@ -16,7 +16,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -24,7 +23,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from streamkm.errors import SourceError, SourceNotFoundError
-from streamkm.sources.remote import Address, Version, entries, fetch, listed, look, summary
+from streamkm.sources.remote import Address, Version, check_same, entries, fetch, fetch_version, listed, look, summary
 
 REQUESTS_AT_ONCE = 16
 
@@ -69,7 +68,7 @@ class RemoteStore(Store):
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._lists: dict[str, dict[str, Version]] = {}
-        self._first: dict[str, Version | None] = {}
+        self._first: dict[str, Version] = {}
 
     def address(self, path: str) -> Address:
         """Give the address of an array or group."""
@@ -96,14 +95,6 @@ class RemoteStore(Store):
                 self._lists[path] = self._list_again(path, told)
             return self._lists[path]
 
-    def _first_seen(self, key: str) -> Version | None:
-        """Give what this process saw of an object first; None where there is none, or none of known size."""
-        if key not in self._first:
-            with suppress(SourceNotFoundError):
-                version = look(self.root.at(key))
-                self._first.setdefault(key, version if version is not None and version.n_bytes >= 0 else None)
-        return self._first.get(key)
-
     def _list_again(self, path: str, told: dict[str, Any]) -> dict[str, Version]:
         address = self.address(path)
         objects = listed(address) or {}
@@ -124,7 +115,7 @@ class RemoteStore(Store):
             if version is None:
                 return None
         elif watched:
-            version = self._first_seen(key)
+            version = self._first.get(key)
         address = self.root.at(key, version)
         size = None if version is None else version.n_bytes
         start, stop = 0, size
@@ -136,11 +127,16 @@ class RemoteStore(Store):
             size = self._size(address) if size is None else size
             start, stop = max(0, size - byte_range.suffix), size
         try:
-            return fetch(address, start, stop)
+            data, seen = fetch_version(address, start, stop)
         except SourceNotFoundError:
             if version is not None:
                 raise
             return None
+        if watched and version is None and seen is not None and seen.n_bytes >= 0:
+            with self._lock:
+                first = self._first.setdefault(key, seen)
+            check_same(self.root.at(key, first), seen)
+        return data
 
     @staticmethod
     def _size(address: Address) -> int:
