@@ -7,6 +7,7 @@ again where a worker is lost; only rows that this process sends cannot be. May i
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between looks at who works, and at whether anybody does
 GATHER_SECONDS = 15.0  # for a result to come over the network, at first; each further try takes twice as long
+SEND_SECONDS = 15.0  # for a worker to take rows, at first; each further try may take twice as long
 SEND_TIMES = 5  # tries to send rows, each to another worker, before a fit is given up
 NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unless Dask's setting says otherwise
 
@@ -91,19 +93,22 @@ class DaskCluster(Executor):
         ClusterError
             As `_look`; the scheduler answers, but workers do not take the rows.
         """
+        key = (f"rows-{self._token}", next(self._ids))  # one for all tries: two that arrive are the same rows
+        seconds = SEND_SECONDS
         for _ in range(SEND_TIMES):
             with self._explained():
                 try:
-                    (future,) = self._client.scatter([rows], hash=False)
-                except OSError as error:  # a worker is gone, or there is none, or the scheduler is gone
-                    failed = error
+                    sending = self._client.scatter({key: rows}, hash=False, asynchronous=True)
+                    future = self._client.sync(asyncio.wait_for, sending, seconds)[key]
+                except (OSError, KeyError) as error:  # a worker is gone, maybe with rows that it took, or says nothing
+                    failed, seconds = error, 2 * seconds
                     self._look()
                     continue
             self._sends = True
             return self._kept(future)
         raise ClusterError(
             f"workers of {self._address()} did not take rows that this process sent to them, {SEND_TIMES} times "
-            f"({' '.join(str(failed).split())}); see that they run, and fit again"
+            f"({' '.join(str(failed).split()) or 'no answer'}); see that they run, and fit again"
         ) from failed
 
     def for_calls(self, source: RowSource) -> RowSource:

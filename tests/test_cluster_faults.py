@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import threading
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client
 from sklearn.base import clone
@@ -23,6 +27,7 @@ from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_o
 
 PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
+FIT_SECONDS = 120  # for what takes some three; workers that were just started import everything first
 
 FULL = (pytest.mark.slow, pytest.mark.full)
 
@@ -183,20 +188,105 @@ def test_every_worker_killed_and_one_started(cluster, at, data, wanted):
     assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("lloyd-2", 5), ("assign", 8)])
+def within(seconds, function, *args):
+    """What a function gives, or raises, that must end in time."""
+    outcome = Future()
+
+    def call():
+        try:
+            outcome.set_result(function(*args))
+        except BaseException as error:  # noqa: BLE001 - it is raised by whoever waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return outcome.result(seconds)
+
+
+SENT_AND_KILLED = [
+    pytest.param(*place, marks=() if place == ("lloyd-2", 5) else (pytest.mark.slow, pytest.mark.full))
+    for place in (("share", 1), ("sketch", 1), ("sketch", 8), ("sketch-told", 39), ("lloyd-1", 1), ("lloyd-2", 5),
+                  ("lloyd-2-join", 1), ("assign", 1), ("assign", 8), ("assign", 24))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "number"), SENT_AND_KILLED)
 def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, stage, number):
     """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""
     started, client = cluster
     X = np.load(data)
-    at(stage, number, lambda: started.kill(started.living()[0]))
+    kmeans = StreamKMeans(10, executor=client, **PARAMETERS)
+    seen = at(stage, number, lambda: started.kill(started.living()[0]))
     try:
-        got = StreamKMeans(10, executor=client, **PARAMETERS).fit(X)
+        got = within(FIT_SECONDS, kmeans.fit, X)
     except ClusterError as error:
         assert "rows that this process had sent to it; fit again" in str(error)  # noqa: PT017 - or the fit ends well
-        got = StreamKMeans(10, executor=client, **PARAMETERS).fit(X)
+        got = within(FIT_SECONDS, kmeans.fit, X)
+    assert seen[stage] >= number
+    assert len(started.living()) == N_WORKERS - 1
     assert_same_bits(got, wanted)
+
+
+def kill_who_takes(workers, n_bytes):
+    """Kill the first of some processes whose memory grows by so much; say which it was."""
+    before = {worker.pid: psutil.Process(worker.pid).memory_info().rss for worker in workers}
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for worker in workers:
+            if psutil.Process(worker.pid).memory_info().rss > before[worker.pid] + n_bytes:
+                worker.kill()
+                worker.wait()
+                return worker.pid
+    raise TimeoutError(f"no worker took {n_bytes:,} bytes")
+
+
+def test_a_worker_killed_while_it_takes_rows(cluster):
+    """The connection that is closed then is the worker's, while the scheduler answers: the rows go to another."""
+    started, client = cluster
+    source = open_source(np.random.default_rng(0).random((2_000_000, 16)))
+    with ThreadPoolExecutor(1) as pool, open_executor(client) as executor:
+        killed = pool.submit(kill_who_takes, [started.workers[number] for number in started.living()], 60_000_000)
+        ((rows, n_rows),) = within(FIT_SECONDS, lambda: list(executor.items(source, source.n_bytes)))
+        assert killed.result()
+        assert n_rows == source.n_rows
+        assert within(FIT_SECONDS, lambda: list(executor.map("shape", shape_of, [rows]))) == [(2_000_000, 16)]
+    assert len(started.living()) == N_WORKERS - 1
+
+
+def shape_of(rows):
+    return rows.X.shape
+
+
+def test_a_worker_that_takes_no_rows_and_says_nothing(cluster, monkeypatch):
+    """Nothing waits for it for ever: the rows go to another."""
+    monkeypatch.setattr(dask_cluster, "SEND_SECONDS", 0.5)
+    started, client = cluster
+    silent = started.workers[started.living()[0]]
+    source = open_source(np.zeros((900, 4)))
+    with open_executor(client) as executor:
+        silent.send_signal(signal.SIGSTOP)
+        try:
+            assert len(within(FIT_SECONDS, lambda: list(executor.items(source, 9_600)))) == 3
+        finally:
+            silent.kill()
+            silent.wait()
+
+
+def test_workers_that_take_no_rows_and_say_nothing(cluster, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "SEND_SECONDS", 0.1)
+    started, client = cluster
+    silent = [started.workers[number] for number in started.living()]
+    source = open_source(np.zeros((900, 4)))
+    message = r"^workers of tcp://.* did not take rows .* 5 times \(no answer\); .*fit again$"
+    with open_executor(client) as executor:
+        for worker in silent:
+            worker.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(ClusterError, match=message):
+                within(FIT_SECONDS, lambda: list(executor.items(source, 9_600)))
+        finally:
+            for worker in silent:
+                worker.kill()
+                worker.wait()
 
 
 @pytest.mark.slow

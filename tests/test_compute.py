@@ -12,12 +12,11 @@ from functools import reduce
 import numpy as np
 import pytest
 from distributed import Client, get_worker
-from distributed.comm.core import CommClosedError
 
 from streamkm import StreamKMeans, executors, runs
 from streamkm.compute import local_executor, open_executor
-from streamkm.dask_cluster import SEND_TIMES, DaskCluster
-from streamkm.errors import ClusterError, InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.dask_cluster import DaskCluster
+from streamkm.errors import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.executors import LocalThreads
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
@@ -461,23 +460,3 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
             return await asyncio.to_thread(kmeans.fit, np.eye(9))
 
     assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
-
-
-@pytest.mark.parametrize("n_failures", [2, SEND_TIMES])
-def test_rows_that_a_lost_worker_does_not_take_go_to_another(client, monkeypatch, n_failures):
-    """The connection that is closed then is that of a worker, while the scheduler answers."""
-    X, scatter = np.arange(40.0).reshape(20, 2), client.scatter
-    failures = iter([CommClosedError("in <TCP (closed)>: Stream is closed")] * n_failures)
-
-    def failing(*args, **kwargs):
-        for failure in failures:
-            raise failure
-        return scatter(*args, **kwargs)
-
-    monkeypatch.setattr(client, "scatter", failing)
-    kmeans = StreamKMeans(2, executor=client, progress=False, random_state=0)
-    if n_failures < SEND_TIMES:
-        assert_same_bits(kmeans.fit(X), StreamKMeans(2, executor=1, progress=False, random_state=0).fit(X))
-    else:
-        with pytest.raises(ClusterError, match=r"^workers of tcp://.* did not take rows .* 5 times .*fit again$"):
-            kmeans.fit(X)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +14,7 @@ from streamkm.assigning import distances, nearest_d2, nearest_labels
 from streamkm.errors import InvalidInputError
 from streamkm.lazy import lazy_map
 from streamkm.sources import open_source
+from tests.dask_processes import ROOT
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 da = pytest.importorskip("dask.array")
@@ -170,3 +174,24 @@ def test_labels_of_other_data_are_no_dask_array():
     assert not hasattr(model, "dask_labels_")
     assert hasattr(model.fit(MADE["dense"]()), "dask_labels_")
     assert not hasattr(model.fit(dense_matrix()), "dask_labels_")
+
+
+@pytest.mark.slow
+def test_arrays_of_expressions_give_what_arrays_of_task_graphs_give(tmp_path):
+    """Dask's setting array.query-planning chooses, once for each process."""
+    found = {}
+    for setting in ("True", "False"):
+        path = tmp_path / f"{setting}.npz"
+        subprocess.run([sys.executable, "-m", "tests.expression_arrays", path, setting], check=True, cwd=ROOT)
+        with np.load(path) as arrays:
+            found[setting] = dict(arrays)
+    assert found["True"].pop("expressions")
+    assert not found["False"].pop("expressions")
+    assert found["True"].keys() == found["False"].keys()
+    for name, value in found["True"].items():
+        np.testing.assert_array_equal(value, found["False"][name], err_msg=name)
+    for name in ("dense", "centered", "sparse"):
+        labels = found["True"][f"{name} labels"]
+        for same in ("predicted", "lazy"):
+            np.testing.assert_array_equal(found["True"][f"{name} {same}"], labels)
+        np.testing.assert_array_equal(found["True"][f"cluster {name} there"], labels)

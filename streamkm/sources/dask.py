@@ -1,13 +1,15 @@
 """Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
 
 Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph
-for a cluster. May import dask, row_graphs, arrays, stored, base and errors. Where work runs is decided elsewhere;
-`read` runs in the thread that calls it.
+for a cluster. Dask has two classes of arrays, of task graphs and of expressions: only what both offer is used, and no
+class. May import dask, row_graphs, arrays, stored, base and errors. Where work runs is decided elsewhere; `read` runs
+in the thread that calls it.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,8 +19,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import scipy.sparse as sp
-from dask.array import Array, blockwise, from_array
-from dask.delayed import delayed
+from dask.array import blockwise, from_array
 from numpy.typing import NDArray
 
 from streamkm.errors import InvalidInputError
@@ -114,7 +115,7 @@ class DaskSource(GraphSource):
         *,
         meta: NDArray[Any],
         n_columns: int | None = None,
-    ) -> Array:
+    ) -> Any:
         """Map rows block by block, without computing anything.
 
         Parameters
@@ -122,7 +123,7 @@ class DaskSource(GraphSource):
         function : callable
             Of `Rows` and what `prepare` gives; gives a value, or a row of `n_columns`, for each row.
         prepare : callable
-            Called once, where blocks are computed.
+            Called once in each process where blocks are computed.
         meta : ndarray
             Without rows; what blocks of the result are like.
 
@@ -139,7 +140,7 @@ class DaskSource(GraphSource):
         return blockwise(
             partial(_map_block, function, whole, meta),
             "i" if n_columns is None else "ik",
-            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", delayed(prepare, pure=False)(), None),
+            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", _prepared_array(prepare), ""),
             new_axes=None if n_columns is None else {"k": n_columns},
             align_arrays=False,
             concatenate=None,
@@ -257,7 +258,41 @@ class PackedBlock:
         return X
 
 
-def _numbers(values: NDArray[np.int64]) -> Array:
+class _Prepared:
+    """What `prepare` gives, as the one element of an array that no graph holds: it is called where the element is read.
+
+    Arrays of expressions take no delayed values.
+    """
+
+    shape: tuple[int, ...] = ()
+    ndim = 0
+    dtype = np.dtype(object)
+
+    def __init__(self, prepare: Callable[[], Any]):
+        self._prepare = prepare
+        self._token = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._values: list[Any] = []
+
+    def __getitem__(self, _: Any) -> Any:
+        with self._lock:
+            if not self._values:
+                self._values.append(self._prepare())
+            return self._values[0]
+
+    def __dask_tokenize__(self) -> str:
+        return self._token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Prepared, (self._prepare,)
+
+
+def _prepared_array(prepare: Callable[[], Any]) -> Any:
+    """A Dask array without dimensions, whose block is what `prepare` gives."""
+    return from_array(_Prepared(prepare), chunks=(), asarray=False, meta=np.empty((), object))
+
+
+def _numbers(values: NDArray[np.int64]) -> Any:
     """One number a row-block."""
     return from_array(np.asarray(values, np.int64), chunks=1)
 
@@ -284,7 +319,7 @@ def _describe_in_block(name: str, place: int) -> str:
     return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
 
 
-def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Array:
+def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:
     """Labels of a fit as a Dask array in blocks of the heights of those of the data.
 
     Parameters
@@ -299,7 +334,11 @@ def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: b
     array = from_array(labels, chunks=(heights,))
     if known:
         return array
-    return Array(array.dask, array.name, ((math.nan,) * len(heights),), meta=array._meta)
+    return array.map_blocks(_same, chunks=((math.nan,) * len(heights),), meta=array._meta)
+
+
+def _same(block: Any) -> Any:
+    return block
 
 
 def join_blocks(blocks: list[Any]) -> Any:

@@ -1,0 +1,48 @@
+"""Fits of every kind on processes of a cluster, for a process of its own: nobody may write to its standard error."""
+
+from __future__ import annotations
+
+import sys
+
+import dask.array as da
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+
+from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+
+COMMON = {"random_state": 0, "max_iter": 2, "progress": False, "chunk_bytes": 100_000}
+
+
+def cases():
+    """Rows to be sent and Dask arrays, dense, CSR and CSC, each with a sketch that takes them."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(1_000, 60)) + 6 * (np.arange(1_000) % 3)[:, None]
+    sparse = sp.random_array((1_000, 300), density=0.05, format="csr", rng=rng, dtype=np.float32)
+    blocks = da.from_array(sparse.toarray(), chunks=(200, 150))
+    yield dense, "pca"
+    yield da.from_array(dense, chunks=(200, 60)), "identity"
+    yield sparse, "countsketch"
+    yield sparse.tocsc(), "identity"
+    yield blocks.map_blocks(sp.csr_array), "svd"
+    yield blocks.map_blocks(sp.csr_matrix), "countsketch"
+    yield blocks.map_blocks(sp.csc_array), "identity"
+    yield blocks.map_blocks(sp.csc_matrix), "svd"
+
+
+def main(n_workers: int) -> None:
+    """Fit in every way on so many processes."""
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        for X, sketch in cases():
+            options = {} if sketch == "identity" else {"n_components": 20}
+            StreamKMeans(3, executor=client, sketch=sketch, **options, **COMMON).fit(X)
+            if sketch != "identity":
+                StreamKernelKMeans(3, executor=client, n_landmarks=40, rank=10, **COMMON).fit(X)
+        sweep(X, [2, 3], executor=client, random_state=0, progress=False)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
