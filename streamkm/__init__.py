@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from streamkm.core.exceptions import StreamkmError
     from streamkm.documents import fit_idf, open_documents, weight_rows
-    from streamkm.errors import StreamkmError
     from streamkm.estimators import StreamKMeans
     from streamkm.kernel_estimators import StreamKernelKMeans
     from streamkm.sketches import CountSketch, PCASketch
@@ -26,7 +26,7 @@ _HOMES = {
     "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators",
     "StreamKernelKMeans": "streamkm.kernel_estimators",
-    "StreamkmError": "streamkm.errors",
+    "StreamkmError": "streamkm.core.exceptions",
     "TfIdf": "streamkm.text",
     "fit_idf": "streamkm.documents",
     "open_documents": "streamkm.documents",

@@ -17,11 +17,11 @@ from streamkm.cluster.blocks import CenterTable, row_d2
 from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
+from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Stage
 from streamkm.keeping import KeptLabels
 from streamkm.kernels.totals import weighted_sum
-from streamkm.matrices import Matrix
 from streamkm.model import Model
-from streamkm.progress import Stage
 from streamkm.sketching import Sketched
 from streamkm.walk import Item, Walk, Weighed, changed_source
 

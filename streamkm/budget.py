@@ -14,8 +14,8 @@ import numpy as np
 
 from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
-from streamkm.errors import InvalidInputError, MemoryLimitError
-from streamkm.limits import available_memory, human_bytes, memory_limit_bytes
+from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
+from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
 from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, Needs, Regime

@@ -24,12 +24,12 @@ from streamkm.cluster.sample import Sample, as_block_matrix, first_rows, sketche
 from streamkm.cluster.spilled import Held, Spill, loaded
 from streamkm.cluster.starting import Streams, drawn_by, prefix, search_rows, start_centers
 from streamkm.compute import Executor
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
+from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.making import FOUND, find_sketch, make_sketch
-from streamkm.matrices import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.model import Metric, Model, Space
-from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
     FourierMap,

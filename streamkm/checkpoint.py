@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import CheckpointError
-from streamkm.files import Lock, writing
-from streamkm.matrices import raw
-from streamkm.owned import LISTED, MARKER, Owned, marker_rests, shortly
+from streamkm.core.atomic_io import Lock, writing
+from streamkm.core.exceptions import CheckpointError
+from streamkm.core.matrix import raw
+from streamkm.core.ownership import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.sources.fingerprints import differences
 
 logger = logging.getLogger(__name__)

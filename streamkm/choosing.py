@@ -5,7 +5,7 @@ Pure functions of the source's description. May import sources, errors and below
 
 from __future__ import annotations
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.making import FOUND, STREAMED, most_components, needs_n_features
 from streamkm.sketches import PCASketch, Sketch, fits_features
 from streamkm.sketches.sizing import FORMULAS, sizing

@@ -26,7 +26,7 @@ from streamkm.cli_shared import Talk, overwrite_option, parsed, print_pairs, set
 from streamkm.cli_stores import append, cluster, sketch
 from streamkm.cli_trials import distortion, sweep
 from streamkm.cli_words import in_words_of
-from streamkm.errors import ConfigError, StreamkmError
+from streamkm.core.exceptions import ConfigError, StreamkmError
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 

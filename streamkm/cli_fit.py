@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkm.cli_shared import Talk, on_cluster, overwrite_option, parsed, print_pairs, set_option, talk_options
-from streamkm.errors import OutputError
+from streamkm.core.exceptions import OutputError
 
 if TYPE_CHECKING:
     from streamkm.config import Run

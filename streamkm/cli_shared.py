@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkm.cli_words import in_words_of
-from streamkm.errors import ConfigError, StreamkmError
+from streamkm.core.exceptions import ConfigError, StreamkmError
 
 if TYPE_CHECKING:
     from streamkm.budget import Plan
     from streamkm.compute import ClusterSettings
     from streamkm.config import Override
-    from streamkm.progress import Stage
+    from streamkm.core.progress import Stage
     from streamkm.sources.base import RowSource
     from streamkm.walk import Walk
 
@@ -96,7 +96,7 @@ class Talk:
 
     def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
         """One stage of work that no estimator does, with a bar where there are bars."""
-        from streamkm.progress import Progress
+        from streamkm.core.progress import Progress
         from streamkm.sources.base import ChunkedSource
 
         chunks = walk.source.chunks(walk.target_bytes) if isinstance(walk.source, ChunkedSource) else None

@@ -21,7 +21,7 @@ from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sample import Sample
 from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, Streams, drawn_by, prefix, start_centers
 from streamkm.compute import local_executor, open_executor
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.projection import pca_rows
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
 
-from streamkm.blas import ONE_BLAS_THREAD
-from streamkm.errors import ClusterError, InvalidParameterError, MissingDependencyError
+from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.executors import Executor, Folded, Joining, Listener, LocalThreads
 from streamkm.sources.base import GraphSource, RowSource
 

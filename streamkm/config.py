@@ -21,7 +21,7 @@ import yaml
 from streamkm.budget import Plan
 from streamkm.compute import ClusterSettings
 from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
-from streamkm.errors import ConfigError, InvalidParameterError
+from streamkm.core.exceptions import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.parameters import check_parameters

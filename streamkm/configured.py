@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.documents import count_and_weight, open_documents
-from streamkm.errors import ConfigError, ModelFileError, OutputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening_texts import document_format

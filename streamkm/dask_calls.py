@@ -17,8 +17,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import scipy.sparse as sp
 from dask.sizeof import sizeof
 
-from streamkm.blas import ONE_BLAS_THREAD
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.runs import fold_run
 
 

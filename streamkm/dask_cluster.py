@@ -23,7 +23,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import dask
 
 from streamkm import dask_calls as calls
-from streamkm.errors import ClusterError
+from streamkm.core.exceptions import ClusterError
 from streamkm.executors import Executor, Joining, Outputs, Waiting
 from streamkm.runs import RUNS, run_lengths, runs_of
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource

@@ -21,12 +21,12 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Progress
 from streamkm.keeping import Gathered
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
-from streamkm.matrices import Matrix
 from streamkm.model import Metric
-from streamkm.progress import Progress
 from streamkm.sketches import (
     IdentitySketch,
     PCASketch,

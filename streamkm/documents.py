@@ -13,8 +13,8 @@ from typing import Any
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import Listener, open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.progress import Progress, Stage
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Progress, Stage
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.hashed import HashedText, hashed
 from streamkm.sources.opening import is_collection, open_source

@@ -20,7 +20,8 @@ from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import is_on_cluster, local_threads
-from streamkm.errors import ClusterError, InvalidInputError
+from streamkm.core.exceptions import ClusterError, InvalidInputError
+from streamkm.core.progress import Progress
 from streamkm.fitting import run_fit
 from streamkm.forecasts import Cluster, Forecast
 from streamkm.incremental import Incremental
@@ -40,7 +41,6 @@ from streamkm.parameters import (
     plain,
 )
 from streamkm.planning import forecast
-from streamkm.progress import Progress
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint

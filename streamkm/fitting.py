@@ -37,12 +37,12 @@ from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.memory import give_back, human_bytes
+from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
-from streamkm.limits import give_back, human_bytes
 from streamkm.making import first_round
 from streamkm.model import Model
-from streamkm.progress import Progress, Stage
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk

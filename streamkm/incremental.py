@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.clustering import Search
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.labelling import count_skipped
 from streamkm.model import Model
 from streamkm.parameters import (

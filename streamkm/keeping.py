@@ -24,8 +24,8 @@ from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
 from streamkm.cluster.spilled import Spill
 from streamkm.compute import Folded
-from streamkm.matrices import pack_matrix, unpack_matrix
-from streamkm.progress import Stage
+from streamkm.core.matrix import pack_matrix, unpack_matrix
+from streamkm.core.progress import Stage
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 BEGIN = "begin"  # the record that every run writes at once

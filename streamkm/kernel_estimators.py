@@ -18,7 +18,8 @@ from streamkm.assigner import Assigner
 from streamkm.budget import Plan
 from streamkm.centering import check_clusters
 from streamkm.compute import local_threads
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.progress import Progress
 from streamkm.estimators import StreamKMeans, keeping
 from streamkm.keeping import Keeper
 from streamkm.kernel_kmeans.exact import exact_objective, kernel_objective
@@ -36,7 +37,6 @@ from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
 from streamkm.model import Model
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
-from streamkm.progress import Progress
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.opening import store_of

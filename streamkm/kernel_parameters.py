@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
 from streamkm.parameters import FEW_CLUSTERS, as_number, check_init, check_integer, is_unsearched
 from streamkm.sketches import Kernel

@@ -21,10 +21,10 @@ from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.sample import Sample
 from streamkm.compute import Executor, Listener
-from streamkm.errors import OutputError
-from streamkm.files import partial_name, remove_tree, replace_tree, writing
+from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
+from streamkm.core.exceptions import OutputError
+from streamkm.core.progress import Stage
 from streamkm.model import Model
-from streamkm.progress import Stage
 from streamkm.walk import Item, Walk, changed_source
 
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable
-from streamkm.errors import InvalidInputError
-from streamkm.matrices import Matrix
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.model import Model
 from streamkm.sources.base import Rows
 from streamkm.sources.dask import DaskSource

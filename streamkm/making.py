@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from streamkm.matrices import Matrix
+from streamkm.core.matrix import Matrix
 from streamkm.sketches import (
     SKETCHES,
     FeatureSelection,

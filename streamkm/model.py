@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
 from streamkm.cluster.lloyd import merged
-from streamkm.errors import InvalidInputError, ModelFileError
-from streamkm.files import replace_file
-from streamkm.matrices import Matrix, working_dtype
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.exceptions import InvalidInputError, ModelFileError
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
 FORMAT = 1

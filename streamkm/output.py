@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.configured import TEXT, TFIDF, write_text_settings
-from streamkm.errors import OutputError
-from streamkm.files import remove_tree, replace_file, sync, writing
+from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
+from streamkm.core.exceptions import OutputError
+from streamkm.core.ownership import Owned
 from streamkm.labelling import FORMAT, MARK, SKIPPED, check_labels_array
-from streamkm.owned import Owned
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:

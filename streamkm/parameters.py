@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.starting import check_centers
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import Sketch
 from streamkm.sources.opening import is_collection

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 
 from streamkm.budget import Plan
 from streamkm.cluster.sample import FEWEST_CANDIDATES, SPARE
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.forecasts import Cluster, Cost, Forecast, Rates, Step
 from streamkm.making import FOUND
 from streamkm.projection import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs

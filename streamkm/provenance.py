@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import SourceError, SourceNotFoundError, StoreError
-from streamkm.matrices import raw
+from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
+from streamkm.core.matrix import raw
 from streamkm.model import Metric, Model
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource

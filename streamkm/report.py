@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.errors import SourceError
+from streamkm.core.exceptions import SourceError
 from streamkm.output import REPORT, SUMMARY, VIEW, write_text
 from streamkm.page import render_page
 

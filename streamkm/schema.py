@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from streamkm.compute import ClusterSettings
 from streamkm.configured import HASHING
-from streamkm.errors import ConfigError
+from streamkm.core.exceptions import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS

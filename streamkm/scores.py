@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 

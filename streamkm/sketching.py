@@ -17,9 +17,9 @@ from streamkm.cluster.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor, Listener
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.progress import Stage
 from streamkm.keeping import Gathered, KeptSums
-from streamkm.progress import Stage
 from streamkm.sketches import IdentitySketch, Sketch, SketchFit
 from streamkm.sources.base import Skimmed
 from streamkm.walk import Walk, Weighed

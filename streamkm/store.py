@@ -19,10 +19,10 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.errors import OutputError
-from streamkm.files import remove_tree, replace_file, sync, writing
-from streamkm.matrices import Matrix, raw
-from streamkm.owned import shortly
+from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
+from streamkm.core.exceptions import OutputError
+from streamkm.core.matrix import Matrix, raw
+from streamkm.core.ownership import shortly
 from streamkm.sketches import Sketch
 from streamkm.sources.stores import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
 

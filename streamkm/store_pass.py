@@ -22,9 +22,9 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.sample import as_block_matrix, stacked
 from streamkm.compute import Executor
-from streamkm.errors import InvalidInputError, StoreError
-from streamkm.matrices import Matrix
-from streamkm.progress import Stage
+from streamkm.core.exceptions import InvalidInputError, StoreError
+from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Stage
 from streamkm.sketches import Sketch
 from streamkm.sources.stores import StoreSource
 from streamkm.store import PartWriter

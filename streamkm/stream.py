@@ -20,8 +20,8 @@ from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.sample import stacked
 from streamkm.clustering import Clusters, Search, cluster_coreset
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.matrices import Matrix, matrix_bytes, working_dtype
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
 from streamkm.sketching import check_weights
 from streamkm.sources.base import ChunkedSource
 from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2, Walk

@@ -34,15 +34,15 @@ from streamkm.cluster.sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.seeding import kmeans_plusplus
 from streamkm.cluster.starting import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.memory import give_back, human_bytes
+from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import kept_pass
 from streamkm.keeping import Gathered, Keeper, Record
-from streamkm.limits import give_back, human_bytes
 from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
 from streamkm.model import Metric
 from streamkm.parameters import drawn_seed
-from streamkm.progress import Progress, Stage
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
 from streamkm.sample_plans import plan_sweep

@@ -22,12 +22,12 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.sample import SampleRule
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.progress import Progress, Stage
 from streamkm.executors import LocalThreads
 from streamkm.forecasts import Cluster, Cost, Rates
 from streamkm.keeping import Gathered, Keeper
 from streamkm.planning import forecast
-from streamkm.progress import Progress, Stage
 from streamkm.sketching import Sketched, sketch_pass
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.walk import Walk

@@ -19,8 +19,8 @@ import numpy as np
 from streamkm import StreamKernelKMeans, StreamKMeans, checkpoint, keeping, store, store_pass, storing
 from streamkm.cli import main
 from streamkm.compute import open_executor
-from streamkm.errors import StreamkmError
-from streamkm.progress import Stage
+from streamkm.core.exceptions import StreamkmError
+from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.dense import DenseSource

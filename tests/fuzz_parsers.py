@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 
 from streamkm.cluster.blocks import row_d2norms
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources import text_files
 from streamkm.sources.csr_groups import CsrSource

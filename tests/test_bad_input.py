@@ -28,7 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans
 from streamkm.cli import main
-from streamkm.errors import InvalidInputError, InvalidParameterError, StreamkmError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 
 TOP = Path(__file__).parents[1]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKMeans, budget, limits
+from streamkm import StreamKMeans, budget
 from streamkm.budget import plan_fit
-from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.limits import memory_limit_bytes
+from streamkm.core import memory as limits
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.core.memory import memory_limit_bytes
 from streamkm.projection import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source

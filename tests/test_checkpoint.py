@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streamkm.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
-from streamkm.errors import CheckpointError, DiskFullError, InUseError, OutputError
-from streamkm.files import Lock, replace_file
-from streamkm.matrices import pack_matrix, unpack_matrix
-from streamkm.owned import FORMAT, MARKER, Owned
+from streamkm.core.atomic_io import Lock, replace_file
+from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
+from streamkm.core.matrix import pack_matrix, unpack_matrix
+from streamkm.core.ownership import FORMAT, MARKER, Owned
 from streamkm.sources.fingerprints import differences
 from tests import children
 

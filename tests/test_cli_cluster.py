@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from streamkm import compute
 from streamkm.cli import main
-from streamkm.owned import MARKER
+from streamkm.core.ownership import MARKER
 from streamkm.sources.stores import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched
 

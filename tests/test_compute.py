@@ -15,8 +15,8 @@ from distributed import Client, get_worker
 
 from streamkm import StreamKMeans, executors, runs
 from streamkm.compute import local_executor, open_executor
+from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.dask_cluster import DaskCluster
-from streamkm.errors import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.executors import LocalThreads
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits

@@ -12,7 +12,7 @@ from streamkm import open_documents
 from streamkm.compute import ClusterSettings
 from streamkm.config import Override, load_run, open_data, open_work, parse_set
 from streamkm.configured import tuples
-from streamkm.errors import ConfigError, SourceNotFoundError
+from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS

@@ -18,7 +18,7 @@ from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
 from streamkm.cluster.coreset_tree import CoresetTree, join_trees
 from streamkm.clustering import Search, cluster_coreset
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernels.balancing import balance
 from tests import naive
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.distortion import distortion
-from streamkm.errors import InvalidInputError, InvalidParameterError
 from streamkm.sketches import FeatureSelection
 from tests import naive
 from tests.test_passes import CountingSource, groups

@@ -32,7 +32,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import PCASketch
 from streamkm.sketches.sizing import n_components

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, keeping
-from streamkm.errors import CheckpointError, InvalidParameterError
+from streamkm.core.exceptions import CheckpointError, InvalidParameterError
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.linalg import hadamard
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernels import hadamard as kernels
 from streamkm.sketches import CountSketch, HadamardCountSketch, PreconditionedSampling, SubsampledHadamard
 from streamkm.sketches.hadamard import Rotation

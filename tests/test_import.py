@@ -40,7 +40,7 @@ def test_public_names_resolve(name):
 
 
 def test_public_names_are_those_of_the_types():
-    from streamkm.errors import StreamkmError
+    from streamkm.core.exceptions import StreamkmError
     from streamkm.estimators import StreamKMeans
 
     assert streamkm.StreamKMeans is StreamKMeans

@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import StreamKMeans
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 
 
 def rows(n=3000, k=6, d=5, seed=0):

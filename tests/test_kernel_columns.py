@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels import kernel_values
 from streamkm.kernels.nonzeros import PIECE, TILE, products_of_nonzeros
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict

@@ -20,7 +20,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import StreamKernelKMeans, StreamKMeans, open_source
-from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.kernel_kmeans.planning import METHODS
 from tests.test_estimators import EXPECTED_FAILURES
 from tests.test_passes import CountingSource
@@ -156,7 +156,7 @@ def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
 
 def test_sketch_stores_are_refused(small_digits, tmp_path):
     from streamkm.compute import open_executor
-    from streamkm.progress import Stage
+    from streamkm.core.progress import Stage
     from streamkm.sketches import IdentitySketch
     from streamkm.storing import write_store
     from streamkm.walk import Walk

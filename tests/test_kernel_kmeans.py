@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan
 from streamkm import StreamKernelKMeans
 from streamkm.cluster.sample import Sample
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernel_kmeans.bandwidth import gamma_by_rule, mean_d2
 from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
 from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features

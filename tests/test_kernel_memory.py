@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKernelKMeans
-from streamkm.errors import MemoryLimitError
+from streamkm.core.exceptions import MemoryLimitError
 from streamkm.projection import LIBRARY_BYTES
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

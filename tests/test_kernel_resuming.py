@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKernelKMeans, StreamKMeans, keeping
-from streamkm.errors import CheckpointError
+from streamkm.core.exceptions import CheckpointError
 from streamkm.sources.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

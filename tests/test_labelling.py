@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from streamkm import StreamKMeans, fitting, labelling
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, OutputError
+from streamkm.core.exceptions import InvalidInputError, OutputError
+from streamkm.core.progress import Stage
 from streamkm.labelling import HeldLabels, count_skipped, open_labels, write_labels
-from streamkm.progress import Stage
 from tests.children import tree
 from tests.sources.matrices import dense_matrix, sparse_matrix
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans
 from streamkm.assigning import distances, nearest_d2, nearest_labels
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.lazy import lazy_map
 from streamkm.sources import open_source
 from tests.dask_processes import ROOT

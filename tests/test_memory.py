@@ -20,8 +20,8 @@ from streamkm import StreamKMeans
 from streamkm.assigning import assign_pass
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
+from streamkm.core.progress import Stage
 from streamkm.model import Model
-from streamkm.progress import Stage
 from streamkm.projection import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source

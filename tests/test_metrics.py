@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import metrics
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.metrics import (
     Contingency,
     adjusted_rand,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.errors import DiskFullError, InvalidInputError, ModelFileError, OutputError
+from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.model import FitInfo, Model, normalized
 from streamkm.sketches import (
     CountSketch,

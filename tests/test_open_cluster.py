@@ -10,8 +10,8 @@ import pytest
 
 from streamkm import compute
 from streamkm.compute import ClusterSettings, open_cluster, open_executor
+from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from streamkm.dask_cluster import DaskCluster
-from streamkm.errors import ClusterError, InvalidParameterError
 from tests.dask_processes import certificate, cluster_of
 
 

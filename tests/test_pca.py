@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.decomposition import PCA
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import PCASketch
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans, budget, compute, sweep
+from streamkm.core.progress import Stage
 from streamkm.executors import LocalThreads
-from streamkm.progress import Stage
 from streamkm.sketches import CountSketch
 from streamkm.storing import write_store
 from tests.children import tree, walk_of

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from scipy import stats
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels import entries, signs
 from streamkm.kernels.products import BLOCK_ROWS
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import SourceError
+from streamkm.core.exceptions import SourceError
 from streamkm.page import render_page
 from streamkm.report import plot_convergence, plot_sizes, plot_sketch_2d, write_report
 from streamkm.summary import project_2d

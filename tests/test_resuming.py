@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from streamkm import StreamKMeans, keeping
-from streamkm.errors import CheckpointError, DiskFullError, InUseError
-from streamkm.owned import MARKER
+from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
+from streamkm.core.ownership import MARKER
 from streamkm.sources.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

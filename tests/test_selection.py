@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from sklearn.neighbors import kneighbors_graph
 
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import FeatureSelection, LeverageSampling, sketch_from_dict
 from streamkm.sketches.laplacian import laplacian_scores
 from streamkm.sketches.subspace import Subspace, fit_rows

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import CountSketch
 from streamkm.sketches.sizing import (
     ALL_PARTITIONS,

@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, keeping
-from streamkm.errors import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.making import STREAMED
 from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups

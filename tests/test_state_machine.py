@@ -19,8 +19,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from streamkm import StreamKMeans
 from streamkm.checkpoint import records
 from streamkm.compute import open_executor
-from streamkm.errors import CheckpointError, StoreError
-from streamkm.progress import Stage
+from streamkm.core.exceptions import CheckpointError, StoreError
+from streamkm.core.progress import Stage
 from streamkm.sources import open_source
 from streamkm.storing import append_rows, write_store
 from tests import children

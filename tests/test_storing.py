@@ -16,8 +16,15 @@ from streamkm import StreamKMeans, store_pass
 from streamkm.assigning import map_rows, nearest_labels
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
-from streamkm.errors import CheckpointError, InUseError, InvalidInputError, OutputError, SourceError, StoreError
-from streamkm.progress import Stage
+from streamkm.core.exceptions import (
+    CheckpointError,
+    InUseError,
+    InvalidInputError,
+    OutputError,
+    SourceError,
+    StoreError,
+)
+from streamkm.core.progress import Stage
 from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source

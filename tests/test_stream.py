@@ -17,7 +17,7 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, default_size
 from streamkm.clustering import Search
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sources import open_source
 from streamkm.stream import NODE_BYTES, Stream, feed, stream_size
 from streamkm.walk import Walk

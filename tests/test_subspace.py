@@ -16,9 +16,9 @@ from sklearn.utils.extmath import randomized_svd
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Stage
 from streamkm.kernels import subspace as kernels
-from streamkm.progress import Stage
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit

@@ -13,9 +13,10 @@ import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from streamkm import StreamKMeans, keeping, limits, sweep
-from streamkm.errors import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.owned import MARKER
+from streamkm import StreamKMeans, keeping, sweep
+from streamkm.core import memory as limits
+from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.core.ownership import MARKER
 from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
 from streamkm.sweeping import clusters_of

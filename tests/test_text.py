@@ -15,7 +15,7 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
 from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
-from streamkm.errors import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract

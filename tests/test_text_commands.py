@@ -12,7 +12,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_documents
 from streamkm.configured import TEXT, TFIDF, read_text_settings
-from streamkm.errors import DiskFullError, ModelFileError
+from streamkm.core.exceptions import DiskFullError, ModelFileError
 from streamkm.sources.fingerprints import differences, fingerprint
 from streamkm.sources.stores import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf

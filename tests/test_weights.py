@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 
 N_ROWS, D = 700, 20
 X = make_blobs(N_ROWS, D, centers=6, cluster_std=6.0, random_state=0)[0]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster import importance
 from streamkm.cluster.sample import as_block_matrix, stacked
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.kernels.balancing import balance
 from streamkm.kernels.hashing import hash_places
-from streamkm.matrices import Matrix, matrix_bytes
 
 Method = Literal["sensitivity", "lightweight", "uniform"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.coreset import CoresetRule, Part
-from streamkm.errors import InvalidParameterError
-from streamkm.matrices import Matrix
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
 
 
 class CoresetTree:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import FAR, NO_WEIGHTS, CenterTable, add_rows, moved_csr, row_d2, row_d2norms, safe_scale
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.matrices import Matrix, rows_between, working_dtype
+from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.sketches import PCASketch, Sketch
 
 MOST_FEATURES = 1 << 20  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2norms
 from streamkm.cluster.lloyd import densified
 from streamkm.compute import Executor
+from streamkm.core.matrix import Matrix
 from streamkm.kernels import splitting
 from streamkm.kernels.totals import row_squares, weighted_sum
-from streamkm.matrices import Matrix
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Joining
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels import totals as kernels
 from streamkm.kernels.rows import add_csr_rows
-from streamkm.matrices import Matrix, working_dtype
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import densified
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
+from streamkm.core.matrix import aligned_empty
 from streamkm.kernels import trials as kernels
 from streamkm.kernels.lanes import LANES
-from streamkm.matrices import aligned_empty
 
 SHARED_ENTRIES = 1 << 19  # of a block whose products with a few rows are worth waking up threads
 

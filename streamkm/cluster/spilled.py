@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from streamkm.cluster.blocks import Block
-from streamkm.files import replace_file
-from streamkm.matrices import matrix_bytes, pack_matrix, unpack_matrix
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.matrix import matrix_bytes, pack_matrix, unpack_matrix
 
 logger = logging.getLogger(__name__)
 

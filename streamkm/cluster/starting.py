@@ -21,8 +21,8 @@ from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding import kmeans_plusplus, random_rows
 from streamkm.compute import Executor
-from streamkm.errors import InvalidParameterError
-from streamkm.matrices import Matrix, rows_between
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, rows_between
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from streamkm.compute import Executor
+from streamkm.core.matrix import Matrix
 from streamkm.kernels import kernel_values
 from streamkm.kernels.hashing import hash_features
 from streamkm.kernels.panels import add_outer_products
-from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import KernelMap, inverse_root, oriented
 

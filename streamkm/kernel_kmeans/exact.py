@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.kernel_kmeans.landmarks import kept
-from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
 

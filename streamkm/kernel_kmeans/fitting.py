@@ -21,15 +21,15 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, SampleRule
 from streamkm.cluster.starting import prefix, search_rows
 from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.matrix import rows_between
+from streamkm.core.memory import give_back
+from streamkm.core.progress import Progress
 from streamkm.fitting import Fit, Labelling, assign_found, kept_pass
 from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
-from streamkm.limits import give_back
-from streamkm.matrices import rows_between
-from streamkm.progress import Progress
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 from streamkm.sketching import count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk

@@ -17,11 +17,11 @@ from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.sample import Sample, as_block_matrix, sketched_d2norms
 from streamkm.cluster.seeding import random_rows
 from streamkm.compute import Executor
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.kernel_kmeans.planning import POOL_ROWS
 from streamkm.kernels.panels import Panels
 from streamkm.kernels.totals import row_squares
-from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too

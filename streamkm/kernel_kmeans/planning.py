@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.budget import SAMPLE_ROWS_PER_CLUSTER, Allowance, Plan, Sizes, checked, decoded_row_bytes, smaller_sizes
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernel_kmeans.projection import KernelNeeds
 from streamkm.sources.base import ChunkedSource, RowSource
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap

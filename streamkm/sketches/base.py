@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.matrices import Matrix
+from streamkm.core.matrix import Matrix
 
 
 @runtime_checkable

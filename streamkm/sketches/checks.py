@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
-from streamkm.matrices import Matrix
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
 
 
 def check_components(n_components: int, limit: int) -> None:

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels import hadamard as kernels
 from streamkm.kernels.countsketch import sketch_dense
 from streamkm.kernels.hashing import hash_features, hash_places, stream_seed
-from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.checks import check_components, check_seed, check_width
 from streamkm.sketches.countsketch import CountSketch
 

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
-from streamkm.matrices import Matrix, as_working
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix, as_working
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels import kernel_values
 from streamkm.kernels.nonzeros import products_of_nonzeros
-from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.landmark_table import LandmarkTable
 
 KERNELS = ("rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed")

@@ -17,9 +17,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, lapack
 
-from streamkm.errors import InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.panels import Panels, add_outer_products
-from streamkm.matrices import Matrix
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
 
 

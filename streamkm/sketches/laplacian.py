@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError
-from streamkm.matrices import Matrix, as_working
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working
 
 N_NEIGHBORS = 5
 BATCH_ENTRIES = 1 << 22  # of differences of rows at once

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.panels import Panels
-from streamkm.matrices import Matrix, working_dtype
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
 from streamkm.sketches.subspace import Subspace, subspace_fit

@@ -15,10 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels import entries as kernels
 from streamkm.kernels.panels import Panels
-from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24

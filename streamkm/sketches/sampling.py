@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.hadamard import sample_entries
 from streamkm.kernels.hashing import stream_seed
-from streamkm.matrices import Matrix
 from streamkm.sketches.hadamard import Rotation
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.subspace import select_csr
-from streamkm.matrices import Matrix, as_working
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.laplacian import N_NEIGHBORS, laplacian_scores
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit

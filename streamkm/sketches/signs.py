@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels import signs as kernels
-from streamkm.matrices import Matrix, as_working, working_dtype
 from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24

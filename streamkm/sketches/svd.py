@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.kernels import subspace as kernels
 from streamkm.kernels.lanes import LANES
 from streamkm.kernels.panels import Panels
-from streamkm.matrices import Matrix
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 

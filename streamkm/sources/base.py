@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.matrices import Matrix
-from streamkm.progress import Stage
+from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.sources.row_graphs import RowGraphs

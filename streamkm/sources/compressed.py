@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streamkm.errors import InvalidParameterError, MissingDependencyError, SourceError
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 """Largest number of features and of values that 32-bit indices serve."""

@@ -22,8 +22,8 @@ import scipy.sparse as sp
 from dask.array import blockwise, from_array
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
-from streamkm.matrices import Matrix
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.row_graphs import InputsHere, RowGraphs

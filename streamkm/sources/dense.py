@@ -6,7 +6,7 @@ stored and errors. Knows no file format.
 
 from __future__ import annotations
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.matrices import raw
+from streamkm.core.matrix import raw
 from streamkm.sources import local, remote
 from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
 from streamkm.sources.remote import is_remote

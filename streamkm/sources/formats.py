@@ -10,7 +10,7 @@ import re
 import zipfile
 from contextlib import suppress
 
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources.remote import Address, is_remote, look
 from streamkm.sources.stored import open_binary
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, MissingDependencyError
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
 
 _NUMBERS = "buif"  # kinds of NumPy types
 

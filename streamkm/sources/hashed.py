@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.sources.documents import Batch, ChunkedDocuments, Documents, check_target
 from streamkm.text import BadDocumentError, FeatureHashing

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from streamkm.errors import SourceError, StreamkmError
+from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource

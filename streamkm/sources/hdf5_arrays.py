@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.collector import collector_off
 from streamkm.sources.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged

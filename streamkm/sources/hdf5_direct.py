@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import SourceError
+from streamkm.core.exceptions import SourceError
 from streamkm.sources.remote_file import RemoteFile
 from streamkm.sources.stored import FileArray, open_binary, read_fully
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError
-from streamkm.matrices import Matrix
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.sources.arrays import SparseSource, open_array
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.csr_rows import make_csr

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrays import open_array
 from streamkm.sources.base import RowSource
 from streamkm.sources.dask import DaskSource

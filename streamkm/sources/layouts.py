@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from streamkm.errors import InvalidInputError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, SourceNotFoundError
 
 _CSR_MEMBERS = frozenset({"data", "indices", "indptr"})
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO (named pipe)"),

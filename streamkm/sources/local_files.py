@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources.local import FileVersion, copies_hint, refuse_special, time_text
 
 

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.arrays import ArraySource, SparseSource
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource

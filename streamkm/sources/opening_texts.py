@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.csv_records import CsvRecords
 from streamkm.sources.documents import DocumentList, Documents, DocumentStream
 from streamkm.sources.opening import locate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, SourceError
 from streamkm.sources.base import Chunk
 from streamkm.sources.documents import Batch, ChunkedDocuments, check_target
 from streamkm.sources.local import unchanged

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
 from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.frames import check_same_columns

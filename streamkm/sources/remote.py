@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from streamkm.errors import (
+from streamkm.core.exceptions import (
     InvalidParameterError,
     MissingDependencyError,
     SourceError,

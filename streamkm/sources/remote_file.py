@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from streamkm.errors import SourceError
+from streamkm.core.exceptions import SourceError
 from streamkm.sources.remote import Address, fetch, opened
 
 REQUEST_BYTES = 1 << 24

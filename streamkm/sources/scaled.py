@@ -10,7 +10,7 @@ from itertools import repeat
 from numbers import Integral
 from typing import Any, NoReturn, cast
 
-from streamkm.errors import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk, ChunkedSource, RowSource
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import local, remote
 from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, is_remote

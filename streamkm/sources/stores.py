@@ -28,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import SourceError, SourceNotFoundError
-from streamkm.matrices import raw
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.core.matrix import raw
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from streamkm.errors import InvalidParameterError, SourceError
+from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight_files import Fill, SvmlightFiles, count_rows

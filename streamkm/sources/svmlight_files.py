@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import RowSource, SentRows
 from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import file_size, opened_path

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.words import WINDOW
 
 BLOCK_BYTES = 1 << 20

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels import svmlight as kernel
 from streamkm.kernels import svmlight_tokens as tokens
 from streamkm.sources.base import Rows

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import compression_of, decompressor
 from streamkm.sources.documents import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target

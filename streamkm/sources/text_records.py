@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.svmlight_files import Fill
 from streamkm.sources.svmlight_lines import MAX_LINE_BYTES, LineReader
 

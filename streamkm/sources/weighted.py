@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkm.errors import InvalidInputError
-from streamkm.matrices import working_dtype
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.text import TfIdf
 

@@ -23,7 +23,7 @@ from zarr.core.sync import collect_aiterator
 from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
-from streamkm.errors import SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource

@@ -22,7 +22,7 @@ from typing import Any
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources.remote import Address, Version, check_same, entries, fetch, fetch_version, listed, look, summary
 
 REQUESTS_AT_ONCE = 16

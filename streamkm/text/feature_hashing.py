@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, MissingDependencyError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
 
 Input = Literal["text", "tokens", "counts"]
 

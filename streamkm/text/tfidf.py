@@ -18,9 +18,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.files import replace_file
-from streamkm.matrices import raw, working_dtype
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.matrix import raw, working_dtype
 
 Norm = Literal["l1", "l2"]
 _NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")

@@ -169,8 +169,8 @@ def fit_by(path: str, k: int, n_workers: int) -> dict[str, Any]:
 def large(path: str, k: int) -> dict[str, Any]:
     """Forecasts for numbers of rows that are not here, by one measurement, with the defaults of `Cluster`."""
     from streamkm import StreamKMeans
+    from streamkm.core.memory import human_bytes
     from streamkm.forecasts import Cluster, human_seconds
-    from streamkm.limits import human_bytes
     from streamkm.planning import forecast
 
     kmeans = StreamKMeans(k, memory_limit=CLIENT_MEMORY, random_state=0, progress=False)

@@ -105,7 +105,7 @@ class _Products:
 @contextmanager
 def installed(timers: Timers) -> Iterator[None]:
     """Put the timers around the doors, for a while."""
-    from streamkm.progress import Progress
+    from streamkm.core.progress import Progress
     from streamkm.sketches.pca import PCASketch
     from streamkm.sources.base import ChunkedSource
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKMeans
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import sparse_matrix, write_csr

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.errors import InvalidInputError, SourceError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.csr_rows import csr_rows
 from tests.contracts import Opened, SourceContract, assemble

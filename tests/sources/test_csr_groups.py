@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.errors import InvalidInputError, SourceError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import csr_groups
 from streamkm.sources.csr_groups import CsrSource
 from tests.contracts import Opened, SourceContract, assemble

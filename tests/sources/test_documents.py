@@ -21,7 +21,7 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from streamkm import open_documents
-from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import text_files
 from streamkm.sources.base import Chunk
 from streamkm.sources.text_formats import TextLines

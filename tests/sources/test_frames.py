@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamkm import StreamKMeans, open_source
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
 

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    MissingDependencyError,
+    SourceError,
+    SourceNotFoundError,
+    StreamkmError,
+)
 from streamkm.sources import hdf5_arrays, hdf5_direct, open_source
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import dense_matrix

@@ -22,7 +22,7 @@ import zarr
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_documents
-from streamkm.errors import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.fingerprints import file_fingerprint

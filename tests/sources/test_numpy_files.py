@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.errors import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import open_source
 from streamkm.sources.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm.errors import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import ChunkedSource, open_source
 from streamkm.sources.iterables import IterableSource
 from streamkm.sources.parts import PartsSource

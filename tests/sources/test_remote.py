@@ -29,7 +29,7 @@ from streamkm.checkpoint import Checkpoint
 from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.config import Override, load_run
-from streamkm.errors import (
+from streamkm.core.exceptions import (
     CheckpointError,
     ConfigError,
     InvalidParameterError,
@@ -38,7 +38,7 @@ from streamkm.errors import (
     SourceNotFoundError,
     StoreError,
 )
-from streamkm.progress import Stage
+from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch
 from streamkm.sources import remote
 from streamkm.sources.fingerprints import fingerprint

@@ -12,8 +12,8 @@ import zarr
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
-from streamkm.errors import InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.progress import Stage
+from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint

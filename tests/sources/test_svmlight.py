@@ -18,7 +18,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import svmlight_lines
 from streamkm.sources.base import Chunk
 from streamkm.sources.compressed import CompressedSvmlightSource

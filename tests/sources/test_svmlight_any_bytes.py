@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.errors import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels import svmlight as kernel
 from streamkm.kernels.svmlight_tokens import BAD_CALL, OK
 from streamkm.kernels.words import WINDOW

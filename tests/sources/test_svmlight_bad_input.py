@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from streamkm.errors import (
+from streamkm.core.exceptions import (
     InvalidInputError,
     InvalidParameterError,
     MissingDependencyError,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkm import StreamKMeans, sweep
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.distortion import distortion
-from streamkm.errors import InvalidInputError
 from streamkm.sources.base import Chunk
 from streamkm.sources.svmlight import SvmlightSource
 

@@ -10,7 +10,7 @@ import sys
 from numbers import Integral, Real
 from typing import Any
 
-from streamkm.errors import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 
 AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE = 0.5  # of a limit

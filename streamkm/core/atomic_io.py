@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from streamkm.errors import DiskFullError, InUseError, OutputError, StreamkmError
+from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _LOCKED_BYTE = 1 << 30  # beyond what is written: where locks are mandatory, the holder's number can still be read

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from streamkm.errors import StreamkmError
-from streamkm.files import partial_name, replace_file, sync, writing
+from streamkm.core.atomic_io import partial_name, replace_file, sync, writing
+from streamkm.core.exceptions import StreamkmError
 
 MARKER = ".streamkm.json"
 FORMAT = 1
