@@ -20,7 +20,7 @@ from streamkm.compute import Executor, Folded, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.keeping import KeptLabels
-from streamkm.kernels.totals import weighted_sum
+from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.model import Model
 from streamkm.sketching import Sketched
 from streamkm.walk import Item, Walk, Weighed, changed_source

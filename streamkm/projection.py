@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from streamkm.cluster.frame import MOST_FEATURES
-from streamkm.kernels.lanes import LANES
+from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.model import Space
 from streamkm.sketches.subspace import subspace_bytes
 

@@ -34,7 +34,7 @@ def rows(n_rows, n_features, dtype, *, seed=0):
 def kernels():
     """Products, scores and nearest centers."""
     from streamkm.cluster.blocks import CenterTable
-    from streamkm.kernels.panels import Panels
+    from streamkm.kernels.intrinsics.panels import Panels
 
     found = {}
     for dtype in ("f4", "f8"):
@@ -69,7 +69,7 @@ def fits():
 def main(names):
     """Write what is asked for."""
     if "wide" in names:
-        from streamkm.kernels import products
+        from streamkm.kernels.intrinsics import products
 
         products.vector_bytes = lambda features: 64
     found = {}

@@ -19,7 +19,7 @@ from streamkm.cluster.coreset_tree import CoresetTree, join_trees
 from streamkm.clustering import Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.kernels.balancing import balance
+from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 
 METHODS = ("sensitivity", "lightweight", "uniform")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamkm.kernels import hashing
-from streamkm.kernels.countsketch import sketch_csr
+from streamkm.kernels.intrinsics import hashing
+from streamkm.kernels.sketch.countsketch import sketch_csr
 from streamkm.sketches import CountSketch
 from tests import naive
 

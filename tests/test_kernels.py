@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streamkm.cluster import blocks
 from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms, rows_by_label
-from streamkm.kernels import countsketch, splitting
+from streamkm.kernels.cluster import splitting
+from streamkm.kernels.sketch import countsketch
 from tests import naive
 from tests.sources.matrices import sparse_matrices
 

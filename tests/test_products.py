@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.cluster.blocks import CenterTable
-from streamkm.kernels import products, reductions
-from streamkm.kernels.panels import Panels, add_outer_products
+from streamkm.kernels.intrinsics import products, reductions
+from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 
 FLOATS = (np.float32, np.float64)
 rng = np.random.default_rng(0)

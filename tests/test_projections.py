@@ -9,8 +9,8 @@ from scipy import stats
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.kernels import entries, signs
-from streamkm.kernels.products import BLOCK_ROWS
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS
+from streamkm.kernels.sketch import entries, signs
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
 from tests import naive
 from tests.sketch_contract import N_FEATURES, UnboundedSketchContract, whole_numbers

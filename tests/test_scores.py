@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import scores
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.kernels.scores import spread_csr, spread_dense
+from streamkm.kernels.cluster.scores import spread_csr, spread_dense
 from streamkm.rescoring import Distances, Rescoring
 from streamkm.scores import calinski_harabasz, davies_bouldin, objective, silhouette, spread
 from tests import naive

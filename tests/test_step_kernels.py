@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numba.core import event
 
 from streamkm.core.matrix import rows_between
-from streamkm.kernels import lloyd, nonzeros, ordering, rows, splitting, totals, trials
-from streamkm.kernels.countsketch import MOST_TURNED, sketch_dense
-from streamkm.kernels.scattering import add_square, scatter_columns, turn_square
+from streamkm.kernels.cluster import lloyd, ordering, rows, splitting, totals, trials
+from streamkm.kernels.intrinsics import nonzeros
+from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
+from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
 
 RNG = np.random.default_rng(0)
 

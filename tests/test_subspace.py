@@ -18,7 +18,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.kernels import subspace as kernels
+from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, aligned_empty, as_working, working_dtype
-from streamkm.kernels import lloyd as kernels
-from streamkm.kernels import products
-from streamkm.kernels.lanes import LANES
-from streamkm.kernels.products import BLOCK_ROWS, panel_stop
-from streamkm.kernels.totals import mean_row, weighted_sum
+from streamkm.kernels.cluster import lloyd as kernels
+from streamkm.kernels.cluster.totals import mean_row, weighted_sum
+from streamkm.kernels.intrinsics import products
+from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 
 NO_WEIGHTS = np.empty(0, np.float64)
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache

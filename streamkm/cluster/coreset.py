@@ -18,8 +18,8 @@ from streamkm.cluster import importance
 from streamkm.cluster.sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, matrix_bytes
-from streamkm.kernels.balancing import balance
-from streamkm.kernels.hashing import hash_places
+from streamkm.kernels.cluster.balancing import balance
+from streamkm.kernels.intrinsics.hashing import hash_places
 
 Method = Literal["sensitivity", "lightweight", "uniform"]
 

@@ -19,8 +19,8 @@ from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, ro
 from streamkm.cluster.lloyd import densified
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
-from streamkm.kernels import splitting
-from streamkm.kernels.totals import row_squares, weighted_sum
+from streamkm.kernels.cluster import splitting
+from streamkm.kernels.cluster.totals import row_squares, weighted_sum
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.lloyd import densified, merged
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.totals import weighted_sum
+from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches import CountSketch
 
 ROUNDS = 4  # of drawing rough centers

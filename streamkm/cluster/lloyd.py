@@ -18,8 +18,8 @@ from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
 from streamkm.cluster.spilled import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels import totals as kernels
-from streamkm.kernels.rows import add_csr_rows
+from streamkm.kernels.cluster import totals as kernels
+from streamkm.kernels.cluster.rows import add_csr_rows
 
 logger = logging.getLogger(__name__)
 

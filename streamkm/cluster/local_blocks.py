@@ -17,8 +17,8 @@ from streamkm.cluster.blocks import NO_NORMS, Block, CenterTable, batch_rows, ro
 from streamkm.cluster.lloyd import Blocks, Totals, step_labels
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
-from streamkm.kernels import lloyd as kernels
-from streamkm.kernels.totals import weighted_sum
+from streamkm.kernels.cluster import lloyd as kernels
+from streamkm.kernels.cluster.totals import weighted_sum
 
 ROW_PIECES = 2  # for each thread, which take the same time
 CLUSTER_PIECES = 4  # for each thread, which do not

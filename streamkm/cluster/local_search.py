@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Block, CenterTable, rows_by_label
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.compute import Executor
-from streamkm.kernels import splitting
+from streamkm.kernels.cluster import splitting
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
 from streamkm.cluster.lloyd import densified
-from streamkm.kernels.totals import weighted_sum
+from streamkm.kernels.cluster.totals import weighted_sum
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
-from streamkm.kernels.countsketch import merged_d2norms
-from streamkm.kernels.hashing import hash_places, lowest_places
-from streamkm.kernels.ordering import lowest_first
-from streamkm.kernels.rows import place_dense_rows, place_lengths, place_rows
+from streamkm.kernels.cluster.ordering import lowest_first
+from streamkm.kernels.cluster.rows import place_dense_rows, place_lengths, place_rows
+from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
+from streamkm.kernels.sketch.countsketch import merged_d2norms
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most

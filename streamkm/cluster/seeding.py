@@ -14,8 +14,8 @@ from streamkm.cluster.lloyd import densified
 from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels import trials as kernels
-from streamkm.kernels.lanes import LANES
+from streamkm.kernels.cluster import trials as kernels
+from streamkm.kernels.intrinsics.lanes import LANES
 
 SHARED_ENTRIES = 1 << 19  # of a block whose products with a few rows are worth waking up threads
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkm.core.matrix import Matrix
 from streamkm.kernel_kmeans.records import KernelRule
-from streamkm.kernels import kernel_values
+from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 
 PAIR_ROWS = 256  # of the sample, whose differences are averaged where no formula gives the mean

@@ -17,9 +17,9 @@ from scipy.linalg import eigh
 
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
-from streamkm.kernels import kernel_values
-from streamkm.kernels.hashing import hash_features
-from streamkm.kernels.panels import add_outer_products
+from streamkm.kernels.intrinsics.hashing import hash_features
+from streamkm.kernels.intrinsics.panels import add_outer_products
+from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import KernelMap, inverse_root, oriented
 

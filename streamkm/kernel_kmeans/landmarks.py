@@ -20,8 +20,8 @@ from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernel_kmeans.planning import POOL_ROWS
-from streamkm.kernels.panels import Panels
-from streamkm.kernels.totals import row_squares
+from streamkm.kernels.cluster.totals import row_squares
+from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too

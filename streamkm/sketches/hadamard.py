@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
-from streamkm.kernels import hadamard as kernels
-from streamkm.kernels.countsketch import sketch_dense
-from streamkm.kernels.hashing import hash_features, hash_places, stream_seed
+from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
+from streamkm.kernels.sketch import hadamard as kernels
+from streamkm.kernels.sketch.countsketch import sketch_dense
 from streamkm.sketches.checks import check_components, check_seed, check_width
 from streamkm.sketches.countsketch import CountSketch
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
-from streamkm.kernels import kernel_values
-from streamkm.kernels.nonzeros import products_of_nonzeros
+from streamkm.kernels.intrinsics.nonzeros import products_of_nonzeros
+from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.landmark_table import LandmarkTable
 
 KERNELS = ("rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed")

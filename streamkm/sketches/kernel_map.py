@@ -19,7 +19,7 @@ from scipy.linalg import blas, eigh, lapack
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.panels import Panels, add_outer_products
+from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.kernel_values import placed_dense
-from streamkm.kernels.nonzeros import TILE
-from streamkm.kernels.panels import Panels
+from streamkm.kernels.intrinsics.nonzeros import TILE
+from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.kernels.sketch.kernel_values import placed_dense
 
 # products of dense rows are made of the entries other than 0 alone if these are at most such a share (1.4 to 2 times as
 # fast there, up to 5 times with fewer) and features and landmarks so many: else there is little work, or half a tile

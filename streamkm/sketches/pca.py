@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.panels import Panels
+from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
 from streamkm.sketches.subspace import Subspace, subspace_fit

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
-from streamkm.kernels import entries as kernels
-from streamkm.kernels.panels import Panels
+from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.kernels.sketch import entries as kernels
 from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.hadamard import sample_entries
-from streamkm.kernels.hashing import stream_seed
+from streamkm.kernels.intrinsics.hashing import stream_seed
+from streamkm.kernels.sketch.hadamard import sample_entries
 from streamkm.sketches.hadamard import Rotation
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
-from streamkm.kernels.subspace import select_csr
+from streamkm.kernels.sketch.subspace import select_csr
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.laplacian import N_NEIGHBORS, laplacian_scores
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit

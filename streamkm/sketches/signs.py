@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working, working_dtype
-from streamkm.kernels import signs as kernels
+from streamkm.kernels.sketch import signs as kernels
 from streamkm.sketches.checks import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels import subspace as kernels
-from streamkm.kernels.lanes import LANES
-from streamkm.kernels.lloyd import add_dense
-from streamkm.kernels.panels import Panels, add_outer_products
+from streamkm.kernels.cluster.lloyd import add_dense
+from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
+from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import Sketch, SketchFit
 
 GRAM_FEATURES = 2048  # up to 32 MiB of sums; above, an n x d x d product costs more than the range finder's passes

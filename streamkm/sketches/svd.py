@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.kernels import subspace as kernels
-from streamkm.kernels.lanes import LANES
-from streamkm.kernels.panels import Panels
+from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.kernels import csv_records as kernel
+from streamkm.kernels.text import csv_records as kernel
 from streamkm.sources.svmlight_files import Fill
 from streamkm.sources.svmlight_lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.text_formats import DecodeError, decoded

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.kernels.words import WINDOW
+from streamkm.kernels.text.words import WINDOW
 
 BLOCK_BYTES = 1 << 20
 """Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.kernels import svmlight as kernel
-from streamkm.kernels import svmlight_tokens as tokens
+from streamkm.kernels.text import svmlight as kernel
+from streamkm.kernels.text import svmlight_tokens as tokens
 from streamkm.sources.base import Rows
 from streamkm.sources.svmlight_lines import LineReader
 

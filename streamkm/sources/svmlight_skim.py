@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.svmlight_skim import NOT_PLAIN, find_rows, gather_lines
-from streamkm.kernels.words import WINDOW
+from streamkm.kernels.text.svmlight_skim import NOT_PLAIN, find_rows, gather_lines
+from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, Rows, Skimmed
 from streamkm.sources.svmlight_lines import MAX_LINE_BYTES, LineReader
 from streamkm.sources.svmlight_rows import LARGEST_INT64, PLACE_BITS, BadTextError, RowBuilder, TextFormat

@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkm.cluster.blocks import CenterTable
-from streamkm.kernels.panels import Panels
+from streamkm.kernels.intrinsics.panels import Panels
 from tests.benchmarks.measure import Row, Settings
 
 SHAPES = [(d, k) for d in (16, 64, 256, 784) for k in (10, 50, 100, 1024)]

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.kernels import svmlight as kernel
-from streamkm.kernels.svmlight_tokens import BAD_CALL, OK
-from streamkm.kernels.words import WINDOW
+from streamkm.kernels.text import svmlight as kernel
+from streamkm.kernels.text.svmlight_tokens import BAD_CALL, OK
+from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.svmlight import SvmlightSource
 from tests.naive_svmlight import SMALL, MalformedError, as_lists, bits, rows_of
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from streamkm.kernels.decimals import UNDECIDED, read_decimal
-from streamkm.kernels.words import WINDOW
+from streamkm.kernels.text.decimals import UNDECIDED, read_decimal
+from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.svmlight import SvmlightSource
 
 

@@ -10,8 +10,8 @@ import math
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.hashing import mix
-from streamkm.kernels.lanes import add_entries
+from streamkm.kernels.intrinsics.hashing import mix
+from streamkm.kernels.intrinsics.lanes import add_entries
 
 _S11 = np.uint64(11)
 _ONE = np.uint64(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.reductions import dot
+from streamkm.kernels.intrinsics.reductions import dot
 
 
 @nb.njit(nogil=True, cache=True)

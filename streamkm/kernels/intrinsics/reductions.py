@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.products import NUMBER, PLACE, multiply_adds
+from streamkm.kernels.intrinsics.products import NUMBER, PLACE, multiply_adds
 
 N_LANES = 16
 _TINY = float(np.finfo(np.float32).tiny)

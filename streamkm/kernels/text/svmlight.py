@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamkm.kernels.svmlight_tokens import (
+from streamkm.kernels.text.svmlight_tokens import (
     BAD_CALL,
     HASH,
     LINE_FEED,
@@ -26,7 +26,7 @@ from streamkm.kernels.svmlight_tokens import (
     read_plain_feature,
     skip_target,
 )
-from streamkm.kernels.words import WINDOW, text_of
+from streamkm.kernels.text.words import WINDOW, text_of
 
 # the fields of a job
 START, LIMIT, END, BASE, FIRST_INDEX, LARGEST_INDEX = range(6)

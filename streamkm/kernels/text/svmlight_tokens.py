@@ -13,8 +13,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamkm.kernels.decimals import EXACT_POWERS, INTEGER_POWERS, MALFORMED, UNDECIDED, read_decimal, round_decimal
-from streamkm.kernels.words import WINDOW, bytes_outside, first_digits, load_word, trailing_zeros
+from streamkm.kernels.text.decimals import (
+    EXACT_POWERS,
+    INTEGER_POWERS,
+    MALFORMED,
+    UNDECIDED,
+    read_decimal,
+    round_decimal,
+)
+from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, trailing_zeros
 
 # what is wrong, with a token or its line
 OK, BAD_CALL, BAD_TARGET, BAD_QUERY, BAD_INDEX, NEGATIVE_INDEX, HUGE_INDEX, NO_VALUE, BAD_VALUE = range(9)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamkm.kernels.words import first_digits, leading_zeros, load_word, multiply_wide, trailing_zeros
+from streamkm.kernels.text.words import first_digits, leading_zeros, load_word, multiply_wide, trailing_zeros
 
 DECIDED, UNDECIDED, MALFORMED = 0, 1, 2
 

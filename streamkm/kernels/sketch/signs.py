@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.hashing import mix
+from streamkm.kernels.intrinsics.hashing import mix
 
 VECTOR_BYTES = 64
 GROUP, GROUPS = 4, 16

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FUSED, entries_d2
-from streamkm.kernels.reductions import squared_distance, squared_norm_pair
+from streamkm.kernels.cluster.lloyd import FUSED, entries_d2
+from streamkm.kernels.intrinsics.reductions import squared_distance, squared_norm_pair
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FUSED)

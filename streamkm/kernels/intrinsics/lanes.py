@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.prefetching import prefetched
+from streamkm.kernels.intrinsics.prefetching import prefetched
 
 VECTOR_BYTES = 64
 AHEAD = 24

@@ -13,9 +13,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lanes import add_entries
-from streamkm.kernels.prefetching import LINE_BYTES, prefetch
-from streamkm.kernels.products import (
+from streamkm.kernels.intrinsics.lanes import add_entries
+from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
+from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
     block_room,
     load_block,
@@ -26,7 +26,7 @@ from streamkm.kernels.products import (
     panel_stop,
     vector_lanes,
 )
-from streamkm.kernels.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
+from streamkm.kernels.intrinsics.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
 
 FUSED = {"contract"}  # multiply and add with one rounding; nothing that would change the order of a sum
 LAID_OUT = 64

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.kernels.products import BLOCK_ROWS, LINE_BYTES, multiply, panel_stop
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, LINE_BYTES, multiply, panel_stop
 
 NONE = np.empty(0)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.hashing import mix
+from streamkm.kernels.intrinsics.hashing import mix
 
 _S32 = np.uint64(32)
 _F, _I = np.float32, np.int32

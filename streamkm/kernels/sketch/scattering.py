@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.prefetching import prefetch
+from streamkm.kernels.intrinsics.prefetching import prefetch
 
 VECTOR_BYTES = 64
 

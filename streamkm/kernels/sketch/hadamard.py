@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.hashing import bucket_of, mix
+from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 
 VECTOR_BYTES = 64
 CACHED_BYTES = 16384

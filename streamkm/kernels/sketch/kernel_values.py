@@ -9,8 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.hashing import mix
-from streamkm.kernels.reductions import absolute_distance, chi_squared_distance, squared_distance
+from streamkm.kernels.intrinsics.hashing import mix
+from streamkm.kernels.intrinsics.reductions import absolute_distance, chi_squared_distance, squared_distance
 
 FUSED = {"contract"}  # nothing that would change the order of a sum
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FUSED, lay_out, scores_csr
-from streamkm.kernels.rows import add_csr_rows
+from streamkm.kernels.cluster.lloyd import FUSED, lay_out, scores_csr
+from streamkm.kernels.cluster.rows import add_csr_rows
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FUSED)

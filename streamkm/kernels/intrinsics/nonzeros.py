@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lanes import VECTOR_BYTES, add_tile
+from streamkm.kernels.intrinsics.lanes import VECTOR_BYTES, add_tile
 
 TILE_VECTORS = 5  # of sums held in registers: enough to hide the latency of additions, on AVX2 too
 TILE = TILE_VECTORS * VECTOR_BYTES // 4

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.lloyd import FUSED
-from streamkm.kernels.reductions import dot, squared_distance
+from streamkm.kernels.cluster.lloyd import FUSED
+from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FUSED)

@@ -1,7 +1,7 @@
 """CountSketch of dense and CSR rows. numba only; arrays in, arrays out; the caller validates.
 
 The readable form is ``Y[i, h(j)] += s(j) * X[i, j]`` for every stored entry, with bucket h and sign s of
-`streamkm.kernels.hashing`.
+`streamkm.kernels.intrinsics.hashing`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.hashing import bucket_of, mix
-from streamkm.kernels.scattering import scatter_columns
+from streamkm.kernels.intrinsics.hashing import bucket_of, mix
+from streamkm.kernels.sketch.scattering import scatter_columns
 
 _ONE = np.uint64(1)
 MOST_TURNED = 2048

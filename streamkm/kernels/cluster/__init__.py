@@ -1,0 +1,1 @@
+"""Loops of k-means: nearest centers, sums of clusters, draws, splits, scores."""
