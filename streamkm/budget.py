@@ -16,11 +16,11 @@ from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
-from streamkm.making import FOUND, STREAMED, n_directions
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, Needs, Regime
 from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.countsketch import DENSE_COMPONENTS
+from streamkm.sketches.registry import FOUND, STREAMED, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 

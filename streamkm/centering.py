@@ -28,7 +28,6 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
-from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.model import Metric, Model, Space
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
@@ -41,6 +40,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
     sketch_from_dict,
 )
+from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 from streamkm.sketching import Sketched
 
 SKETCH_PREFIX = "sketch."

@@ -6,9 +6,9 @@ Pure functions of the source's description. May import sources, errors and below
 from __future__ import annotations
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.making import FOUND, STREAMED, most_components, needs_n_features
 from streamkm.sketches import PCASketch, Sketch, fits_features
-from streamkm.sketches.sizing import FORMULAS, sizing
+from streamkm.sketches.bounds import FORMULAS, sizing
+from streamkm.sketches.registry import FOUND, STREAMED, most_components, needs_n_features
 from streamkm.sources.base import RowSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are

@@ -25,7 +25,6 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
 from streamkm.keeping import Gathered
-from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.model import Metric
 from streamkm.sketches import (
     IdentitySketch,
@@ -33,6 +32,7 @@ from streamkm.sketches import (
     Sketch,
     TruncatedSVDSketch,
 )
+from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sketching import sketch_pass
 from streamkm.sources import open_source
 from streamkm.walk import Walk

@@ -41,9 +41,9 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
-from streamkm.making import first_round
 from streamkm.model import Model
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
+from streamkm.sketches.registry import first_round
 from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk
 

@@ -22,8 +22,8 @@ from sklearn.utils import check_random_state
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.starting import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import Sketch
+from streamkm.sketches.registry import FOUND, OBLIVIOUS
 from streamkm.sources.opening import is_collection
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does

@@ -21,9 +21,9 @@ from streamkm.budget import (
     float_row_bytes,
     smaller_sizes,
 )
-from streamkm.making import FOUND
 from streamkm.model import Space
 from streamkm.projection import CANDIDATES, pca_rows, reading_bytes, waiting_calls
+from streamkm.sketches.registry import FOUND
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored

@@ -29,11 +29,11 @@ from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError,
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Stage
 from streamkm.keeping import Gathered
-from streamkm.making import FOUND, find_sketch, make_sketch
 from streamkm.model import Metric
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sample_plans import plan_store
 from streamkm.sketches import Sketch
+from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint

@@ -39,7 +39,6 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import kept_pass
 from streamkm.keeping import Gathered, Keeper, Record
-from streamkm.making import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.metrics import adjusted_rand
 from streamkm.model import Metric
 from streamkm.parameters import drawn_seed
@@ -47,6 +46,7 @@ from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores
 from streamkm.sample_plans import plan_sweep
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
+from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint

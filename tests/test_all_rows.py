@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import StreamKMeans, keeping
 from streamkm.forecasts import Cluster
-from streamkm.making import FOUND
+from streamkm.sketches.registry import FOUND
 from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups

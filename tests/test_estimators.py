@@ -33,9 +33,9 @@ from sklearn.utils.estimator_checks import (
 
 from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.making import FOUND, OBLIVIOUS
 from streamkm.sketches import PCASketch
-from streamkm.sketches.sizing import n_components
+from streamkm.sketches.bounds import n_components
+from streamkm.sketches.registry import FOUND, OBLIVIOUS
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched

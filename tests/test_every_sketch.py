@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamkm.making import OBLIVIOUS
 from streamkm.sketches import SKETCHES
+from streamkm.sketches.registry import OBLIVIOUS
 from tests.sketch_contract import SketchContract, whole_numbers
 
 MODULES = ("countsketch", "hadamard", "kernel_columns", "pca", "projections", "selection", "subspace")

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import CountSketch
-from streamkm.sketches.sizing import (
+from streamkm.sketches.bounds import (
     ALL_PARTITIONS,
     BEST_PARTITION,
     FORMULAS,

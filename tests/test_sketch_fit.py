@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, keeping
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.making import STREAMED
+from streamkm.sketches.registry import STREAMED
 from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
 

@@ -18,7 +18,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, stream_seed
 from streamkm.kernels.sketch import countsketch as kernels
-from streamkm.sketches.checks import check_components, check_seed
+from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 MAX_PER_FEATURE = 8

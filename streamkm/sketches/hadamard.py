@@ -19,8 +19,8 @@ from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
 from streamkm.kernels.sketch import hadamard as kernels
 from streamkm.kernels.sketch.countsketch import sketch_dense
-from streamkm.sketches.checks import check_components, check_seed, check_width
 from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.validation import check_components, check_seed, check_width
 
 LEAST_WIDTH = 16  # a vector of float32
 MAX_FEATURES = 1 << 30

@@ -19,7 +19,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import entries as kernels
-from streamkm.sketches.checks import check_components, check_seed
+from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.sketch import signs as kernels
-from streamkm.sketches.checks import check_components, check_seed
+from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24
 PACKED_WORDS = 1 << 18
