@@ -39,12 +39,12 @@ from streamkm.parameters import (
 )
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.frames import check_same_columns
-from streamkm.sources.opening import is_collection, store_of
+from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.open import is_collection, store_of
 from streamkm.walk import OnInvalid, Walk
 
 if TYPE_CHECKING:
-    from streamkm.sources.stores import StoreSource
+    from streamkm.sources.sketch_store import StoreSource
 
 
 # what a model file keeps of a fit, and the attributes that hold it
@@ -135,7 +135,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         check_is_fitted(self, "labels_")
         if self._label_blocks is None:
             raise AttributeError("dask_labels_ is there for Dask input only; labels_ has the labels of other data")
-        from streamkm.sources.dask import dask_labels
+        from streamkm.sources.dask.arrays import dask_labels
 
         heights, known = self._label_blocks
         return dask_labels(self.labels_, heights, known=known)
@@ -326,7 +326,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             return None
         self._check_fitted()
         from streamkm.lazy import lazy_map
-        from streamkm.sources.dask import DaskSource
+        from streamkm.sources.dask.arrays import DaskSource
 
         source = self._open(X, reset=False)
         if not isinstance(source, DaskSource):

@@ -80,7 +80,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         raise click.UsageError("--first-feature is of use with --columns only")
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.sources.stores import StoreInfo
+        from streamkm.sources.sketch_store import StoreInfo
         from streamkm.storing import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
@@ -109,7 +109,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
 @click.pass_context
 def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:
     """Cluster the rows of a sketch store, as fit does; the model labels original rows."""
-    from streamkm.sources.stores import StoreInfo
+    from streamkm.sources.sketch_store import StoreInfo
 
     StoreInfo.read(store)
     context.invoke(fit, inputs=(store,), settings=settings, **options)

@@ -18,8 +18,8 @@ from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.documents import count_and_weight, open_documents
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.opening_texts import document_format
-from streamkm.sources.weighted import TfIdfRows
+from streamkm.sources.documents.open import document_format
+from streamkm.sources.documents.weighted import TfIdfRows
 from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"

@@ -16,10 +16,10 @@ from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
 from streamkm.sources.base import ChunkedSource, RowSource
-from streamkm.sources.hashed import HashedText, hashed
-from streamkm.sources.opening import is_collection, open_source
-from streamkm.sources.opening_texts import open_texts, refuse_options
-from streamkm.sources.weighted import TfIdfRows, weighted
+from streamkm.sources.documents.hashed import HashedText, hashed
+from streamkm.sources.documents.open import open_texts, refuse_options
+from streamkm.sources.documents.weighted import TfIdfRows, weighted
+from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 from streamkm.text.tfidf import Frequencies
 from streamkm.walk import Item, Walk

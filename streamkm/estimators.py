@@ -44,7 +44,7 @@ from streamkm.planning import forecast
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.opening import store_of
+from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
 from streamkm.timing import estimate_seconds, measure
 from streamkm.walk import OnInvalid

@@ -39,7 +39,7 @@ from streamkm.model import Model
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
-from streamkm.sources.opening import store_of
+from streamkm.sources.open import store_of
 from streamkm.walk import OnInvalid
 
 

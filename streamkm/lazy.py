@@ -18,7 +18,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.model import Model
 from streamkm.sources.base import Rows
-from streamkm.sources.dask import DaskSource
+from streamkm.sources.dask.arrays import DaskSource
 from streamkm.walk import OnInvalid, Walk
 
 

@@ -24,7 +24,7 @@ from streamkm.cluster.starting import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import FOUND, OBLIVIOUS
-from streamkm.sources.opening import is_collection
+from streamkm.sources.open import is_collection
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values

@@ -20,8 +20,8 @@ from streamkm.model import Metric, Model
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
-from streamkm.sources.remote import is_remote
-from streamkm.sources.stores import StoreSource
+from streamkm.sources.remote.objects import is_remote
+from streamkm.sources.sketch_store import StoreSource
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Responsible for a part's arrays as they grow, for what of them is on disk for sure, and for the one step that makes them
 part of a store: the replacement of its zarr.json. May import zarr, files, sketches and sources. Where rows come from is
-none of its business; the layout is described in `streamkm.sources.stores`.
+none of its business; the layout is described in `streamkm.sources.sketch_store`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkm.core.exceptions import OutputError
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.ownership import shortly
 from streamkm.sketches import Sketch
-from streamkm.sources.stores import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
+from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _CODEC = {"cname": "zstd", "clevel": 1, "shuffle": "shuffle"}  # 0.6 GB/s written, 1.1 read, by one thread

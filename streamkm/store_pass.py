@@ -26,7 +26,7 @@ from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.sketches import Sketch
-from streamkm.sources.stores import StoreSource
+from streamkm.sources.sketch_store import StoreSource
 from streamkm.store import PartWriter
 from streamkm.walk import Item, Valid, Walk
 

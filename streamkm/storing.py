@@ -37,7 +37,7 @@ from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.stores import StoreInfo, StoreSource
+from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.store import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
 from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
 from streamkm.walk import OnInvalid, Walk

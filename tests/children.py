@@ -23,7 +23,7 @@ from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
-from streamkm.sources.dense import DenseSource
+from streamkm.sources.binary.dense import DenseSource
 from streamkm.walk import Walk
 
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not

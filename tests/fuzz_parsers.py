@@ -25,12 +25,12 @@ from sklearn.datasets import load_svmlight_file
 from streamkm.cluster.blocks import row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
-from streamkm.sources import text_files
-from streamkm.sources.csr_groups import CsrSource
-from streamkm.sources.csv_records import CsvRecords
-from streamkm.sources.svmlight import SvmlightSource
-from streamkm.sources.text_files import PlainTextFiles
-from streamkm.sources.text_formats import JsonLines
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.documents import files as text_files
+from streamkm.sources.documents.csv_records import CsvRecords
+from streamkm.sources.documents.files import PlainTextFiles
+from streamkm.sources.documents.formats import JsonLines
+from streamkm.sources.svmlight.source import SvmlightSource
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
 from tests.sources.counting import counting_csr
 

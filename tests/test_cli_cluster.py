@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from streamkm import compute
 from streamkm.cli import main
 from streamkm.core.ownership import MARKER
-from streamkm.sources.stores import StoreSource
+from streamkm.sources.sketch_store import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched
 
 NAMES = ("here", "there")

@@ -10,7 +10,7 @@ import pytest
 
 import streamkm
 from streamkm.cli_words import in_words_of
-from streamkm.sources.dense import DenseSource
+from streamkm.sources.binary.dense import DenseSource
 from tests.test_cli import run
 
 PYTHON_ONLY = {"random_state", "n_features"}  # with values that messages show, of functions that no command calls so

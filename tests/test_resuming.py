@@ -16,7 +16,7 @@ from sklearn.base import clone
 from streamkm import StreamKMeans, keeping
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
 from streamkm.core.ownership import MARKER
-from streamkm.sources.arrays import ArraySource
+from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, started_fit, stopped_after
@@ -218,7 +218,7 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
 
 
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):
-    from streamkm.sources.svmlight import SvmlightSource
+    from streamkm.sources.svmlight.source import SvmlightSource
 
     monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
     monkeypatch.setattr(keeping, "SHARE", 1.0)

@@ -14,7 +14,7 @@ from streamkm import StreamKMeans, open_documents
 from streamkm.configured import TEXT, TFIDF, read_text_settings
 from streamkm.core.exceptions import DiskFullError, ModelFileError
 from streamkm.sources.fingerprints import differences, fingerprint
-from streamkm.sources.stores import StoreInfo
+from streamkm.sources.sketch_store import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests.test_cli import run, summary

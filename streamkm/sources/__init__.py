@@ -4,6 +4,6 @@
 """
 
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
-from streamkm.sources.opening import open_source
+from streamkm.sources.open import open_source
 
 __all__ = ["Chunk", "ChunkedSource", "RowSource", "Rows", "open_source"]

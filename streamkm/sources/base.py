@@ -19,7 +19,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
-    from streamkm.sources.row_graphs import RowGraphs
+    from streamkm.sources.dask.row_graphs import RowGraphs
 
 
 @dataclass(frozen=True, slots=True)

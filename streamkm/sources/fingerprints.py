@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.matrix import raw
-from streamkm.sources import local, remote
+from streamkm.sources import local
 from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
-from streamkm.sources.remote import is_remote
+from streamkm.sources.remote import objects as remote
+from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import open_binary, read_fully
 
 SAMPLES, SAMPLE_BYTES = 16, 1 << 16

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
-from streamkm.sources import local, remote
+from streamkm.sources import local
 from streamkm.sources.local import LocalFile, LocalPath
-from streamkm.sources.remote import Address, is_remote
-from streamkm.sources.remote_file import RemoteFile
+from streamkm.sources.remote import objects as remote
+from streamkm.sources.remote.file import RemoteFile
+from streamkm.sources.remote.objects import Address, is_remote
 
 RawFile = LocalFile | RemoteFile
 """What `open_raw` gives."""

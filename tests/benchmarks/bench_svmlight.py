@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 
-from streamkm.sources.svmlight import SvmlightSource
+from streamkm.sources.svmlight.source import SvmlightSource
 
 
 def seconds(work: Callable[[], Any], repeats: int) -> float:

@@ -22,9 +22,9 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from streamkm import open_documents
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.sources import text_files
 from streamkm.sources.base import Chunk
-from streamkm.sources.text_formats import TextLines
+from streamkm.sources.documents import files as text_files
+from streamkm.sources.documents.formats import TextLines
 from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract
 
@@ -431,7 +431,7 @@ def test_bytes_that_are_not_utf8_may_be_replaced(tmp_path):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamkm.sources.svmlight_lines.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("streamkm.sources.svmlight.lines.MAX_LINE_BYTES", 1 << 20)
     (tmp_path / "x.txt").write_bytes(b"short\n" + b"x" * (3 << 20))
     with pytest.raises(InvalidInputError, match=r"x.txt, line 2 \(byte 6\): a line is longer than"):
         whole(open_documents(tmp_path / "x.txt", tfidf=False))

@@ -13,7 +13,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.frames import check_same_columns, column_names, is_frame
+from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
 
 NAMES = ("a", "b", "c")

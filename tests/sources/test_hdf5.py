@@ -22,7 +22,8 @@ from streamkm.core.exceptions import (
     SourceNotFoundError,
     StreamkmError,
 )
-from streamkm.sources import hdf5_arrays, hdf5_direct, open_source
+from streamkm.sources import open_source
+from streamkm.sources.binary import hdf5_arrays, hdf5_direct
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
-from streamkm.sources.iterables import MADE_COPIES
+from streamkm.sources.memory.iterables import MADE_COPIES
 from tests.contracts import Opened, RowSourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
 

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import open_source
-from streamkm.sources.csr_groups import CsrSource
-from streamkm.sources.dense import DenseSource
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.binary.dense import DenseSource
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix
 

@@ -16,8 +16,8 @@ import zarr
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import ChunkedSource, open_source
-from streamkm.sources.iterables import IterableSource
-from streamkm.sources.parts import PartsSource
+from streamkm.sources.concat import PartsSource
+from streamkm.sources.memory.iterables import IterableSource
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 
 X = dense_matrix()

@@ -40,9 +40,9 @@ from streamkm.core.exceptions import (
 )
 from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch
-from streamkm.sources import remote
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.remote_file import LEAST_BYTES, RemoteFile
+from streamkm.sources.remote import objects as remote
+from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
 from streamkm.storing import append_rows, write_store
 from streamkm.walk import Walk
 from tests.contracts import Opened, SourceContract, assemble
@@ -395,7 +395,7 @@ def test_zarr_on_a_web_server_is_found_by_consolidated_metadata_or_known_names(w
 def test_failures_that_pass_are_tried_again(web, local, caplog):
     failures = [503, 500]
     web.before = lambda method, path: failures.pop() if method == "GET" and failures else None
-    with caplog.at_level(logging.WARNING, "streamkm.sources.remote"):
+    with caplog.at_level(logging.WARNING, "streamkm.sources.remote.objects"):
         assert_same_fit(fit(f"{web.url}/x.svm"), local("x.svm"))
     assert [record.getMessage() for record in caplog.records] == [
         f"{web.url}/x.svm: ClientResponseError: {status}, message={word!r}, url='{web.url}/x.svm'; asked again in "

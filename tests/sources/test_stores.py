@@ -17,7 +17,7 @@ from streamkm.core.progress import Stage
 from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint
-from streamkm.sources.stores import StoreInfo, StoreSource
+from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.storing import append_rows, write_store
 from tests.children import walk_of
 from tests.contracts import Opened, SourceContract

@@ -19,10 +19,10 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources import svmlight_lines
 from streamkm.sources.base import Chunk
-from streamkm.sources.compressed import CompressedSvmlightSource
-from streamkm.sources.svmlight import SvmlightSource
+from streamkm.sources.svmlight import lines as svmlight_lines
+from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
+from streamkm.sources.svmlight.source import SvmlightSource
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
 

@@ -19,10 +19,11 @@ from streamkm.core.exceptions import (
     SourceError,
     SourceNotFoundError,
 )
-from streamkm.sources import svmlight_files, svmlight_lines
 from streamkm.sources.base import Chunk
-from streamkm.sources.compressed import CompressedSvmlightSource
-from streamkm.sources.svmlight import SvmlightSource
+from streamkm.sources.svmlight import files as svmlight_files
+from streamkm.sources.svmlight import lines as svmlight_lines
+from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
+from streamkm.sources.svmlight.source import SvmlightSource
 
 KINDS = [SvmlightSource, CompressedSvmlightSource]
 GOOD = b"1 1:1 2:2\n# comment\n\n"

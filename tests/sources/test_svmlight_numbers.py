@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamkm.kernels.text.decimals import UNDECIDED, read_decimal
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.svmlight import SvmlightSource
+from streamkm.sources.svmlight.source import SvmlightSource
 
 
 def read_values(directory, text: bytes, **options) -> np.ndarray:

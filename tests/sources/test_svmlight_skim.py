@@ -11,7 +11,7 @@ from streamkm import StreamKMeans, sweep
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.distortion import distortion
 from streamkm.sources.base import Chunk
-from streamkm.sources.svmlight import SvmlightSource
+from streamkm.sources.svmlight.source import SvmlightSource
 
 LINES = [
     b"1 1:0.5 3:2", b"-1 2:1e-3", b"0", b"", b"   ", b"\t1  4:1   9:2.5  ", b"1 7:1\r", b"3:4 5:6", b"1 0012:3",

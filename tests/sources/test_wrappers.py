@@ -11,12 +11,12 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
-from streamkm.sources.documents import ChunkedDocuments, Documents
-from streamkm.sources.hashed import hashed
-from streamkm.sources.parts import PartsSource
+from streamkm.sources.concat import PartsSource
+from streamkm.sources.documents.base import ChunkedDocuments, Documents
+from streamkm.sources.documents.hashed import hashed
+from streamkm.sources.documents.weighted import weighted
 from streamkm.sources.scaled import ScaledSource
-from streamkm.sources.stores import StoreSource
-from streamkm.sources.weighted import weighted
+from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 from streamkm.timing import _Few

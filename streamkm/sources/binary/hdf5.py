@@ -1,0 +1,180 @@
+"""HDF5 files: dense datasets, CSR groups as AnnData writes them, 10x Genomics matrices.
+
+Responsible for finding the matrix in a file and for what may be followed on the way there. May import h5py, the
+readers that it hands the matrix to, base and errors. Reads no rows itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import h5py
+import numpy as np
+
+from streamkm.core.exceptions import SourceError, StreamkmError
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
+from streamkm.sources.binary.layouts import Node, find_matrix, join
+from streamkm.sources.stored import opened_path
+
+_MOST_LINKS = 32
+
+
+def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = False) -> ChunkedSource:
+    """Open the matrix of an HDF5 file.
+
+    Parameters
+    ----------
+    path : str
+        Of a file, or a URL that fsspec knows.
+    dataset : str or None
+        A dataset of shape (n, d), a CSR group, a 10x group (its cells are the rows), an AnnData object (its X), or a
+        group with one of these in it. None searches the file, which must hold one matrix.
+    follow_external : bool
+        Whether links to, and data in, other files are read. A file of unknown origin could name any file.
+
+    Returns
+    -------
+    DenseSource or CsrSource
+
+    Raises
+    ------
+    SourceError
+        Missing or damaged file, missing dataset, or one that lies in another file.
+    InvalidInputError
+        No matrix, several matrices, or one that is not of numbers.
+    MissingDependencyError
+        Compressed with a filter that is not installed.
+    """
+    path = opened_path(path)
+    with open_file(path, remote_file(path)) as file:
+        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, handle=False)
+
+
+def open_hdf5_object(node: h5py.Dataset | h5py.Group, *, follow_external: bool = False) -> ChunkedSource:
+    """Open the matrix that an open dataset or group is or holds.
+
+    A file that is open for reading is opened again by its path, so the caller may close it. One that is open for
+    writing or lies in memory is read through the caller's handle, which must stay open; such a source cannot be
+    pickled.
+
+    Raises
+    ------
+    SourceError, InvalidInputError
+        As `open_hdf5`; SourceError also where the file was closed.
+    """
+    if not node:
+        raise SourceError("the HDF5 file of this object is closed; open it again or pass its path")
+    file = node.file
+    path = os.fsdecode(file.filename)
+    if file.mode == "r" and file.driver == "sec2" and os.path.isfile(path):
+        return open_hdf5(path, dataset=node.name, follow_external=follow_external)
+    file.flush()
+    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, handle=True)
+
+
+def _open_in(tree: _Hdf5Tree, dataset: str | None, *, handle: bool) -> ChunkedSource:
+    with _damage(tree.name):
+        found = find_matrix(tree, dataset)
+        if found.kind == "dense":
+            return DenseSource(tree.array(found.path, handle))
+        data, indices, indptr = (tree.array(join(found.path, name), handle) for name in ("data", "indices", "indptr"))
+    shape = (found.shape[0], found.shape[1])
+    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn what h5py raises while it walks a damaged file into SourceError."""
+    try:
+        yield
+    except StreamkmError:
+        raise
+    except (RuntimeError, LookupError, OSError, ValueError, TypeError, OverflowError) as error:
+        raise SourceError(f"{name} is damaged: {error}") from error
+
+
+class _Hdf5Tree:
+    """A file as `layouts.Tree`."""
+
+    def __init__(self, name: str, file: h5py.File, follow_external: bool) -> None:
+        self.name = name
+        self._file = file
+        self._follow_external = follow_external
+
+    def paths(self) -> list[str]:
+        """Everything that hard links reach: soft and external links are followed only where they are named."""
+        found: list[str] = []
+        self._file.visit(lambda path: found.append(f"/{path}"))
+        return found
+
+    def node(self, path: str) -> Node | None:
+        if not self._exists(path):
+            return None
+        item = self._file[path]
+        if isinstance(item, h5py.Dataset):
+            return Node(path, shape=item.shape if item.shape is not None else (), dtype=item.dtype)
+        if not isinstance(item, h5py.Group):
+            return None
+        # files of AnnData before 0.7 name the format in these attributes
+        old = {"csr": "csr_matrix", "csc": "csc_matrix"}.get(_text(item.attrs.get("h5sparse_format")), "")
+        shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
+        members = frozenset(item)
+        if shape is None and "shape" in members and self._exists(join(path, "shape")):
+            shape = item["shape"][...]
+        return Node(
+            path,
+            encoding=_text(item.attrs.get("encoding-type")) or old,
+            matrix_shape=None if shape is None else tuple(int(length) for length in np.ravel(shape)),
+            members=members,
+        )
+
+    def array(self, path: str, handle: bool) -> Hdf5Array:
+        if not self._exists(path):
+            raise SourceError(f"{self.name} has no {path}")
+        dataset = self._file[path]
+        if not isinstance(dataset, h5py.Dataset):
+            raise SourceError(f"{self.name}:{path} is a group; a dataset is needed")
+        if not self._follow_external:
+            others = [file for file, _, _ in dataset.external or ()]
+            if dataset.is_virtual:
+                others += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+            if others:
+                raise SourceError(
+                    f"{self.name}:{path} has its values in another file ({others[0]}); pass follow_external=True if "
+                    f"you trust this file to name files to read"
+                )
+        return Hdf5Array(self.name, path, dataset, handle=handle)
+
+    def _exists(self, path: str) -> bool:
+        """Whether every link on the way leads somewhere; refuses to leave the file."""
+        todo = [part for part in path.split("/") if part]
+        at, links = self._file["/"], 0
+        while todo:
+            name = todo.pop(0)
+            link = at.get(name, getlink=True) if isinstance(at, h5py.Group) else None
+            if isinstance(link, h5py.ExternalLink) and not self._follow_external:
+                raise SourceError(
+                    f"{join(f'{self.name}:{at.name}', name)} is a link to {link.filename}:{link.path}; pass "
+                    f"follow_external=True if you trust this file to name files to read"
+                )
+            if isinstance(link, h5py.SoftLink):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise SourceError(f"{self.name}:{path} is a circle of links")
+                todo = [part for part in link.path.split("/") if part] + todo
+                at = self._file["/"] if link.path.startswith("/") else at
+                continue
+            if link is None or name not in at:
+                return False
+            at = at[name]
+        return True
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")

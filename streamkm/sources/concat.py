@@ -1,0 +1,139 @@
+"""Several sources one after the other: a list of files, or a list of arrays.
+
+May import base, csr_rows, frames and errors. What the parts are is none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
+from streamkm.sources.binary.csr_rows import make_csr
+from streamkm.sources.memory.frames import check_same_columns
+
+
+class PartsSource(ChunkedSource):
+    """The rows of several sources, in order.
+
+    Rows are given in the common dtype of the parts. Sparse parts may differ in width; they are given as wide as the
+    widest. `Chunk.part` is the number of the part and `Chunk.start` a row of that part.
+
+    Parameters
+    ----------
+    parts : sequence of ChunkedSource
+        Each knows its number of rows.
+
+    Raises
+    ------
+    InvalidInputError
+        No parts, dense parts of different width, dense and sparse ones mixed.
+    """
+
+    n_rows: int
+    n_features: int
+
+    def __init__(self, parts: Sequence[ChunkedSource]) -> None:
+        if not parts:
+            raise InvalidInputError("a list of 0 parts has no rows; at least 1 part is needed")
+        first = parts[0]
+        rows: list[int] = []
+        widths: list[int] = []
+        for number, part in enumerate(parts):
+            if part.n_rows is None or part.n_features is None:
+                raise InvalidInputError(f"part {number} ({part.name}) cannot tell its shape; open it alone")
+            if part.is_sparse != first.is_sparse:
+                kinds = ("dense", "sparse")
+                raise InvalidInputError(
+                    f"part {number} ({part.name}) is {kinds[part.is_sparse]} and part 0 ({first.name}) "
+                    f"{kinds[first.is_sparse]}; all parts must be of one kind"
+                )
+            if not part.is_sparse and part.n_features != first.n_features:
+                raise InvalidInputError(
+                    f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
+                    f"{first.n_features:,}; dense parts must have equally many"
+                )
+            check_same_columns(part.feature_names, first.feature_names, f"part {number}", "part 0")
+            rows.append(part.n_rows)
+            widths.append(part.n_features)
+        self._parts = tuple(parts)
+        self._places = _Places(np.cumsum([0, *rows]), self._parts)
+        sizes = [part.n_bytes for part in parts]
+        self.take_after(
+            first,
+            name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
+            n_rows=sum(rows),
+            n_features=max(widths),
+            dtype=np.result_type(*(part.dtype for part in parts)),
+            n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+            replayable=all(part.replayable for part in parts),
+            is_sketched=all(part.is_sketched for part in parts),
+            read_factor=max(part.read_factor for part in parts),
+            made_bytes=max(part.made_bytes for part in parts),
+            held_bytes=sum(part.held_bytes for part in parts),
+            # Dask arrays among them: their graphs may hold rows too
+            in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),
+            files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
+        )
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut every part by itself; see `ChunkedSource.chunks`."""
+        chunks: list[Chunk] = []
+        for number, part in enumerate(self._parts):
+            for chunk in part.chunks(target_bytes):
+                chunks.append(replace(chunk, index=len(chunks), part=number))
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        rows = self._parts[chunk.part].read(replace(chunk, part=0))
+        X = rows.X.astype(self.dtype, copy=False)
+        if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
+            X = make_csr(X.data, X.indices, X.indptr, n_features=self.n_features)
+        return Rows(X, rows.places + self._places.starts[chunk.part])
+
+    def describe(self, place: int) -> str:
+        """Say where a row is, for messages: in which part, and its number there."""
+        return self._places.describe(place)
+
+    def details(self) -> dict[str, str]:
+        """Say how the parts are stored; see `RowSource.details`."""
+        of_parts = [part.details() for part in self._parts]
+        told = {"parts": f"{len(of_parts):,}"}
+        for label, text in of_parts[0].items():
+            alike = all(part.get(label) == text for part in of_parts)
+            told[label] = text if alike else f"{text} (first part)"
+        return told
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need; see `RowSource.stand_in`."""
+        if not self.in_process:
+            return self
+        parts = tuple(part.stand_in() for part in self._parts)
+        return SentRows(self, _Places(self._places.starts, parts).describe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """In which part each row is.
+
+    Attributes
+    ----------
+    starts : int64 ndarray of shape (parts + 1,)
+        Rows in front of each part.
+    """
+
+    starts: NDArray[np.int64]
+    parts: tuple[RowSource, ...]
+
+    def describe(self, place: int) -> str:
+        number = int(np.searchsorted(self.starts, place, side="right")) - 1
+        part = self.parts[number]
+        described = part.describe(int(place - self.starts[number]))
+        # arrays have no names of their own
+        return f"{described} (number {number:,} of the list)" if part.in_process else described

@@ -1,0 +1,361 @@
+"""Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
+
+Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph
+for a cluster. Dask has two classes of arrays, of task graphs and of expressions: only what both offer is used, and no
+class. May import dask, row_graphs, arrays, stored, base and errors. Where work runs is decided elsewhere; `read` runs
+in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+import scipy.sparse as sp
+from dask.array import blockwise, from_array
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
+from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.dask.row_graphs import InputsHere, RowGraphs
+from streamkm.sources.memory.arrays import SparseSource, open_array
+from streamkm.sources.stored import check_matrix, decoded_dtype
+
+_PLACE_BITS = 40
+
+
+class DaskSource(GraphSource):
+    """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by its
+        ``_meta``. Never computed as a whole.
+    name : str
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, no features, an unknown number of features, not of real numbers. By `read`: a block that
+        is not what the array says of it.
+
+    Notes
+    -----
+    Where the heights of the blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk goes
+    from ``b << 40`` to ``(b + 1) << 40``. `Chunk.n_bytes` is then, and for sparse blocks, not known before the block
+    is computed; it is given as `target_bytes`.
+    """
+
+    n_features: int
+
+    def __init__(self, array: Any, *, name: str = "dask array") -> None:
+        shape = tuple(0 if math.isnan(length) else int(length) for length in array.shape)
+        unknown_rows = bool(shape) and any(math.isnan(height) for height in array.chunks[0])
+        if len(shape) == 2 and any(math.isnan(width) for width in array.chunks[1]):
+            raise InvalidInputError(f"{name} has an unknown number of features; call compute_chunk_sizes() on it first")
+        check_matrix((1, *shape[1:]) if unknown_rows else shape, array.dtype, name)
+        self._array = array
+        self._unknown_rows = unknown_rows
+        self.name = name
+        self.n_features = shape[1]
+        self.n_rows = None if unknown_rows else shape[0]
+        self.dtype = decoded_dtype(array.dtype, name)
+        self.is_sparse = not isinstance(array._meta, np.ndarray)
+        self.n_bytes = None
+        self._start()
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """One chunk a row-block that has rows; O(blocks)."""
+        chunks: list[Chunk] = []
+        start = 0
+        for block, height in enumerate(self._array.chunks[0]):
+            stop = start + int(height) if not self._unknown_rows else (block + 1) << _PLACE_BITS
+            known = not self._unknown_rows and not self.is_sparse
+            if stop > start:
+                n_bytes = (stop - start) * self.n_features * self.dtype.itemsize if known else target_bytes
+                chunks.append(Chunk(len(chunks), 0, start, stop, n_bytes))
+            start = stop
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Compute the graph of one row-block, and of nothing else, in this thread.
+
+        What was persisted on a cluster is fetched from there.
+        """
+        number = self._number_of(chunk)
+        graphs, inputs = self._cut()
+        row = graphs.row(number)
+        X = self._block(number).joined(row.compute(inputs.values(row.inputs)))
+        return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
+
+    def graphs(self) -> RowGraphs:
+        """Give the graph, cut into row-blocks: made once, in time by its size."""
+        return self._cut()[0]
+
+    def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
+        """Give what makes a row-block wherever it is sent, and keys of `graphs` whose values it needs there."""
+        number = self._number_of(chunk)
+        row = self.graphs().row(number)
+        # graphs hold functions that were defined on the spot, which plain pickle cannot take along
+        return PackedBlock(cloudpickle.dumps((row, self._block(number)))), row.inputs
+
+    def lazily(
+        self,
+        function: Callable[[Rows, Any], NDArray[Any]],
+        prepare: Callable[[], Any],
+        *,
+        meta: NDArray[Any],
+        n_columns: int | None = None,
+    ) -> Any:
+        """Map rows block by block, without computing anything.
+
+        Parameters
+        ----------
+        function : callable
+            Of `Rows` and what `prepare` gives; gives a value, or a row of `n_columns`, for each row.
+        prepare : callable
+            Called once in each process where blocks are computed.
+        meta : ndarray
+            Without rows; what blocks of the result are like.
+
+        Returns
+        -------
+        dask.array.Array
+            Of shape (n,) or (n, n_columns), its blocks as high as this array's. Column blocks are joined where the
+            function runs, one row-block at a time; nothing is rechunked.
+        """
+        n_blocks = len(self._array.chunks[0])
+        stops = np.cumsum(self._array.chunks[0]) if not self._unknown_rows else np.full(n_blocks, -1)
+        starts = np.arange(n_blocks) << _PLACE_BITS if self._unknown_rows else np.concatenate([[0], stops[:-1]])
+        whole = self._block(None)
+        return blockwise(
+            partial(_map_block, function, whole, meta),
+            "i" if n_columns is None else "ik",
+            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", _prepared_array(prepare), ""),
+            new_axes=None if n_columns is None else {"k": n_columns},
+            align_arrays=False,
+            concatenate=None,
+            meta=meta,
+            token="streamkm",
+        )
+
+    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
+        """Rows of each row-block, and whether the array itself knows them.
+
+        Parameters
+        ----------
+        chunk_rows : int64 (chunks,)
+            Rows of each chunk, as a pass has found.
+        """
+        if self._unknown_rows:
+            return tuple(chunk_rows.tolist()), False
+        return tuple(int(height) for height in self._array.chunks[0]), True
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_made")}
+        # graphs hold functions that were defined on the spot, which plain pickle cannot take along
+        return {**state, "_array": cloudpickle.dumps(self._array)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._array = cloudpickle.loads(state["_array"])
+        self._start()
+
+    def describe(self, place: int) -> str:
+        """Say where a row is, for messages: its number, or block and row in the block."""
+        return _describe_in_block(self.name, place) if self._unknown_rows else super().describe(place)
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need, as blocks are computed there; see `RowSource.stand_in`."""
+        return SentRows(self, partial(_describe_in_block, self.name) if self._unknown_rows else None)
+
+    def details(self) -> dict[str, str]:
+        """Say how the array is cut; see `RowSource.details`."""
+        kind = "sparse" if self.is_sparse else "dense"
+        down, across = (len(lengths) for lengths in self._array.chunks)
+        return {"format": f"Dask array, {kind} blocks", "chunks": f"{down:,} x {across:,} blocks"}
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tuple[RowGraphs, InputsHere] | None = None
+        heights = self._array.chunks[0]
+        self._starts = None if self._unknown_rows else np.cumsum([0, *heights])
+
+    def _number_of(self, chunk: Chunk) -> int:
+        if self._starts is None:
+            return chunk.start >> _PLACE_BITS
+        # an empty block starts where the next one does: of those, the last has the rows
+        return int(np.searchsorted(self._starts, chunk.start, side="right")) - 1
+
+    def _cut(self) -> tuple[RowGraphs, InputsHere]:
+        with self._lock:
+            if self._made is None:
+                graphs = RowGraphs(self._array)
+                self._made = graphs, InputsHere(graphs)
+            return self._made
+
+    def _block(self, number: int | None) -> _Block:
+        known = number is not None and not self._unknown_rows
+        return _Block(
+            name=self.name if number is None else f"row-block {number:,} of {self.name}",
+            n_rows=int(self._array.chunks[0][number]) if known else None,
+            n_features=self.n_features,
+            dtype=self.dtype,
+            is_sparse=self.is_sparse,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a row-block should be, and how its column blocks are made that; small enough to send with every task."""
+
+    name: str
+    n_rows: int | None
+    n_features: int
+    dtype: np.dtype[Any]
+    is_sparse: bool
+
+    def joined(self, columns: list[Any]) -> Matrix:
+        """Put column blocks side by side; see that the outcome is what the array says."""
+        X = join_blocks(columns)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise InvalidInputError(f"{self.name} has shape {X.shape}; the array says {self.n_features:,} features")
+        if self.n_rows is not None and X.shape[0] != self.n_rows:
+            raise InvalidInputError(f"{self.name} has {X.shape[0]:,} rows; the array says {self.n_rows:,}")
+        if sp.issparse(X) and not self.is_sparse:
+            raise InvalidInputError(
+                f"{self.name} is sparse, but the array says that its blocks are dense; make the array with "
+                f"meta=scipy.sparse.csr_matrix((0, 0))"
+            )
+        if X.shape[0] == 0:
+            return sp.csr_array(X.shape, dtype=self.dtype) if self.is_sparse else np.empty(X.shape, self.dtype)
+        if self.is_sparse:
+            X = sp.csr_array(X)
+        opened = SparseSource(X, name=self.name) if self.is_sparse else open_array(X, name=self.name)
+        (whole,) = opened.chunks(1 << 62)
+        return opened.read(whole).X.astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """A row-block that is computed where it is needed, pickled; see `DaskSource.packed`."""
+
+    pickled: bytes
+
+    def compute(self, inputs: list[Any]) -> Matrix:
+        """Run its tasks in this thread, given the values of what they need."""
+        row, block = cloudpickle.loads(self.pickled)
+        X: Matrix = block.joined(row.compute(inputs))
+        return X
+
+
+class _Prepared:
+    """What `prepare` gives, as the one element of an array that no graph holds: it is called where the element is read.
+
+    Arrays of expressions take no delayed values.
+    """
+
+    shape: tuple[int, ...] = ()
+    ndim = 0
+    dtype = np.dtype(object)
+
+    def __init__(self, prepare: Callable[[], Any]):
+        self._prepare = prepare
+        self._token = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._values: list[Any] = []
+
+    def __getitem__(self, _: Any) -> Any:
+        with self._lock:
+            if not self._values:
+                self._values.append(self._prepare())
+            return self._values[0]
+
+    def __dask_tokenize__(self) -> str:
+        return self._token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Prepared, (self._prepare,)
+
+
+def _prepared_array(prepare: Callable[[], Any]) -> Any:
+    """A Dask array without dimensions, whose block is what `prepare` gives."""
+    return from_array(_Prepared(prepare), chunks=(), asarray=False, meta=np.empty((), object))
+
+
+def _numbers(values: NDArray[np.int64]) -> Any:
+    """One number a row-block."""
+    return from_array(np.asarray(values, np.int64), chunks=1)
+
+
+def _map_block(
+    function: Callable[..., NDArray[Any]],
+    block: _Block,
+    meta: NDArray[Any],
+    columns: list[Any],
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    shared: Any,
+) -> NDArray[Any]:
+    first = int(start[0])
+    height = None if stop[0] < 0 else int(stop[0]) - first
+    name = f"the row-block from row {first:,} of {block.name}" if height else block.name
+    X = replace(block, name=name, n_rows=height).joined(columns)
+    if X.shape[0] == 0:
+        return meta
+    return function(Rows(X, row_places(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
+
+
+def _describe_in_block(name: str, place: int) -> str:
+    return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
+
+
+def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:
+    """Labels of a fit as a Dask array in blocks of the heights of those of the data.
+
+    Parameters
+    ----------
+    labels : int32 (n,)
+        Or a Zarr array.
+    heights : tuple of int
+        Rows of each row-block; their sum is n.
+    known : bool
+        Whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
+    """
+    array = from_array(labels, chunks=(heights,))
+    if known:
+        return array
+    return array.map_blocks(_same, chunks=((math.nan,) * len(heights),), meta=array._meta)
+
+
+def _same(block: Any) -> Any:
+    return block
+
+
+def join_blocks(blocks: list[Any]) -> Any:
+    """Put the column blocks of one row-block side by side; `sparse` arrays become SciPy's.
+
+    Parameters
+    ----------
+    blocks : list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns)
+
+    Returns
+    -------
+    ndarray or csr_array
+    """
+    blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]
+    blocks = [block if sp.issparse(block) else np.asarray(block) for block in blocks]
+    if len(blocks) == 1:
+        return blocks[0]
+    if any(sp.issparse(block) for block in blocks):
+        return sp.hstack([sp.csr_array(block) for block in blocks], format="csr")
+    return np.concatenate(blocks, axis=1)

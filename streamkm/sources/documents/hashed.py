@@ -1,0 +1,125 @@
+"""Documents as sparse rows: a source of documents and a `FeatureHashing`, put together.
+
+Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself, and from here on text flows as svmlight
+does. May import base, documents, text and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target
+from streamkm.text import BadDocumentError, FeatureHashing
+
+_VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
+
+
+class HashedText(RowSource):
+    """Rows of hashed documents, in order only.
+
+    Parameters
+    ----------
+    documents : Documents
+    hashing : FeatureHashing
+    """
+
+    is_sparse = True
+
+    def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
+        self.documents = documents
+        self.hashing = hashing
+        for attribute in Documents.__annotations__:  # all that documents say of themselves
+            setattr(self, attribute, getattr(documents, attribute))
+        self.n_features: int = hashing.n_features
+        self.dtype = np.dtype(hashing.dtype)
+        self.made_with = {"documents": documents.taken(), "hashing": asdict(hashing)}
+
+    @cached_property
+    def _densities(self) -> tuple[float, float | None]:
+        """Decoded bytes of rows for each byte of text, and rows in all, from a look at a few documents."""
+        batch, text_bytes = self.documents.sample()
+        X = self._hash(batch)
+        decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
+        seen = max(batch.n_bytes, 1)
+        return max(decoded / seen, 0.01), None if text_bytes is None else X.shape[0] * text_bytes / seen
+
+    @property
+    def estimated_rows(self) -> int | None:
+        """Rows, exactly or from a look at a few documents; None for a stream."""
+        if self.n_rows is not None:
+            return self.n_rows
+        rows = self._densities[1]
+        return None if rows is None else max(1, round(rows))
+
+    def text_bytes(self, target_bytes: int) -> int:
+        """How much text becomes rows of `target_bytes`, about."""
+        check_target(target_bytes)
+        return max(1, round(target_bytes / self._densities[0]))
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order; see `RowSource.stream`.
+
+        Raises
+        ------
+        InvalidInputError
+            For a document that is none, or text that is malformed, with its place.
+        SourceError
+            If a file cannot be read, is damaged, or has changed.
+        """
+        for batch in self.documents.stream(self.text_bytes(target_bytes)):
+            yield Rows(self._hash(batch), batch.places)
+
+    def describe(self, place: int) -> str:
+        """Say where a row is; see `RowSource.describe`."""
+        return self.documents.describe(place)
+
+    def details(self) -> dict[str, str]:
+        """Say what the documents are and how they are hashed; see `RowSource.details`."""
+        hashing = self.hashing
+        units = {"tokens": "tokens", "counts": "names"}.get(hashing.input, f"{hashing.analyzer} n-grams")
+        low, high = hashing.ngram_range
+        lengths = f" of {low} to {high}" if hashing.input == "text" else ""
+        signs = "signed" if hashing.alternate_sign else "unsigned"
+        return {
+            **self.documents.details(),
+            "hashing": f"{units}{lengths} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}",
+        }
+
+    def _hash(self, batch: Batch) -> sp.csr_array:
+        try:
+            return self.hashing.apply(batch.documents)
+        except BadDocumentError as bad:
+            where = self.documents.describe(int(batch.places[bad.row]))
+            raise InvalidInputError(f"{where}: {bad.problem}") from None
+
+
+class ChunkedHashedText(HashedText, ChunkedSource):
+    """Rows of hashed documents whose pieces can be read in any order; see `HashedText`."""
+
+    documents: ChunkedDocuments
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut where the documents can be cut; bytes are projected from a sample of them."""
+        density = self._densities[0]
+        return tuple(
+            replace(chunk, n_bytes=round(chunk.n_bytes * density) + 1)
+            for chunk in self.documents.chunks(self.text_bytes(target_bytes))
+        )
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read and hash one chunk; see `HashedText.stream` for errors."""
+        batch = self.documents.read(chunk)
+        return Rows(self._hash(batch), batch.places)
+
+
+def hashed(documents: Documents, hashing: FeatureHashing) -> HashedText:
+    """Give rows of documents: in any order where the documents can be read so."""
+    kind = ChunkedHashedText if isinstance(documents, ChunkedDocuments) else HashedText
+    return kind(documents, hashing)

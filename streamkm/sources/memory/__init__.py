@@ -1,0 +1,1 @@
+"""Rows of this process: arrays, memory maps, frames, iterables, labelled arrays. No file is opened here."""

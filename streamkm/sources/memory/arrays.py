@@ -1,0 +1,240 @@
+"""NumPy arrays, frames, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
+
+May import base, the readers that it hands stored arrays to, and errors. Opens no file; NumPy's own file formats are in
+`numpy_files`.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.binary.csr_rows import csr_rows
+from streamkm.sources.binary.dense import DenseSource, cut_rows
+from streamkm.sources.memory.frames import column_names, frame_values, is_frame
+from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
+
+logger = logging.getLogger(__name__)
+
+
+class ArraySource(ChunkedSource):
+    """Rows of an array in memory. Pickles with all of its values.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Not copied. Rows are given as C-contiguous arrays in native byte order: views where X is that already.
+    name, form : str
+        What messages call it, and what it is, for people.
+    feature_names : tuple of str, optional
+        Names of the columns.
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers.
+    """
+
+    is_sparse = False
+    in_process = True
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        *,
+        name: str = "array",
+        form: str = "NumPy array in memory",
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
+        check_matrix(X.shape, X.dtype, name)
+        self._X = X
+        self._form = form
+        self.feature_names = feature_names
+        self.name = name
+        self.n_rows, self.n_features = X.shape
+        self.dtype = decoded_dtype(X.dtype, name)
+        self.n_bytes = self.held_bytes = X.nbytes
+
+    def details(self) -> dict[str, str]:
+        """Say what the array is; see `RowSource.details`."""
+        return {"format": self._form}
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
+        return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        rows = np.asarray(self._X[chunk.start : chunk.stop])
+        return Rows(np.ascontiguousarray(rows, self.dtype), row_places(chunk.start, chunk.stop))
+
+
+class SparseSource(ChunkedSource):
+    """Rows of a SciPy sparse matrix in memory. Pickles with all of its values.
+
+    Parameters
+    ----------
+    X : sparse matrix or array of shape (n, d)
+        CSR is not copied; any other format is converted once, which takes as much memory again.
+    name, form : str
+        What messages call it, and what it is, for people.
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers. By `read`: indices out of range.
+    """
+
+    is_sparse = True
+    in_process = True
+
+    def __init__(self, X: Any, *, name: str = "sparse matrix", form: str = "SciPy CSR in memory") -> None:
+        check_matrix(X.shape, X.dtype, name)
+        if X.format != "csr":
+            logger.info("%s is %s; converting it to CSR once", name, X.format.upper())
+            X = X.tocsr()
+        self._X = X
+        self._form = form
+        self.name = name
+        self.n_rows, self.n_features = X.shape
+        self.dtype = decoded_dtype(X.dtype, name)
+        self.n_bytes = self.held_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+        self._check_pointers()
+
+    def details(self) -> dict[str, str]:
+        """Say what the matrix is; see `RowSource.details`."""
+        nnz = int(self._X.indptr[-1])
+        return {
+            "format": self._form,
+            "nnz": f"{nnz:,}, {nnz / self._X.shape[0]:,.1f} a row",
+            "indices": str(self._X.indices.dtype),
+        }
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut at rows by their stored bytes; O(chunks log n)."""
+        indptr = self._X.indptr
+        n_rows = len(indptr) - 1
+        value_bytes = self.dtype.itemsize + self._X.indices.itemsize
+        chunks: list[Chunk] = []
+        start = 0
+        while start < n_rows:
+            # bytes of rows start..i are rising in i, so the last row that fits is found by bisection
+            low, high = start + 1, n_rows
+            while low < high:
+                middle = (low + high + 1) // 2
+                if int(indptr[middle] - indptr[start]) * value_bytes + (middle - start) * 8 <= target_bytes:
+                    low = middle
+                else:
+                    high = middle - 1
+            size = int(indptr[low] - indptr[start]) * value_bytes + (low - start) * 8
+            chunks.append(Chunk(len(chunks), 0, start, low, size))
+            start = low
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        pointers = self._X.indptr[chunk.start : chunk.stop + 1]
+        first, last = int(pointers[0]), int(pointers[-1])
+        X = csr_rows(
+            np.asarray(self._X.data[first:last], self.dtype),
+            np.asarray(self._X.indices[first:last]),
+            pointers - pointers[0],
+            n_features=self._X.shape[1],
+            name=self.name,
+            first_row=chunk.start,
+        )
+        return Rows(X, row_places(chunk.start, chunk.stop))
+
+    def _check_pointers(self) -> None:
+        indptr, stored = self._X.indptr, min(len(self._X.data), len(self._X.indices))
+        falls = indptr[1:] < indptr[:-1]
+        if falls.any():
+            raise InvalidInputError(f"indptr of {self.name} falls at row {int(falls.argmax()):,}; it must never fall")
+        if indptr[0] != 0 or int(indptr[-1]) > stored:
+            raise InvalidInputError(
+                f"indptr of {self.name} goes from {indptr[0]} to {indptr[-1]:,}; it must go from 0 to {stored:,}"
+            )
+
+
+class MappedSource(ArraySource):
+    """Rows of an array that is mapped from a file, but are no block of it: some of its columns, every other row.
+
+    Pages that were read are given back, so that they do not stay in the process. See `ArraySource`.
+    """
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk, as a copy; see `ChunkedSource.read`."""
+        values = self._X[chunk.start : chunk.stop]
+        rows = Rows(np.array(values, self.dtype, order="C"), row_places(chunk.start, chunk.stop))
+        root = _memory_map(self._X)
+        pages = None if root is None else root.base
+        if root is not None and isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            # pages of the map, which starts in front of the file's part that the array shows
+            begun = _address(root) - root.offset % mmap.ALLOCATIONGRANULARITY
+            lengths = [(length - 1) * stride for length, stride in zip(values.shape, values.strides, strict=True)]
+            first = _address(values) + sum(min(0, length) for length in lengths) - begun
+            last = _address(values) + sum(max(0, length) for length in lengths) + values.itemsize - begun
+            low = first // mmap.PAGESIZE * mmap.PAGESIZE
+            pages.madvise(mmap.MADV_DONTNEED, low, last - low)
+        return rows
+
+
+def open_array(X: Any, *, name: str | None = None) -> ChunkedSource:
+    """Open an array, a frame, or whatever NumPy makes one of.
+
+    Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
+    the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
+
+    Raises
+    ------
+    InvalidInputError
+        Not two-dimensional, empty, or not of real numbers.
+    """
+    X = _on_this_processor(X)
+    root = _memory_map(X)
+    if root is not None and root.mode != "c":
+        if root.mode != "r":
+            root.flush()
+        path = str(root.filename)
+        order_f = X.flags.f_contiguous and not X.flags.c_contiguous
+        if not (X.flags.c_contiguous or order_f):
+            return MappedSource(X, name=path, form="part of a memory map")
+        offset = root.offset + _address(X) - _address(root)
+        return DenseSource(
+            FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
+        )
+    try:
+        if is_frame(X):
+            name = name or "data frame"
+            form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
+            return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
+        return ArraySource(np.asarray(X), name=name or "array")
+    except ValueError as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(f"{name or 'array'} cannot be made an array of rows: {error}") from error
+
+
+def _on_this_processor(X: Any) -> Any:
+    """A tensor of PyTorch without its gradient, in this processor's memory; anything else as it is."""
+    return X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
+
+
+def _memory_map(X: Any) -> np.memmap[Any, Any] | None:
+    """The memory map of a file that an array is, or shows a part of."""
+    while isinstance(X, np.ndarray):
+        if isinstance(X, np.memmap) and X.filename is not None and isinstance(X.base, mmap.mmap):
+            return X
+        X = X.base
+    return None
+
+
+def _address(X: NDArray[Any]) -> int:
+    """Of the first value."""
+    return int(X.__array_interface__["data"][0])

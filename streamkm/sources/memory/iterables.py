@@ -1,0 +1,194 @@
+"""Chunks that a program makes: iterables, generators, and callables that start them anew.
+
+Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
+import base, arrays, csr_rows, frames and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.binary.csr_rows import make_csr
+from streamkm.sources.memory.arrays import SparseSource, open_array
+from streamkm.sources.memory.frames import check_same_columns
+
+MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
+
+
+class IterableSource(RowSource):
+    """Rows from chunks, dense or sparse but not both, that are made while they are read.
+
+    The first chunk is looked at when the source is made, for its type and width, and is kept for the first pass. Rows
+    are given as copies, so whoever makes the chunks may fill the same buffer again.
+
+    Parameters
+    ----------
+    chunks : iterable or callable
+        Of arrays of shape (rows, d) or sparse matrices, or of tuples or lists that have one of these in front: rows and
+        their labels, say. An iterator is read once; any other iterable, and a callable that returns a fresh iterator,
+        as often as it takes, and must give the same rows in the same order.
+    n_features : int or None
+        Width of sparse chunks, where the first is not the widest; narrower ones are widened.
+    name : str
+
+    Raises
+    ------
+    InvalidInputError
+        No chunk at all, or one that is no matrix of real numbers; a data loader that shuffles. By `stream`, naming the
+        chunk: another width, another kind, a dtype that the first one's cannot hold; a second pass over an iterator.
+    """
+
+    n_rows = None
+    n_bytes = None
+    read_factor = 2.0  # pieces wait for threads
+    in_process = True
+
+    def __init__(
+        self,
+        chunks: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        n_features: int | None = None,
+        name: str = "iterable of chunks",
+    ) -> None:
+        self.name = name
+        self._chunks = chunks
+        self.replayable = not isinstance(chunks, Iterator)
+        if type(getattr(chunks, "sampler", None)).__name__ == "RandomSampler":
+            raise InvalidInputError(
+                f"{name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another order, "
+                f"and labels would be of other rows; make it with shuffle=False"
+            )
+        iterator = self._start()
+        first = next(iterator, None)
+        while first is not None and _is_empty(first):
+            first = next(iterator, None)
+        if first is None:
+            raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
+        self._begun: Iterator[Any] | None = _begun(first, iterator)
+        opened = _open_chunk(first, f"chunk 0 of {name}")
+        self.is_sparse = opened.is_sparse
+        self.dtype, self.feature_names = opened.dtype, opened.feature_names
+        # those of a list are there already
+        is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
+        self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
+        self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
+        self._check(opened, 0)
+
+    def details(self) -> dict[str, str]:
+        """Say where the rows come from; see `RowSource.details`."""
+        return {"format": f"chunks of a program, {'made anew for every pass' if self.replayable else 'read once only'}"}
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order, larger chunks cut and smaller ones joined; see `RowSource.stream`."""
+        if self._begun is None and not self.replayable:
+            raise InvalidInputError(
+                f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
+                f"fresh iterator for every pass"
+            )
+        iterator, self._begun = self._begun or self._start(), None
+        place = 0
+        for X in _merged(self._pieces(iterator, target_bytes), target_bytes):
+            yield Rows(X, row_places(place, place + X.shape[0]))
+            place += X.shape[0]
+        if place == 0:
+            raise InvalidInputError(f"{self.name} gave no rows in this pass; its callable must start anew every time")
+
+    def _start(self) -> Iterator[Any]:
+        made = self._chunks() if callable(self._chunks) else self._chunks
+        if not isinstance(made, Iterable):
+            raise InvalidInputError(f"{self.name} gives {type(made).__name__}; a callable must return an iterator")
+        return iter(made)
+
+    def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:
+        """Yield copies of the chunks, cut where they are larger than `target_bytes`, and the bytes of each."""
+        number = -1
+        for values in iterator:  # not of enumerate, which holds what it gave last
+            number += 1
+            if _is_empty(values):
+                continue
+            opened = _open_chunk(values, f"chunk {number} of {self.name}")
+            self._check(opened, number)
+            for chunk in opened.chunks(target_bytes):
+                X = opened.read(chunk).X
+                if isinstance(X, np.ndarray):
+                    yield np.array(X, self.dtype), chunk.n_bytes
+                else:
+                    data = X.data.astype(self.dtype, copy=True)
+                    width = self.n_features or X.shape[1]
+                    yield make_csr(data, X.indices.copy(), X.indptr.copy(), n_features=width), chunk.n_bytes
+                del X
+            del values, opened  # before the next one is made
+
+    def _check(self, chunk: ChunkedSource, number: int) -> None:
+        if chunk.is_sparse != self.is_sparse:
+            kinds = ("dense", "sparse")
+            raise InvalidInputError(
+                f"chunk {number} of {self.name} is {kinds[chunk.is_sparse]} and chunk 0 {kinds[self.is_sparse]}; all "
+                f"chunks must be of one kind"
+            )
+        width, needed = chunk.n_features or 0, self.n_features or 0
+        if width > needed or (width != needed and not self.is_sparse):
+            remedy = "; pass n_features= as the width of the widest" if self.is_sparse else ""
+            raise InvalidInputError(
+                f"chunk {number} of {self.name} has {width:,} features; {needed:,} are needed as before{remedy}"
+            )
+        check_same_columns(chunk.feature_names, self.feature_names, f"chunk {number} of {self.name}", "chunk 0")
+        if not np.can_cast(chunk.dtype, self.dtype, "safe"):
+            raise InvalidInputError(
+                f"chunk {number} of {self.name} holds {chunk.dtype}, which the {self.dtype} of chunk 0 cannot hold; "
+                f"convert all chunks to one dtype"
+            )
+
+
+def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    """Chain what was taken and the rest. `itertools.chain` would hold the first to the end."""
+    yield first
+    del first
+    yield from rest
+
+
+def _rows_of(values: Any) -> Any:
+    """The rows of a chunk: of a tuple or list with a matrix in front, that matrix."""
+    if isinstance(values, list | tuple) and values and len(getattr(values[0], "shape", ())) == 2:
+        return values[0]
+    return values
+
+
+def _is_empty(values: Any) -> bool:
+    values = _rows_of(values)
+    shape = getattr(values, "shape", None)
+    return len(shape) == 2 and shape[0] == 0 if shape is not None else hasattr(values, "__len__") and len(values) == 0
+
+
+def _open_chunk(values: Any, name: str) -> ChunkedSource:
+    values = _rows_of(values)
+    return SparseSource(values, name=name) if sp.issparse(values) else open_array(values, name=name)
+
+
+def _merged(pieces: Iterator[tuple[Matrix, int]], target_bytes: int) -> Iterator[Matrix]:
+    """Join pieces while they fit into `target_bytes` together."""
+    held: list[Matrix] = []
+    held_bytes = 0
+    for X, n_bytes in pieces:
+        if held and held_bytes + n_bytes > target_bytes:
+            yield _stack(held)
+            held, held_bytes = [], 0
+        held.append(X)
+        held_bytes += n_bytes
+    if held:
+        yield _stack(held)
+
+
+def _stack(matrices: list[Matrix]) -> Matrix:
+    if len(matrices) == 1:
+        return matrices[0]
+    if isinstance(matrices[0], np.ndarray):
+        return np.concatenate(matrices)
+    return sp.csr_array(sp.vstack(matrices, format="csr"))

@@ -1,0 +1,96 @@
+"""Dask data frames and xarray's arrays as Dask arrays, with the names of their columns. Nothing is loaded.
+
+Only what such objects offer is used, so that neither pandas nor xarray is imported. May import arrays, base, dask and
+errors.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.base import RowSource
+from streamkm.sources.dask.arrays import DaskSource
+from streamkm.sources.memory.arrays import open_array
+
+
+def open_collection(X: Any) -> RowSource:
+    """Open a Dask array or data frame; its class does not matter.
+
+    Raises
+    ------
+    InvalidInputError
+        Another kind of Dask collection, a column that holds no numbers; otherwise as `DaskSource`.
+    """
+    n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
+    if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
+        return _open_frame(X)
+    if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "dtype")):
+        raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
+    return DaskSource(X)
+
+
+def open_xarray(X: Any) -> RowSource:
+    """Open a DataArray: over Dask by its blocks, over a file by the file's chunks, else as the array that it holds.
+
+    Raises
+    ------
+    InvalidInputError
+        A Dataset; otherwise as `DaskSource`.
+    """
+    if not hasattr(X, "dims") or not hasattr(X, "variable"):
+        raise InvalidInputError(f"{type(X).__name__} is no DataArray; choose one variable, such as dataset['X']")
+    if X.chunks is None and not X.variable._in_memory:
+        stored = X.encoding.get("preferred_chunks", {})
+        X = X.chunk({dim: stored.get(dim, "auto") for dim in X.dims})
+    source: RowSource = (
+        open_array(X.to_numpy()) if X.chunks is None else DaskSource(X.data, name=X.name or "data array")
+    )
+    if X.ndim == 2 and X.dims[1] in X.indexes:
+        names = list(X.indexes[X.dims[1]])
+        if all(isinstance(name, str) for name in names):
+            source.feature_names = tuple(names)
+    return source
+
+
+def _open_frame(frame: Any) -> DaskSource:
+    """Open a data frame as the array of its values: a block for each partition."""
+    kinds = [(name, *_value_kind(dtype)) for name, dtype in frame.dtypes.items()]
+    wrong = [(name, dtype) for (name, known, _), dtype in zip(kinds, frame.dtypes, strict=True) if known is None]
+    if wrong:
+        name, dtype = wrong[0]
+        raise InvalidInputError(
+            f"column {name!r} of the Dask data frame holds {dtype}; rows must be real numbers: bool, int or float; "
+            f"convert it, or leave it out"
+        )
+    dtype = np.result_type(*(known for _, known, _ in kinds)) if kinds else np.dtype(float)
+    nullable = any(null for *_, null in kinds)
+    values = frame.map_partitions(
+        partial(_values, dtype=dtype, nullable=nullable), meta=np.empty((0, len(kinds)), dtype)
+    )
+    source = DaskSource(values, name="dask data frame")
+    names = tuple(name for name, *_ in kinds)
+    if all(isinstance(name, str) for name in names):
+        source.feature_names = names
+    return source
+
+
+def _value_kind(dtype: Any) -> tuple[np.dtype[Any] | None, bool]:
+    """Dtype in which a column's values are given, None where they are no numbers; whether some may be missing."""
+    nullable = not isinstance(dtype, np.dtype)
+    kind = getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None)) if nullable else dtype
+    if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
+        return None, nullable
+    # what is missing becomes NaN
+    return (np.dtype(np.float64) if nullable and kind.kind in "biu" else kind), nullable
+
+
+def _values(frame: Any, *, dtype: np.dtype[Any], nullable: bool) -> NDArray[Any]:
+    """The values of a partition (rows, columns)."""
+    if nullable:
+        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
+    return np.asarray(frame.to_numpy(dtype=dtype))

@@ -1,0 +1,334 @@
+"""`open_source`: which reader a value needs.
+
+Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
+is one reader module, one line in `FORMATS` and its first bytes in `registry`. May import, on demand, the readers. Reads
+no rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import numbers
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.memory.frames import is_frame
+from streamkm.sources.registry import file_format
+from streamkm.sources.remote import objects as remote
+from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.stored import opened_path
+
+if TYPE_CHECKING:
+    from streamkm.sources.sketch_store import StoreSource
+
+# the first part may be an address: s3://bucket/x.zarr
+_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function that opens a source, and the options that it has a use for.
+
+    `function` is ``module:name`` in this package; it is imported when it is needed. `what` is for messages.
+    """
+
+    what: str
+    function: str
+    options: tuple[str, ...] = ()
+
+    def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
+        """Open X, or raise InvalidParameterError for options of no use."""
+        for name in options:
+            if name not in self.options:
+                raise InvalidParameterError(
+                    f"{name}= is of no use for {self.what}; its options are {', '.join(self.options) or 'none'}"
+                )
+        module, name = self.function.split(":")
+        opened: RowSource = getattr(import_module(f"streamkm.sources.{module}"), name)(X, **options)
+        return opened
+
+
+_SVMLIGHT = ("n_features", "zero_based", "dtype")
+FORMATS = {
+    "svmlight": Reader("svmlight text", "svmlight.source:SvmlightSource", ("n_features", "zero_based", "dtype")),
+    "compressed": Reader(
+        "svmlight text", "svmlight.compressed:CompressedSvmlightSource", ("n_features", "zero_based", "dtype")
+    ),
+    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external")),
+    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset",)),
+    "store": Reader("a sketch store", "sketch_store:open_store"),
+    "npy": Reader(".npy", "binary.numpy_files:open_npy"),
+    "npz": Reader(".npz", "binary.numpy_files:open_npz", ("key",)),
+}
+"""By format of file, as `file_format` tells it."""
+
+_OPTIONS = ("format", "storage_options", *sorted({name for reader in FORMATS.values() for name in reader.options}))
+_NAMED_FORMATS = ("auto", *(name for name in FORMATS if name != "compressed"))
+
+
+def open_source(X: Any, **options: Any) -> RowSource:
+    """Open whatever has rows.
+
+    Parameters
+    ----------
+    X : path, object or mapping
+        - a path, a glob (its files in sorted order), or a list of paths (in that order): svmlight text, plain or
+          compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
+          is, its first bytes tell, whatever it is called.
+        - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
+        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
+          datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
+        - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
+          matrix, a list of rows, or a list of these, which follow each other
+        - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
+          first member is the rows, as PyTorch's data loaders give them
+        - a mapping with the key ``path`` and options, as in a configuration file
+        - a RowSource, which is returned as it is
+    **options
+        Those that are None count as not given.
+
+        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz"}
+            Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
+        storage_options : dict
+            Of URLs: options of fsspec's file system, such as ``{"anon": True}`` or ``{"endpoint_url": ...}``; what
+            they leave out (credentials, mostly) it takes from its environment variables and files. They are pickled
+            along to workers, and written nowhere.
+        dataset : str
+            Path of an array or group inside HDF5 and Zarr.
+        follow_external : bool
+            HDF5: read what lies in other files that the file names. False unless given.
+        key : str
+            Name of an array in .npz.
+        n_features, zero_based, dtype
+            svmlight; see `SvmlightSource`. `n_features` also of iterables of sparse chunks.
+
+    Returns
+    -------
+    RowSource
+
+    Raises
+    ------
+    SourceError
+        A file or store cannot be read; SourceNotFoundError where it does not exist.
+    InvalidInputError
+        No matrix of real numbers with at least one row and one feature.
+    InvalidParameterError
+        An option that is unknown, or of no use for X.
+    MissingDependencyError
+        An optional package is needed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm.sources import open_source
+    >>> source = open_source(np.eye(4, dtype=np.float32))
+    >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
+    [(2, 4), (2, 4)]
+    """
+    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr", "xarray"):
+        if "path" not in X:
+            raise InvalidParameterError(f"a mapping needs the key path; it has {', '.join(map(str, X)) or 'none'}")
+        rest = {str(key): value for key, value in X.items() if key != "path"}
+        return open_source(X["path"], **{**rest, **options})
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in options:
+        if name not in _OPTIONS:
+            raise InvalidParameterError(
+                f"unknown option {name}{_near(name, _OPTIONS)}; known are {', '.join(_OPTIONS)}"
+            )
+    if isinstance(X, str | os.PathLike):
+        return _open_paths([X], options)
+    if isinstance(X, list | tuple):
+        return _open_list(X, options)
+    for name in ("format", "storage_options"):
+        if name in options:
+            raise InvalidParameterError(
+                f"{name}= is for paths; X is {type(X).__name__}, whose kind is told by its type"
+            )
+    return _open_object(X, options)
+
+
+def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
+    if isinstance(X, RowSource):
+        return X
+    described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
+    if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
+        return _open_object(X.X, options)  # AnnData
+    group = getattr(X, "group", None)
+    if described and is_package(group, "h5py", "zarr"):
+        return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
+    for fits, reader in _OBJECTS:
+        if fits(X):
+            return reader.open(X, options)
+    raise InvalidInputError(
+        f"{type(X).__name__} has no rows that streamkm knows; pass a path, an array, a sparse matrix, an h5py, Zarr or "
+        f"Dask object, or an iterable of chunks"
+    )
+
+
+def is_package(value: Any, *packages: str) -> bool:
+    """Whether a class of one of `packages` is among the classes of a value; imports nothing."""
+    return any(each.__module__.split(".", 1)[0] in packages for each in type(value).__mro__)
+
+
+def is_collection(value: Any) -> bool:
+    """Whether a value is a Dask collection, of whatever class; imports nothing."""
+    return hasattr(type(value), "__dask_graph__")
+
+
+def _is_sparse(value: Any) -> bool:
+    """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
+    return (is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
+
+
+def _is_iterable(value: Any) -> bool:
+    return not isinstance(value, bytes | bytearray) and (callable(value) or isinstance(value, Iterable))
+
+
+# the first that fits opens the object
+_OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
+    (lambda X: is_package(X, "h5py"), Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external",))),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object")),
+    (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
+    (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
+    (_is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
+    (lambda X: hasattr(X, "__array__") or is_frame(X), Reader("an array", "memory.arrays:open_array")),
+    (_is_iterable, Reader("an iterable", "memory.iterables:IterableSource", ("n_features",))),
+)
+
+
+def _open_list(X: list[Any] | tuple[Any, ...], options: dict[str, Any]) -> RowSource:
+    """Open a list of paths, of matrices, or of rows."""
+    if not X:
+        raise InvalidInputError("an empty list has no rows; at least 1 is needed")
+    paths = [isinstance(item, str | os.PathLike) for item in X]
+    if all(paths):
+        return _open_paths(list(X), options)
+    if any(paths):
+        at = paths.index(not paths[0])
+        raise InvalidInputError(f"item {at} of the list is no path while others are; pass paths only, or matrices only")
+    if _is_row(X[0]):
+        return Reader("a list of rows", "memory.arrays:open_array").open(X, options)
+    parts = [_open_object(np.asarray(item) if isinstance(item, list | tuple) else item, options) for item in X]
+    return _join(parts)
+
+
+def _is_row(item: Any) -> bool:
+    """Whether a list that starts with `item` is a list of rows and not of matrices."""
+    if isinstance(item, np.ndarray):
+        return item.ndim < 2
+    if isinstance(item, list | tuple):
+        return not item or not isinstance(item[0], list | tuple | np.ndarray)
+    return isinstance(item, numbers.Number)
+
+
+def _join(parts: list[RowSource]) -> RowSource:
+    if len(parts) == 1:
+        return parts[0]
+    for number, part in enumerate(parts):
+        if not isinstance(part, ChunkedSource):
+            raise InvalidInputError(f"item {number} of the list ({part.name}) is no matrix and no path; open it alone")
+    from streamkm.sources.concat import PartsSource
+
+    return PartsSource(cast("list[ChunkedSource]", parts))
+
+
+def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
+    """Files of one source: svmlight text together, anything else one part a file."""
+    forced = options.pop("format", "auto")
+    if forced not in _NAMED_FORMATS:
+        raise InvalidParameterError(
+            f"format={forced!r} is unknown{_near(forced, _NAMED_FORMATS)}; known are {', '.join(_NAMED_FORMATS)}"
+        )
+    reached = options.pop("storage_options", None)
+    if reached is not None and not isinstance(reached, Mapping):
+        raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
+    found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)), reached or {})]
+    if reached and not any(is_remote(path) for path, _ in found):
+        raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
+    found = [(_looked_at(path, forced), inner) for path, inner in found]
+    formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
+    if forced == "svmlight":
+        formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
+    text = [form in ("svmlight", "compressed") for form in formats]
+    if not any(text):
+        return _join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
+    if not all(text):
+        at = text.index(False)
+        raise InvalidInputError(
+            f"{found[text.index(True)][0]} is text and {found[at][0]} is {formats[at]}; a source is made of svmlight "
+            f"text or of binary files, not of both"
+        )
+    for path, inner in found:
+        if inner is not None:
+            raise InvalidParameterError(f"{path} is svmlight text and has nothing inside; leave :{inner} out")
+    reader = FORMATS["compressed" if "compressed" in formats else "svmlight"]
+    return reader.open([path for path, _ in found], options)
+
+
+def _looked_at(path: str, forced: str) -> str:
+    """Note the version of a file or object, once for all that will ask for it."""
+    if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
+        return path
+    try:
+        return opened_path(path)
+    except SourceNotFoundError:
+        if not isinstance(path, Address):
+            raise
+        return path  # a web server's Zarr store; whatever else is missing will be told
+
+
+def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:
+    if inner is None:
+        return FORMATS[form].open(path, options)
+    name, value = ("key", inner.strip("/")) if form == "npz" else ("dataset", inner)
+    if name in options:
+        raise InvalidParameterError(f"{path}:{inner} names a dataset already; leave {name}={options[name]!r} out")
+    return FORMATS[form].open(path, {**options, name: value})
+
+
+def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
+    """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
+    if is_remote(path):
+        match = _INNER.fullmatch(path)
+        address = Address(match["file"] if match else path, storage_options)
+        found = remote.glob(address) if remote.has_magic(address) else [address]
+        return [(each, match["inner"] if match else None) for each in found]
+    if os.path.exists(path):
+        return [(path, None)]
+    match = _INNER.fullmatch(path)
+    file, inner = (match["file"], match["inner"]) if match else (path, None)
+    if os.path.exists(file):
+        return [(file, inner)]
+    if glob.has_magic(file):
+        files = sorted(glob.glob(file, recursive=True))
+        if not files:
+            raise SourceNotFoundError(f"no file matches {file}")
+        return [(each, inner) for each in files]
+    folder = Path(file).parent
+    here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    raise SourceNotFoundError(f"{file} does not exist{_near(Path(file).name, here)}")
+
+
+def _near(name: Any, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), sorted(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def store_of(source: RowSource) -> StoreSource | None:
+    """The source, if it is a sketch store; what reads those is imported for them alone."""
+    if not source.is_sketched:
+        return None
+    from streamkm.sources.sketch_store import StoreSource
+
+    return cast(StoreSource, source)

@@ -1,0 +1,148 @@
+"""What kind of file a path is, told by its first bytes and, where these say nothing, by its name.
+
+May import remote, stored and errors. Opens nothing but the file's beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from contextlib import suppress
+
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.sources.remote.objects import Address, is_remote, look
+from streamkm.sources.stored import open_binary
+
+_MAGIC = {
+    b"\x89HDF\r\n\x1a\n": "hdf5",
+    b"\x93NUMPY": "npy",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+    b"\x1f\x8b": "compressed",
+    b"BZh": "compressed",
+    b"\xfd7zXZ\x00": "compressed",
+    b"\x28\xb5\x2f\xfd": "compressed",
+}
+_SUFFIXES = {
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".h5ad": "hdf5",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".zarr": "zarr",
+    ".gz": "compressed",
+    ".bz2": "compressed",
+    ".xz": "compressed",
+    ".zst": "compressed",
+}
+_ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+_STORE_MARK = b'"streamkm_store"'
+_HEAD_BYTES = 4096
+# comment lines, then the number that a row of svmlight text starts with
+_ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
+
+
+def file_format(path: str) -> str:
+    """Tell the format of a file or directory.
+
+    Returns
+    -------
+    {"hdf5", "zarr", "store", "npy", "npz", "svmlight", "compressed"}
+        "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight.
+
+    Raises
+    ------
+    SourceError
+        Missing, a directory that is no Zarr store, a .zip file with neither Zarr nor NumPy arrays, or binary data of
+        no known format.
+    """
+    if is_remote(path):
+        return _remote_format(path if isinstance(path, Address) else Address(path))
+    if os.path.isdir(path):
+        if not any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS):
+            raise SourceError(
+                f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the files in "
+                f"it pass a glob such as {os.path.join(path, '*')}"
+            )
+        return "store" if _is_store(path) else "zarr"
+    with open_binary(path) as file:
+        return _told_by(path, file.read(_HEAD_BYTES))
+
+
+def _told_by(path: str, head: bytes) -> str:
+    """Tell the format by a file's first bytes, else by its name."""
+    found = next((form for magic, form in _MAGIC.items() if head.startswith(magic)), None)
+    if found == "zip":
+        return _zip_format(path)
+    found = found or _SUFFIXES.get(os.path.splitext(path)[1].lower())
+    if found is None and not _is_text(head):
+        raise SourceError(
+            f"{path} is binary and of no format that streamkm reads (svmlight, HDF5, Zarr, .npy, .npz); "
+            f"convert it to one of these"
+        )
+    return found or "svmlight"
+
+
+def _remote_format(address: Address) -> str:
+    """As `file_format`, for what a URL names."""
+    name = address.partition("?")[0].rstrip("/")
+    if name.endswith(".zarr"):
+        return "zarr"
+    try:
+        version = None if address.endswith("/") else address.version or look(address)
+    except SourceNotFoundError:
+        if not address.is_http or not _is_zarr(address):  # web servers have no directories, but what is in them
+            raise
+        return "zarr"
+    if version is None:
+        if _is_zarr(address):
+            return "zarr"
+        raise SourceError(
+            f"{address} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the objects in "
+            f"it pass a glob such as {name}/*"
+        )
+    with open_binary(address) as file:
+        head = file.read(_HEAD_BYTES)
+    if address.is_http and head.lstrip().startswith(b"<") and _is_zarr(address):
+        return "zarr"  # the server's own page about the directory
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        raise SourceError(
+            f"{address} is a .zip file, which is read from local disks only; download it and pass the file"
+        )
+    return _told_by(address, head)
+
+
+def _is_zarr(address: Address) -> bool:
+    """Whether a URL is that of a Zarr store's root."""
+    for mark in _ZARR_MARKS:
+        with suppress(SourceNotFoundError):
+            return look(address.at(mark)) is not None
+    return False
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
+    return b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")) or _ROW.match(head) is not None
+
+
+def _is_store(path: str) -> bool:
+    """Whether a Zarr directory is a sketch store: an attribute of its group says so."""
+    root = os.path.join(path, "zarr.json")
+    if not os.path.exists(root):
+        return False
+    with open_binary(root) as file:
+        return _STORE_MARK in file.read()
+
+
+def _zip_format(path: str) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise SourceError(f"{path} is a damaged .zip file: {error}") from error
+    if any(name in _ZARR_MARKS for name in names):
+        return "zarr"
+    if any(name.endswith(".npy") for name in names):
+        return "npz"
+    raise SourceError(f"{path} is a .zip file with neither a Zarr store nor NumPy arrays at its root")

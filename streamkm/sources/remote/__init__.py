@@ -1,0 +1,1 @@
+"""Bytes behind addresses: ranges fetched once, objects that must not change meanwhile; fsspec comes in here alone."""

@@ -1,0 +1,398 @@
+"""Objects behind URLs (``s3://``, ``https://``, ``memory://``, whatever fsspec knows): requests, and what they meet.
+
+Responsible for asking a file system for ranges of bytes, sizes and lists, for asking again where that may help, for
+noticing that an object is no longer the one that was opened, and for words about all this. The only module that imports
+fsspec. May import remote_ranges and errors. What the bytes mean is none of its business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from streamkm.core.exceptions import (
+    InvalidParameterError,
+    MissingDependencyError,
+    SourceError,
+    SourceNotFoundError,
+    StreamkmError,
+)
+from streamkm.sources.remote.ranges import ranged
+
+logger = logging.getLogger(__name__)
+
+PAUSES_SECONDS = (0.1, 0.5, 2.0, 8.0)
+"""Between tries of a request that failed in a way that may pass, where the file system does not try again itself."""
+
+_EXTRAS = {"http": "remote", "https": "remote", "s3": "s3", "s3a": "s3"}
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# of aiohttp and botocore, which may be missing
+_TRANSIENT_TYPES = frozenset({"ClientConnectionError", "ClientPayloadError", "HTTPClientError", "IncompleteRead"})
+_CREDENTIALS_TYPES = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
+_ETAGS = ("ETag", "etag", "Content-MD5", "content_md5", "md5Hash")
+_TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified", "updated", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells one content of an object from another.
+
+    Attributes
+    ----------
+    n_bytes : int
+    tag : str
+        Its etag, else its time of change, else "": then the size is all there is.
+    """
+
+    n_bytes: int
+    tag: str
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Version:
+        """Read what a file system says of an object; a size that it does not know is -1."""
+        etag = next((f"etag {info[key]}" for key in _ETAGS if info.get(key)), "")
+        changed = next((f"last modified {_time(info[key])}" for key in _TIMES if info.get(key)), "")
+        size = info.get("size")
+        return cls(-1 if size is None else int(size), etag or changed)
+
+    def __str__(self) -> str:
+        return f"{self.n_bytes:,} bytes" + (f", {self.tag}" if self.tag else "")
+
+
+class Address(str):
+    """A URL, what it takes to reach it, and what was there when it was opened. A text, so wherever paths go it goes.
+
+    Parameters
+    ----------
+    url : str
+    options : mapping
+        Of the file system, as fsspec takes them: ``{"anon": True}``. In no message and no fingerprint.
+    version : Version, optional
+        None for directories, and for what was not looked at.
+    """
+
+    options: dict[str, Any]
+    version: Version | None
+
+    def __new__(cls, url: str, options: Mapping[str, Any] | None = None, version: Version | None = None) -> Address:
+        made = super().__new__(cls, url)
+        made.options, made.version = dict(options or {}), version
+        return made
+
+    def __getnewargs__(self) -> tuple[str, dict[str, Any], Version | None]:  # type: ignore[override]
+        return str(self), self.options, self.version
+
+    @property
+    def protocol(self) -> str:
+        """``s3``; the first one of several."""
+        return self.partition("://")[0].partition("::")[0]
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is a web server's, which lists nothing and may know no ranges."""
+        return self.protocol in ("http", "https")
+
+    @property
+    def in_process(self) -> bool:
+        """Whether only this process sees it."""
+        return self.protocol == "memory"
+
+    def at(self, key: str, version: Version | None = None) -> Address:
+        """Give the address of what is below this one."""
+        return Address(f"{self.rstrip('/')}/{key}", self.options, version)
+
+    def file_system(self) -> tuple[Any, str]:
+        """Give fsspec's file system, which it keeps for all with the same options, and the path there.
+
+        Raises
+        ------
+        MissingDependencyError, SourceError, InvalidParameterError
+            No package for it, a protocol that nobody knows, options that are not its own.
+        """
+        try:
+            from fsspec.core import url_to_fs
+
+            fs, path = url_to_fs(str(self), **self.options)
+        except ImportError as error:
+            extra = _EXTRAS.get(self.protocol)
+            remedy = f"install streamkm[{extra}]" if extra else "install the package that fsspec names"
+            raise MissingDependencyError(f"{self}: {self.protocol}:// cannot be read ({error}); {remedy}") from error
+        except TypeError as error:
+            raise InvalidParameterError(f"{self}: storage_options that do not fit {self.protocol}: {error}") from error
+        except ValueError as error:
+            raise SourceError(f"{self} cannot be opened: {error}") from error
+        return fs, path
+
+
+def _time(told: Any) -> str:
+    """Word a time of change; lists and single answers of one file system may give it in different types."""
+    if isinstance(told, int | float):
+        told = datetime.fromtimestamp(told, UTC)
+    return told.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(told, datetime) else str(told)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def look(address: Address) -> Version | None:
+    """Ask what an object is now; None for a directory. One request.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+    """
+    info = _ask(address, _info)
+    return None if info["type"] == "directory" else Version.of(info)
+
+
+def opened(address: Address) -> Address:
+    """Give the address with the version that is there now, unless it has one."""
+    if address.version is not None:
+        return address
+    version = look(address)
+    if version is not None and version.n_bytes < 0:
+        raise SourceError(f"{address}: the server does not say how many bytes it has; download it and pass the file")
+    return Address(address, address.options, version)
+
+
+def has_magic(address: Address) -> bool:
+    """Whether a URL is a glob. ``?`` is none: it starts the query of a URL. Chained URLs (``a::b://``) are none."""
+    return "::" not in address and any(sign in address for sign in "*[")
+
+
+def glob(address: Address) -> list[Address]:
+    """Objects and directories that a glob names, in sorted order.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there are none.
+    """
+    fs, _ = address.file_system()
+    found = _ask(address, lambda fs, path: _refreshed(fs).glob(path, detail=True))
+    made = []
+    for name, info in sorted(found.items()):
+        url = fs.unstrip_protocol(name)
+        version = None if info["type"] == "directory" else Version.of(info)
+        made.append(Address(url, address.options, version if version and version.tag else None))
+    if not made:
+        raise SourceNotFoundError(f"no object matches {address}")
+    return made
+
+
+def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
+    """Read a range of bytes of the version that was opened; see `fetch_version`."""
+    return fetch_version(address, start, stop)[0]
+
+
+def fetch_version(address: Address, start: int = 0, stop: int | None = None) -> tuple[bytes, Version | None]:
+    """Read a range of bytes, and say of which version of the object: by one request, where its answer tells.
+
+    Parameters
+    ----------
+    address : Address
+        With a version, another one is refused. Where the answer does not tell (neither a web server nor S3), a second
+        request sees whether it still is.
+    start, stop : int
+        None: to the end.
+
+    Returns
+    -------
+    (bytes, Version or None)
+        None where nothing told.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+        Missing, refused, out of reach, cut short; a server that knows no ranges; another object than was opened.
+    """
+
+    def get(fs: Any, path: str) -> tuple[bytes, Version | None]:
+        request = ranged(fs)
+        if request is None:
+            data, now = fs.cat_file(path, start=start or None, end=stop), None
+        else:
+            from fsspec.asyn import sync
+
+            data, told = sync(fs.loop, request, fs, path, start, stop)
+            now = Version.of(told)
+            check_same(address, now)
+        if stop is not None and len(data) != stop - start:
+            check_same(address)  # a shorter object is no failure that may pass
+            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
+        return data, now
+
+    data, now = _ask(address, get, reads=True)
+    if now is None:
+        check_same(address)
+    return data, now
+
+
+def settle(address: Address) -> None:
+    """Wait until the thread that fetches, where its file system has one, is in the middle of nothing."""
+    fs, _ = address.file_system()
+    if fs.async_impl:
+        from fsspec.asyn import sync
+
+        sync(fs.loop, asyncio.sleep, 0)
+
+
+def check_same(address: Address, now: Version | None = None) -> None:
+    """Refuse an object that is no longer the one that was opened; one request where `now` does not tell.
+
+    Raises
+    ------
+    SourceError
+        Saying what was seen and what is there.
+    """
+    if address.version is None:
+        return
+    now = now or look(address)
+    if now != address.version:
+        raise SourceError(
+            f"{address} was changed while it was in use: it was {address.version} when it was opened and is "
+            f"{now or 'a directory'} now; open the source again once it is complete"
+        )
+
+
+def listed(address: Address) -> dict[str, Version] | None:
+    """Objects below a directory, by their keys there; None where the file system cannot list."""
+    if address.is_http:
+        return None
+    try:
+        _, root = address.file_system()
+        found = _ask(address, lambda fs, path: _refreshed(fs).find(path, detail=True))
+    except SourceError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return None
+        raise
+    return {name[len(root) :].lstrip("/"): Version.of(info) for name, info in found.items()}
+
+
+def entries(address: Address) -> list[str]:
+    """Names in a directory; none where there is no such directory."""
+    try:
+        found = _ask(address, lambda fs, path: _refreshed(fs).ls(path, detail=False))
+    except SourceNotFoundError:
+        return []
+    return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+
+def summary(objects: Mapping[str, Version]) -> dict[str, Any]:
+    """Describe a list of objects by JSON values that change when one of them does."""
+    lines = "\n".join(f"{key} {version.n_bytes} {version.tag}" for key, version in sorted(objects.items()))
+    digest = hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+    n_bytes = sum(version.n_bytes for version in objects.values())
+    return {"objects": len(objects), "bytes": n_bytes, "version": digest}
+
+
+def fingerprint(url: str) -> dict[str, Any]:
+    """Describe an object, or a directory with all that is in it, without reading them.
+
+    Returns
+    -------
+    dict
+        ``path``, ``bytes``, ``version``: the etag, else the time of change; of a directory a hash of those of all
+        its objects, and ``objects``, their number.
+    """
+    address = url if isinstance(url, Address) else Address(url)
+    version = address.version or look(address)
+    if version is not None:
+        return {"path": str(address), "bytes": version.n_bytes, "version": version.tag}
+    return {"path": str(address), **summary(listed(address) or {})}
+
+
+def _info(fs: Any, path: str) -> Mapping[str, Any]:
+    fs.invalidate_cache(path)  # lists that it keeps would hide a change
+    info: Mapping[str, Any] = fs.info(path)
+    return info
+
+
+def _refreshed(fs: Any) -> Any:
+    fs.invalidate_cache()
+    return fs
+
+
+def _ask(address: Address, request: Callable[[Any, str], Any], *, reads: bool = False) -> Any:
+    """Make a request, again where it failed in a way that may pass; what fails for good is a SourceError."""
+    fs, path = address.file_system()
+    # file systems with retries of their own have them in all requests, but not where the answer's bytes are `read` here
+    pauses: tuple[float | None, ...] = () if hasattr(fs, "retries") and not reads else PAUSES_SECONDS
+    for attempt, pause in enumerate((*pauses, None), 1):
+        try:
+            return request(fs, path)
+        except StreamkmError:
+            raise
+        except Exception as error:
+            if pause is None or not _is_transient(error):
+                raise _explained(address, error, attempt) from error
+            logger.warning(
+                "%s: %s; asked again in %g s (attempt %d of %d)",
+                address, _text(error), pause, attempt + 1, len(pauses) + 1,
+            )  # fmt: skip
+        time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _is(error: BaseException, names: frozenset[str]) -> bool:
+    return any(each.__name__ in names for each in type(error).__mro__)
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP status of an error of aiohttp or botocore, or of what caused it."""
+    for each in _causes(error):
+        response = getattr(each, "response", None)
+        told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+        status = getattr(each, "status", told)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def _is_transient(error: BaseException) -> bool:
+    status = _status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    return any(isinstance(e, TimeoutError | ConnectionError) or _is(e, _TRANSIENT_TYPES) for e in _causes(error))
+
+
+def _text(error: BaseException) -> str:
+    """Say what failed: the cause, where an error has one (fsspec calls all failures of HTTP a missing file)."""
+    *_, last = _causes(error)
+    return f"{type(last).__name__}: {last}" if str(last) else type(last).__name__
+
+
+def _explained(address: Address, error: Exception, attempts: int) -> SourceError:
+    status = _status(error)
+    if status in (401, 403) or any(
+        isinstance(e, PermissionError) or _is(e, _CREDENTIALS_TYPES) for e in _causes(error)
+    ):
+        return SourceError(
+            f"{address}: access refused ({_text(error)}); give credentials as fsspec's {address.protocol} file system "
+            f"takes them: its environment variables and files, or storage_options"
+        )
+    if status in (404, 410) or (isinstance(error, FileNotFoundError) and not _is_transient(error)):
+        if address.version is not None:
+            return SourceNotFoundError(f"{address} is gone: it was {address.version} when it was opened")
+        return SourceNotFoundError(f"{address} does not exist")
+    if "range requests" in str(error):
+        return SourceError(
+            f"{address}: the server sends no ranges of bytes, which reading in parts needs; download it and pass the "
+            f"file, or serve it from a server that does (nginx, Apache, an object store)"
+        )
+    tries = f" after {attempts} attempts" if attempts > 1 else ""
+    return SourceError(f"{address} cannot be read{tries}: {_text(error)}")

@@ -1,0 +1,283 @@
+"""Sketch stores: sketched rows in a Zarr directory, with what they were sketched by and checksums of every chunk.
+
+Responsible for the layout of a store and for reading one: a store is a source like any other. Writing is
+`streamkm.store`'s work. May import zarr's source, the readers that it hands the arrays to, parts and base.
+
+Layout, format 1, in a Zarr v3 group::
+
+    zarr.json              attribute "streamkm_store": a `StoreInfo`, and its digest
+    parts/0/X              an array (n, m), or a group of CSR arrays as AnnData writes them: data, indices, indptr
+    parts/0/weights        float64 (n,), if rows have weights
+    parts/0/checksums/X    uint32, CRC-32 of the decoded bytes of each storage chunk of X (or data, indices, indptr)
+    sketch/mean            an array that the sketch needs
+
+Rows that were added later are further parts. What zarr.json does not name is not part of the store. A row that was
+skipped because it was invalid is a row of NaN, so that rows keep their numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.core.matrix import raw
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.binary.zarr import ZarrArray, open_root
+from streamkm.sources.concat import PartsSource
+
+MARK, FORMAT = "streamkm_store", 1
+ROOT = "zarr.json"
+CSR_ARRAYS = ("data", "indices", "indptr")
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """Rows that were written together.
+
+    Attributes
+    ----------
+    number : int
+        Of the group below ``parts``.
+    n_rows : int
+    checksums : dict of str to int
+        CRC-32 of the checksums of each array: of X, or data, indices and indptr; and of weights.
+    """
+
+    number: int
+    n_rows: int
+    checksums: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store says of itself.
+
+    Attributes
+    ----------
+    kind : "dense" or "csr"
+    n_rows, n_components, n_features : int
+        n, m, and d of the rows that were sketched.
+    metric : "euclidean" or "cosine"
+        "cosine": the rows were of unit length when they were sketched.
+    weighted : bool
+        Whether rows have weights.
+    sketch : dict
+        As its `to_dict` gives it.
+    sketch_checksums : dict of str to int
+        CRC-32 of the arrays that it needs besides.
+    parts : tuple of PartInfo
+    inputs : tuple of dict
+        ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source told its width beforehand)
+        and ``source``, its fingerprint, of everything that was sketched.
+    """
+
+    kind: Literal["dense", "csr"]
+    n_rows: int
+    n_components: int
+    n_features: int
+    metric: Literal["euclidean", "cosine"]
+    weighted: bool
+    sketch: dict[str, Any]
+    sketch_checksums: dict[str, int]
+    parts: tuple[PartInfo, ...]
+    inputs: tuple[dict[str, Any], ...]
+
+    def digest(self) -> str:
+        """Hash of all of it; any change to a store changes it."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def to_root(self) -> bytes:
+        """Give the contents of the group's zarr.json."""
+        told = {"format": FORMAT, "complete": True, "digest": self.digest(), **asdict(self)}
+        root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: told}}
+        return json.dumps(root, indent=1).encode()
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> StoreInfo:
+        """Read what a store says of itself.
+
+        Raises
+        ------
+        SourceNotFoundError
+            If nothing is there.
+        SourceError
+            No store, one of another format, or one whose zarr.json was changed.
+        """
+        root = Path(path) / ROOT
+        try:
+            told = dict(json.loads(root.read_bytes())["attributes"][MARK])
+            version, digest = told.pop("format"), told.pop("digest")
+            del told["complete"]
+            if version == FORMAT:
+                parts = tuple(PartInfo(**part) for part in told.pop("parts"))
+                info = cls(**told | {"parts": parts, "inputs": tuple(told["inputs"])})
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SourceNotFoundError(f"{os.fspath(path)} is no sketch store: it has no {ROOT}") from error
+        except OSError as error:
+            raise SourceError(f"{root} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError(f"{root} is not of a sketch store, or is damaged ({error!r})") from error
+        if version != FORMAT:
+            raise SourceError(f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMAT}")
+        if info.digest() != digest:
+            raise SourceError(f"{root} is damaged: its values do not have the digest {digest} that was written with it")
+        return info
+
+
+class StoreSource(PartsSource):
+    """Rows of a sketch store: in the sketch's space, in the order in which they were sketched.
+
+    Every storage chunk that is read is compared with its checksum.
+
+    Parameters
+    ----------
+    path : path
+        Of the directory.
+
+    Attributes
+    ----------
+    path : str
+    info : StoreInfo
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+        No store, of another format, or damaged; by `read`, naming file and storage chunk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.info = StoreInfo.read(path)
+        root = open_root(self.path)
+        super().__init__([_part_source(root, self.path, self.info, part) for part in self.info.parts])
+        self.name, self.is_sketched = self.path, True
+        self.files = (os.path.join(self.path, ROOT),)  # it has the digest of all others
+
+    def details(self) -> dict[str, str]:
+        """Say what was sketched and how; see `RowSource.details`."""
+        made = ", ".join(f"{key} {value}" for key, value in self.info.sketch.items() if key != "kind")
+        told = super().details()
+        return {
+            "format": f"sketch store, {told.pop('format')}"[:120],
+            "sketch": f"{self.info.sketch.get('kind')}, {made}" if made else str(self.info.sketch.get("kind")),
+            "of features": f"{self.info.n_features:,}",
+            "metric": self.info.metric,
+            "weights": "yes" if self.info.weighted else "no",
+            **told,
+        }
+
+    @property
+    def part_sources(self) -> tuple[ChunkedSource, ...]:
+        """The parts, in order."""
+        return self._parts
+
+    def weights(self) -> NDArray[np.float64]:
+        """Weights of the rows (n,); (0,) where they have none."""
+        if not self.info.weighted:
+            return np.empty(0, np.float64)
+        root = open_root(self.path)
+        arrays = [_checked(root, self.path, part, "weights") for part in self.info.parts]
+        return np.concatenate([array.read(0, array.shape[0]) for array in arrays])
+
+    def sketch_arrays(self) -> dict[str, NDArray[Any]]:
+        """Arrays that the sketch needs besides `StoreInfo.sketch`, by the names of its constructor's arguments."""
+        root = open_root(self.path)
+        found = {}
+        for name, checksum in self.info.sketch_checksums.items():
+            array = ZarrArray(_member(root, f"sketch/{name}", self.path), f"{self.path}:/sketch/{name}")
+            found[name] = array.read(0, array.shape[0])
+            if zlib.crc32(raw(found[name])) != checksum:
+                raise SourceError(f"{array.name} is damaged: it has not the bytes that were written; sketch again")
+        return found
+
+
+def open_store(path: str) -> ChunkedSource:
+    """Open a sketch store; see `StoreSource`."""
+    return StoreSource(path)
+
+
+class CheckedArray(ZarrArray):
+    """An array of a store, read in whole storage chunks, each of which must have its checksum.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    name : str
+    checksums : uint32 (storage chunks,)
+    """
+
+    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
+        super().__init__(array, name)
+        self._checksums = checksums
+
+    def _get(self, start: int, stop: int) -> NDArray[Any]:
+        unit = self.unit_rows
+        first, last = start // unit * unit, min(-(-stop // unit) * unit, self.shape[0])
+        try:
+            values = super()._get(first, last)
+        except SourceError as error:
+            raise self._damaged(self._first_unreadable(first, last), str(error.__cause__)) from error
+        for at in range(first, last, unit):
+            if zlib.crc32(raw(values[at - first : at - first + unit])) != self._checksums[at // unit]:
+                raise self._damaged(at // unit, "it has not the bytes that were written")
+        return values[start - first : stop - first]
+
+    def _first_unreadable(self, first: int, last: int) -> int:
+        """Which storage chunk cannot be decoded."""
+        for at in range(first, last, self.unit_rows):
+            try:
+                super()._get(at, min(at + self.unit_rows, self.shape[0]))
+            except SourceError:
+                return at // self.unit_rows
+        return first // self.unit_rows
+
+    def _damaged(self, number: int, why: str) -> SourceError:
+        key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self.shape[1:])))
+        file = Path(self._array.store.root, self._array.path, key)
+        return SourceError(
+            f"storage chunk {number:,} of {self.name} is {'damaged' if file.exists() else 'missing'}: {file}: {why}; "
+            f"restore the file, or sketch the data again"
+        )
+
+
+def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> ChunkedSource:
+    if info.kind == "dense":
+        return DenseSource(_checked(root, path, part, "X"))
+    data, indices, indptr = (_checked(root, path, part, f"X/{name}") for name in CSR_ARRAYS)
+    shape = (part.n_rows, info.n_components)
+    return CsrSource(data, indices, indptr, shape=shape, name=f"{path}:/parts/{part.number}/X", layout="AnnData CSR")
+
+
+def _checked(root: Any, path: str, part: PartInfo, inner: str) -> CheckedArray:
+    """An array of a part with its checksums, which are themselves compared with theirs."""
+    label, group = inner.rpartition("/")[2], f"parts/{part.number}"
+    array = _member(root, f"{group}/{inner}", path)
+    table = ZarrArray(_member(root, f"{group}/checksums/{label}", path), f"{path}:/{group}/checksums/{label}")
+    checksums = table.read(0, table.shape[0])
+    if zlib.crc32(raw(checksums)) != part.checksums.get(label) or len(checksums) != -(
+        -array.shape[0] // array.chunks[0]
+    ):
+        raise SourceError(f"{table.name} is damaged: it has not the bytes that were written; sketch the data again")
+    return CheckedArray(array, f"{path}:/{group}/{inner}", checksums)
+
+
+def _member(root: Any, inner: str, path: str) -> Any:
+    try:
+        found = root[inner]
+        if not hasattr(found, "chunks"):
+            raise KeyError(inner)
+    except Exception as error:  # whatever zarr raises on metadata that are not its own
+        raise SourceError(f"{path} lacks /{inner}, or its metadata are damaged; restore it, or sketch again") from error
+    return found

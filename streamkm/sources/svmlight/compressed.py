@@ -1,0 +1,188 @@
+"""svmlight text in gzip, bzip2, xz or zstd files: read in order only, since none of them can be entered anywhere.
+
+The text itself is the business of the svmlight modules. May import these, errors and the base contract; and zstandard
+on demand.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
+from streamkm.sources.base import Rows
+from streamkm.sources.stored import RawFile, open_binary, open_raw
+from streamkm.sources.svmlight.files import Fill, SvmlightFiles, count_rows
+from streamkm.sources.svmlight.lines import LineReader
+from streamkm.sources.svmlight.rows import RowBuilder
+
+_SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+# a compressed block can hold 128 KiB in 4 bytes: so much at a time bounds what hostile data unpack to at once
+_ZSTD_FEED_BYTES = 1 << 11
+_PROBED_FILES, _PROBED_TEXT_BYTES = 4, 1 << 20
+
+
+class CompressedSvmlightSource(SvmlightFiles):
+    """Rows of svmlight files of which some or all are compressed; see `SvmlightFiles` for parameters and errors.
+
+    A file's first bytes say how, else its suffix (``.gz``, ``.bz2``, ``.xz``, ``.zst``); other files are plain.
+    Places count the bytes of the text after decompression.
+    """
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order; see `RowSource.stream`.
+
+        Raises
+        ------
+        InvalidInputError
+            For bad text, with file, line and byte of the text.
+        SourceError
+            If a file cannot be read, is truncated or corrupt, or was changed.
+        MissingDependencyError
+            If a file needs zstandard and it is not installed.
+        """
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        fmt = self._format()
+        builder = RowBuilder(fmt)
+        for part in range(len(self.paths)):
+            with self._open(part) as fill:
+                lines = LineReader(fill, 0)
+                while self._load_checked(lines, part):
+                    # text is about as long as what it decodes to
+                    limit = lines.position + max(target_bytes - builder.n_bytes, 1)
+                    self._add(builder, lines, limit, part)
+                    if builder.n_bytes >= target_bytes:
+                        yield builder.finish()
+                        builder = RowBuilder(fmt)
+        if builder.n_rows:
+            yield builder.finish()
+
+    @contextmanager
+    def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> Iterator[Fill]:  # noqa: ARG002
+        with self._open_counted(part) as (fill, _):
+            yield fill
+
+    @contextmanager
+    def _open_counted(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
+        """Give the text of a file, and the file itself, whose position says how much of it has been used."""
+        path, position = self.paths[part], 0
+        try:
+            raw = open_raw(path)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+        with raw:
+            kind = compression_of(path, raw)
+            text, failures = decompressor(path, kind, raw)
+
+            def fill(view: memoryview) -> int:
+                nonlocal position
+                try:
+                    n_read = int(text.readinto(view) or 0)
+                except SourceError:
+                    raise
+                except failures as error:
+                    raise SourceError(
+                        f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
+                    ) from error
+                position += n_read
+                return n_read
+
+            with text:
+                yield fill, raw
+
+    def _compression(self, part: int) -> str:
+        with open_binary(self.paths[part]) as raw:
+            kind = compression_of(self.paths[part], raw)
+        return "none" if kind == "plain" else kind
+
+    def _probe(self) -> tuple[int, int, int, float]:
+        seen = rows = colons = used = 0
+        n_probed = min(len(self.paths), _PROBED_FILES)
+        for i in range(n_probed):
+            part = len(self.paths) * i // n_probed
+            view = memoryview(bytearray(_PROBED_TEXT_BYTES))
+            with self._open_counted(part) as (fill, raw):
+                n_read = 0
+                while n_read < len(view) and (n_more := fill(view[n_read:])):
+                    n_read += n_more
+                text = bytes(view[:n_read])
+                used += raw.tell()
+            seen += n_read
+            rows += count_rows(text, n_read < len(view))
+            colons += text.count(b":")
+        return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
+
+
+def compression_of(path: str, raw: RawFile) -> str:
+    """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
+    head = raw.read(8)
+    raw.seek(0)
+    found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    return found or _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
+
+
+def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return a file-like object with the text, and the exceptions that mean that the file is damaged."""
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=raw), (OSError, EOFError, zlib.error)
+    if kind == "bzip2":
+        return bz2.BZ2File(raw), (OSError, EOFError, ValueError)
+    if kind == "xz":
+        return lzma.LZMAFile(raw), (OSError, EOFError, lzma.LZMAError)
+    if kind == "zstd":
+        try:
+            import zstandard
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{path}: reading zstd files needs zstandard; install streamkm[zstd]"
+            ) from error
+        return _ZstdText(raw, zstandard), (OSError, EOFError, zstandard.ZstdError)
+    return io.BufferedReader(raw), (OSError,)
+
+
+class _ZstdText(io.RawIOBase):
+    """Text of a zstd file of any number of frames.
+
+    zstandard's own reader ends silently where a file is cut off; its decompression objects know whether their frame
+    is complete.
+    """
+
+    def __init__(self, raw: Any, zstandard: Any) -> None:
+        super().__init__()
+        self._raw, self._new_frame = raw, zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._packed = b""
+        self._text = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, view: Any) -> int:
+        while not self._text:
+            if not self._packed:
+                self._packed = self._raw.read(_ZSTD_FEED_BYTES)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("the file ends inside a frame")
+                return 0
+            if self._frame is None:
+                self._frame = self._new_frame()
+            self._text = memoryview(self._frame.decompress(self._packed))
+            self._packed = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = None
+        n_bytes = min(len(view), len(self._text))
+        view[:n_bytes] = self._text[:n_bytes]
+        self._text = self._text[n_bytes:]
+        return n_bytes

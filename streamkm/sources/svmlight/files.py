@@ -1,0 +1,248 @@
+"""What plain and compressed svmlight sources share: paths, options, which base the indices have, words for errors.
+
+May import errors, the base contract, `svmlight_lines` and `svmlight_rows`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.sources.base import RowSource, SentRows
+from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.stored import file_size, opened_path
+from streamkm.sources.svmlight.lines import LineReader
+from streamkm.sources.svmlight.rows import PLACE_BITS, BadTextError, RowBuilder, TextFormat, check_options
+
+Fill = Callable[[memoryview], int]
+
+HEAD_BYTES = 1 << 20
+"""Lines that start in so much of a file decide whether the input is zero-based."""
+
+REMOTE_READ_FACTOR = 4.0
+"""As `RowSource.read_factor`: a request's bytes are held beside the rows, twice while they arrive."""
+
+_MARKS = (
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+    (b"\x1f\x8b", "gzip data"),
+    (b"BZh", "bzip2 data"),
+    (b"\xfd7zXZ\x00", "xz data"),
+    (b"\x28\xb5\x2f\xfd", "zstd data"),
+)
+
+
+class SvmlightFiles(RowSource):
+    """What plain and compressed svmlight sources share: paths, sizes, options, and words for errors.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        In the order in which their rows count.
+    n_features : int, optional
+        Columns; an index beyond them is an error. If None, a piece is as wide as its largest index demands.
+    zero_based : bool or "auto"
+        Whether column 0 is written as index 0. "auto" looks for an index 0 in the first `HEAD_BYTES` of the first
+        file that has rows there, and decides once for all files.
+    dtype : dtype
+        float32 or float64. Values are correctly rounded to float64 first, as scikit-learn does.
+
+    Raises
+    ------
+    InvalidParameterError
+        For an option that is not accepted, or no path at all.
+    SourceNotFoundError, SourceError
+        If a path does not exist, is not a regular file, or is too large for its rows to have places.
+    InvalidInputError
+        If all files are empty.
+    """
+
+    is_sparse = True
+    n_rows = None
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        n_features: int | None = None,
+        zero_based: bool | Literal["auto"] = "auto",
+        dtype: DTypeLike = np.float64,
+    ) -> None:
+        self.dtype = check_options(n_features, zero_based, dtype)
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self.paths = tuple(opened_path(os.fspath(path)) for path in given)
+        if not self.paths:
+            raise InvalidParameterError("paths must name at least one file, got none")
+        if len(self.paths) > 1 << (63 - PLACE_BITS):
+            raise InvalidParameterError(f"paths must name at most {1 << (63 - PLACE_BITS):,} files")
+        self.files = self.paths
+        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        if any(map(is_remote, self.paths)):
+            self.read_factor = REMOTE_READ_FACTOR
+        self.n_features = None if n_features is None else int(n_features)
+        self.zero_based = zero_based
+        self.sizes = tuple(text_size(path) for path in self.paths)
+        self.n_bytes = sum(self.sizes)
+        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        if self.n_bytes == 0:
+            raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
+        self._head_features: int | None = None
+        self._zero_based_found: bool | None = None if zero_based == "auto" else bool(zero_based)
+        self._density: tuple[float, float, float] | None = None
+
+    @abstractmethod
+    def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> AbstractContextManager[Fill]:
+        """Context manager of a function that fills a memoryview with the text of a file from a byte on.
+
+        `hint` is a position that the reader means to reach; reading far beyond it would be wasted.
+        """
+
+    @abstractmethod
+    def _probe(self) -> tuple[int, int, int, float]:
+        """Look at a few places of the text: (bytes seen, rows, colons, bytes of text in all), a bounded effort."""
+
+    @abstractmethod
+    def _compression(self, part: int) -> str:
+        """Name what a file is compressed with; "none" for plain text."""
+
+    def _densities(self) -> tuple[float, float, float]:
+        """Estimate (rows, decoded bytes for each byte of text, values)."""
+        if self._density is None:
+            seen, rows, colons, text_bytes = self._probe()
+            decoded = colons * (self.dtype.itemsize + 4) + rows * 12
+            scale = text_bytes / max(seen, 1)
+            self._density = max(1.0, rows * scale), max(decoded / max(seen, 1), 0.01), colons * scale
+        return self._density
+
+    @property
+    def estimated_rows(self) -> int:
+        """Rows, roughly: from the line feeds in a few pieces of the text."""
+        return round(self._densities()[0])
+
+    @property
+    def estimated_features(self) -> int | None:
+        """Features: as given, or of the widest row in the head of the first file that has rows."""
+        if self.n_features is not None:
+            return self.n_features
+        if self._head_features is None:
+            self._head_features = self._find_head_features()
+        return self._head_features or None
+
+    def _find_head_features(self) -> int:
+        for part in range(len(self.paths)):
+            builder = RowBuilder(TextFormat(None, True, True, self.dtype))
+            with self._open(part, hint=HEAD_BYTES) as fill:
+                lines = LineReader(fill, 0)
+                try:
+                    while lines.position < HEAD_BYTES and self._load_checked(lines, part):
+                        builder.add(lines, HEAD_BYTES, part)
+                except (BadTextError, InvalidInputError):
+                    pass  # reading the rows will say so; those in front of it decide
+            if builder.n_rows:
+                return builder.finish().X.shape[1]
+        return 0
+
+    def details(self) -> dict[str, str]:
+        """Say what the text is like; see `RowSource.details`. Reads the head, for which base the indices have."""
+        packed = sorted({self._compression(part) for part in range(len(self.paths))})
+        base = "zero-based" if self._format().zero_based else "one-based"
+        why = f", as the head has {'an' if base == 'zero-based' else 'no'} index 0" if self._format().guessed else ""
+        return {
+            "format": "svmlight text" + (f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""),
+            "nnz": f"about {round(self._densities()[2]):,}",
+            "indices": base + why,
+            "compression": " and ".join(packed),
+        }
+
+    def _format(self) -> TextFormat:
+        if self._zero_based_found is None:
+            self._zero_based_found = self._find_zero_based()
+        return TextFormat(self.n_features, self._zero_based_found, self.zero_based == "auto", self.dtype)
+
+    def _find_zero_based(self) -> bool:
+        probing = TextFormat(None, True, True, self.dtype)
+        for part in range(len(self.paths)):
+            builder = RowBuilder(probing)
+            with self._open(part, hint=HEAD_BYTES) as fill:
+                lines = LineReader(fill, 0)
+                try:
+                    while lines.position < HEAD_BYTES and self._load_checked(lines, part):
+                        builder.add(lines, HEAD_BYTES, part)
+                except BadTextError:
+                    pass  # reading the rows will say so; those in front of it decide
+            if builder.n_rows:
+                return builder.has_column_0()
+        return False
+
+    def _load_checked(self, lines: LineReader, part: int) -> bool:
+        """Load lines; see to byte order marks where the file begins."""
+        at_start = lines.base == 0 and lines.end == 0
+        try:
+            loaded = lines.load()
+        except InvalidInputError as error:
+            line = self._line_number(part, lines.position)
+            raise InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {lines.position:,}): {error}") from None
+        if loaded and at_start:
+            head = bytes(lines.text[: min(lines.end, 8)])
+            for mark, what in _MARKS:
+                if head.startswith(mark):
+                    remedy = "convert it to UTF-8" if "UTF" in what else "use CompressedSvmlightSource or unpack it"
+                    raise InvalidInputError(f"{self.paths[part]}, line 1 (byte 0): {what}, not svmlight text; {remedy}")
+            if head.startswith(b"\xef\xbb\xbf"):
+                lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
+        return loaded
+
+    def _add(self, builder: RowBuilder, lines: LineReader, limit: int, part: int) -> None:
+        try:
+            builder.add(lines, limit, part)
+        except BadTextError as bad:
+            line = self._line_number(part, bad.line_byte)
+            raise InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {bad.byte:,}): {bad.problem}") from None
+
+    def _line_number(self, part: int, offset: int) -> int:
+        """Count the line feeds in front of a byte: a scan, for messages only. Lines are counted from 1."""
+        n_lines, view = 1, memoryview(bytearray(1 << 20))
+        with self._open(part) as fill:
+            while offset > 0:
+                n_read = fill(view[: min(offset, len(view))])
+                if n_read == 0:
+                    break
+                n_lines += bytes(view[:n_read]).count(b"\n")
+                offset -= n_read
+        return n_lines
+
+    def describe(self, place: int) -> str:
+        """Say where a row is: ``x.svm, line 7 (byte 512)``. Lines are counted from 1, blank and comment lines too."""
+        part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+        return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need, where only this process sees the text; see `RowSource.stand_in`."""
+        return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
+
+
+def _describe_byte(paths: Sequence[str], place: int) -> str:
+    return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
+
+
+def count_rows(text: bytes, at_end: bool) -> int:
+    """Count the lines of a piece of text that can be rows, roughly: neither empty nor only a comment."""
+    unfinished = at_end and not text.endswith(b"\n")
+    return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
+
+
+def text_size(path: str) -> int:
+    """Bytes of a file or object, for rows to have places in; see `stored.file_size` for errors."""
+    size = file_size(path)
+    if size >> PLACE_BITS:
+        raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
+    return size

@@ -1,0 +1,229 @@
+"""Rows out of svmlight text that arrives in blocks: growing CSR arrays, and what to say about bad text.
+
+Shared by the plain and the compressed source; knows nothing of files. May import errors, the base contract,
+`svmlight_lines` and kernels only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike, NDArray
+
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.kernels.text import svmlight as kernel
+from streamkm.kernels.text import svmlight_tokens as tokens
+from streamkm.sources.base import Rows
+from streamkm.sources.svmlight.lines import LineReader
+
+PLACE_BITS = 44
+"""A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
+
+LARGEST_INT64 = 2**63 - 1
+_LARGEST_INT32 = 2**31 - 1
+_SHOWN_CHARACTERS = 40
+
+_MARGIN, _MOST_AHEAD = 1.03, 4096.0
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """What has to be known to read a row.
+
+    Attributes
+    ----------
+    n_features : int or None
+        Columns, if fixed.
+    zero_based : bool
+        Whether column 0 is written as 0 rather than as 1.
+    guessed : bool
+        Whether `zero_based` was found by a look at the text; messages then say so.
+    dtype : dtype
+        float32 or float64.
+    """
+
+    n_features: int | None
+    zero_based: bool
+    guessed: bool
+    dtype: np.dtype[Any]
+
+
+def check_options(n_features: Any, zero_based: Any, dtype: DTypeLike) -> np.dtype[Any]:
+    """Check a source's parameters and return the dtype.
+
+    Raises
+    ------
+    InvalidParameterError
+        For a value that is not accepted.
+    """
+    if n_features is not None and not (isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64):
+        raise InvalidParameterError(f"n_features must be a positive integer or None, got {n_features!r}")
+    if not (zero_based is True or zero_based is False or zero_based == "auto"):
+        raise InvalidParameterError(f'zero_based must be True, False or "auto", got {zero_based!r}')
+    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
+    return np.dtype(dtype)
+
+
+class BadTextError(Exception):
+    """Bad text at a byte of a file; the source turns it into an `InvalidInputError` that names file and line."""
+
+    def __init__(self, byte: int, line_byte: int, problem: str) -> None:
+        super().__init__(problem)
+        self.byte, self.line_byte, self.problem = byte, line_byte, problem
+
+
+class RowBuilder:
+    """CSR arrays that grow with each block of lines.
+
+    Parameters
+    ----------
+    fmt : TextFormat
+    """
+
+    def __init__(self, fmt: TextFormat) -> None:
+        self._fmt = fmt
+        wide = fmt.n_features is not None and fmt.n_features > _LARGEST_INT32
+        self._index_dtype: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
+        self._data: NDArray[Any] = np.empty(0, fmt.dtype)
+        self._indices: NDArray[Any] = np.empty(0, self._index_dtype)
+        self._indptr: NDArray[Any] = np.zeros(1, self._index_dtype)
+        self._places = np.empty(0, np.int64)
+        self._fixups = np.empty((64, 3), np.int64)
+        self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
+        self._n_text_bytes = 0
+        self._job[kernel.FIRST_INDEX] = 0 if fmt.zero_based else 1
+
+    @property
+    def n_rows(self) -> int:
+        """Rows so far."""
+        return int(self._job[kernel.ROWS])
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows so far."""
+        per_row = self._indptr.itemsize + self._places.itemsize
+        return self.n_rows * per_row + int(self._job[kernel.NNZ]) * (self._data.itemsize + self._indices.itemsize)
+
+    def add(self, lines: LineReader, limit: int, part: int) -> None:
+        """Append the rows of the loaded lines that start in front of position `limit`, and consume those lines.
+
+        Raises
+        ------
+        BadTextError
+            At the first thing that is wrong; the rows in front of it have been appended.
+        """
+        self._reserve(lines.end - lines.start, limit - lines.position)
+        job = self._job
+        job[kernel.START], job[kernel.END] = lines.start, lines.end
+        job[kernel.LIMIT] = min(limit - lines.base, lines.end)
+        job[kernel.BASE] = (part << PLACE_BITS) + lines.base
+        while True:
+            before = job.copy()
+            job[kernel.LARGEST_INDEX] = self._largest_index()
+            # only without compilation, where wrapping on purpose would warn
+            with np.errstate(over="ignore"):
+                kernel.parse_rows(lines.text, job, self._data, self._indices, self._indptr, self._places, self._fixups)
+            if job[kernel.FIXUPS] > len(self._fixups):
+                self._fixups = np.empty((job[kernel.FIXUPS], 3), np.int64)
+            elif job[kernel.STATUS] == tokens.TOO_WIDE and self._largest_index() < self._largest_accepted():
+                self._widen()
+            else:
+                break
+            job[:] = before
+        for slot, first, stop in self._fixups[: job[kernel.FIXUPS]]:
+            self._data[slot] = float(bytes(lines.text[first:stop]))
+        if job[kernel.STATUS] != tokens.OK:
+            raise self._complaint(lines)
+        lines.start = int(job[kernel.START])
+
+    def has_column_0(self) -> bool:
+        """Whether a value is stored in column 0."""
+        return bool(np.any(self._indices[: self._indptr[self.n_rows]] == 0))
+
+    def _largest_accepted(self) -> int:
+        n_features = LARGEST_INT64 if self._fmt.n_features is None else self._fmt.n_features
+        return n_features - 1 if self._fmt.zero_based else n_features
+
+    def _largest_index(self) -> int:
+        held = int(np.iinfo(self._index_dtype).max)
+        return min(self._largest_accepted(), held - 1 if self._fmt.zero_based else held)
+
+    def _reserve(self, n_bytes: int, n_bytes_to_come: int) -> None:
+        """Make room for whatever a block of text may hold, and for the rest of the chunk if it is like what was."""
+        rows, nnz = self.n_rows, int(self._job[kernel.NNZ])
+        # far more than most blocks do hold, but what is not used is never touched
+        most_nnz, most_rows = nnz + n_bytes // kernel.LEAST_VALUE_BYTES, rows + n_bytes // kernel.LEAST_ROW_BYTES
+        if most_nnz > _LARGEST_INT32 and self._index_dtype is np.int32:
+            self._widen()
+        ahead = min(_MARGIN * n_bytes_to_come / max(self._n_text_bytes, 1), _MOST_AHEAD)
+        if most_nnz > len(self._data):
+            capacity = most_nnz + max(int(nnz * ahead), nnz // 2)
+            self._data = _grown(self._data, nnz, capacity)
+            self._indices = _grown(self._indices, nnz, capacity)
+        if most_rows > len(self._places):
+            capacity = most_rows + max(int(rows * ahead), rows // 2)
+            self._places = _grown(self._places, rows, capacity)
+            self._indptr = _grown(self._indptr, rows + 1, capacity + 1)
+        self._n_text_bytes += n_bytes
+
+    def _widen(self) -> None:
+        self._index_dtype = np.int64
+        self._indices, self._indptr = self._indices.astype(np.int64), self._indptr.astype(np.int64)
+
+    def finish(self) -> Rows:
+        """Return the rows; the builder must not be used afterwards."""
+        rows, nnz = self.n_rows, int(self._job[kernel.NNZ])
+        for array, size in ((self._data, nnz), (self._indices, nnz), (self._indptr, rows + 1), (self._places, rows)):
+            # gives the unused end back without a copy; nothing else refers to these arrays
+            array.resize(size, refcheck=False)
+        width = int(self._job[kernel.WIDEST]) if self._fmt.n_features is None else self._fmt.n_features
+        X = sp.csr_array((self._data, self._indices, self._indptr), shape=(rows, width), copy=False)
+        X.has_canonical_format = True  # sorted and unique, or it would not have been read
+        return Rows(X, self._places)
+
+    def _complaint(self, lines: LineReader) -> BadTextError:
+        at, line = int(self._job[kernel.TOKEN]), int(self._job[kernel.LINE])
+        status = int(self._job[kernel.STATUS])
+        rest = bytes(lines.text[at : min(lines.end, at + _SHOWN_CHARACTERS + 1)])
+        token = rest.split(None, 1)[0] if rest.split() else rest
+        shown = token.decode("utf-8", "backslashreplace")
+        if len(token) > _SHOWN_CHARACTERS:
+            shown = shown[:_SHOWN_CHARACTERS] + "..."
+        problem = f"{self._problem(status)}, got {shown!r}"
+        if b"\0" in token:
+            problem += "; it holds a NUL byte: is this a binary or UTF-16 file?"
+        return BadTextError(lines.base + at, lines.base + line, problem)
+
+    def _problem(self, status: int) -> str:
+        if status == tokens.ZERO_INDEX:
+            how = "was taken to be one-based because its head has no index 0" if self._fmt.guessed else "is one-based"
+            return f"an index 0, but the input {how}; pass zero_based=True if column 0 is meant"
+        if status == tokens.TOO_WIDE and self._fmt.n_features is not None:
+            largest = self._largest_accepted()
+            return f"an index beyond {largest:,}, the largest for the n_features that was given; pass a larger one"
+        return _PROBLEMS[status]
+
+
+_HUGE = f"a feature index must not exceed {LARGEST_INT64}, nor may its column's number plus one"
+_PROBLEMS = {
+    tokens.TOO_WIDE: _HUGE,
+    tokens.BAD_TARGET: "a target must be a number or several joined by commas",
+    tokens.BAD_QUERY: "a query must be written qid:<integer>",
+    tokens.BAD_INDEX: "a feature must be written <index>:<value> with a non-negative integer for its index",
+    tokens.NEGATIVE_INDEX: "a feature index must not be negative",
+    tokens.HUGE_INDEX: _HUGE,
+    tokens.NO_VALUE: "a feature must be written <index>:<value>; the colon and the value are missing",
+    tokens.BAD_VALUE: "a value must be a number right behind the colon",
+    # scikit-learn refuses such rows too: whether a repeated index means sum, last or mistake is not for a reader to say
+    tokens.UNSORTED: "feature indices must increase within a row; sort them and join repeated ones",
+}
+
+
+def _grown(array: NDArray[Any], used: int, capacity: int) -> NDArray[Any]:
+    larger = np.empty(capacity, array.dtype)
+    larger[:used] = array[:used]
+    return larger
