@@ -22,9 +22,9 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.sample import SampleRule
 from streamkm.compute import open_executor
+from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
-from streamkm.executors import LocalThreads
 from streamkm.forecasts import Cluster, Cost, Rates
 from streamkm.keeping import Gathered, Keeper
 from streamkm.planning import forecast

@@ -15,8 +15,8 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from streamkm import compute
 from streamkm.cli import main
+from streamkm.compute import open as opening
 from streamkm.core.ownership import MARKER
 from streamkm.sources.sketch_store import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched
@@ -140,7 +140,7 @@ def test_progress_while_on_a_cluster(folder, running):
 
 
 def test_nobody_at_the_address(folder, monkeypatch):
-    monkeypatch.setattr(compute, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 1)
     message = run("fit", "x.npy", "-k", 4, "--set", "cluster.scheduler=tcp://127.0.0.1:1", code=2)
     assert message.splitlines()[-1].startswith("streamkm: error: scheduler tcp://127.0.0.1:1 cannot be reached")
     assert not Path("streamkm-out").exists()

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
-from streamkm import StreamKMeans, executors, runs
+from streamkm import StreamKMeans
+from streamkm.compute import base as executors
 from streamkm.compute import local_executor, open_executor
+from streamkm.compute import reduction as runs
+from streamkm.compute.dask import DaskCluster
+from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.dask_cluster import DaskCluster
-from streamkm.executors import LocalThreads
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 

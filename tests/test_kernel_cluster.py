@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans, keeping
-from streamkm.dask_cluster import DaskCluster
+from streamkm.compute.dask import DaskCluster
 from streamkm.kernel_kmeans import fitting
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits, cluster_of, write_rows

@@ -8,10 +8,10 @@ import shutil
 import dask
 import pytest
 
-from streamkm import compute
 from streamkm.compute import ClusterSettings, open_cluster, open_executor
+from streamkm.compute import open as opening
+from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
-from streamkm.dask_cluster import DaskCluster
 from tests.dask_processes import certificate, cluster_of
 
 
@@ -66,7 +66,7 @@ def test_a_scheduler_with_encryption(tmp_path):
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch):
-    monkeypatch.setattr(compute, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 1)
     with (
         pytest.raises(ClusterError, match=r"scheduler tcp://127.0.0.1:1 cannot be reached within 1 s"),
         open_cluster(ClusterSettings(scheduler="tcp://127.0.0.1:1")),

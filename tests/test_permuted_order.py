@@ -14,9 +14,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKernelKMeans, StreamKMeans, budget, compute, sweep
+from streamkm import StreamKernelKMeans, StreamKMeans, budget, sweep
+from streamkm.compute import open as opening
+from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
-from streamkm.executors import LocalThreads
 from streamkm.sketches import CountSketch
 from streamkm.storing import write_store
 from tests.children import tree, walk_of
@@ -131,7 +132,7 @@ def swept():
 
 
 def stored(folder):
-    with compute.open_executor() as workers:
+    with opening.open_executor() as workers:
         write_store(folder / "s.zarr", walk_of(dense(), chunk_bytes=1_500), CountSketch(16, 0), workers, Stage("test"))
     return {str(name): content for name, content in tree(folder / "s.zarr").items()}
 
@@ -157,7 +158,7 @@ REGIMES = {
 def run(regime, patched, **settings):
     """Work under an executor of these settings; what was found, and what is left in the folder."""
     executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
-    patched.setattr(compute, "LocalThreads", executor)
+    patched.setattr(opening, "LocalThreads", executor)
     patched.setattr(budget, "SMALLEST_SAMPLE_ROWS", 200)
     patched.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
     with TemporaryDirectory() as folder:

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.dask_cluster import DaskCluster
 from streamkm.sources import open_source
 from streamkm.walk import Walk
 from tests.sources.matrices import dense_matrix, sparse_matrix

@@ -1,9 +1,9 @@
-"""What an executor is: work over items in order, with sums carried along a fixed tree; and threads of this process.
+"""What an executor is: work over items in order, with sums carried along a fixed tree.
 
 `map` gives results back in order; `hold` leaves the large part of each result where it was made; `fold` carries sums
 along runs of items. Runs and the tree that joins them depend on the number of items alone, so sums are bit-identical
-whatever the executor, the number of workers and the order of completion. Few results are in flight at a time. May
-import sources and below; never knows about sketches, clusters or files.
+whatever the executor, the number of workers and the order of completion. Few results are in flight at a time.
+Knows nothing of sketches, clusters or files.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from streamkm.runs import FEW_RUNS, RUNS, JoinTree, fold_run, run_lengths, runs_of
+from streamkm.compute.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 State = TypeVar("State")
@@ -234,56 +232,3 @@ class Executor(ABC):
         finally:
             for waiting in ahead:  # somebody failed or stopped asking: do not work on for nobody
                 waiting.cancel()
-
-
-class LocalThreads(Executor):
-    """Threads of this process; kernels and BLAS calls release the interpreter lock.
-
-    A plain pool costs some 12 microseconds a call, Dask's threaded scheduler some 70 (2,000 calls that do nothing, two
-    threads). That builds the whole graph first, too, and cannot hold back items whose results nobody has taken yet.
-    """
-
-    joins_here = True
-
-    def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
-        self._pool = pool
-        self.n_workers = n_workers
-
-    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        return self._pool.submit(function, *args)
-
-    def share(self, value: Any) -> Any:
-        return value
-
-    def hold(
-        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
-    ) -> Iterator[tuple[Any, Any]]:
-        return self.map(stage, function, items, *shared)
-
-    def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
-        """As `Executor.each`; the caller's thread works too, and does not sleep until others have woken up."""
-        results: list[Any] = [None] * len(items)
-        numbers = iter(range(len(items)))  # each thread takes the next one
-
-        def work() -> None:
-            for number in numbers:
-                try:
-                    results[number] = function(items[number], *shared)
-                except BaseException:
-                    deque(numbers, maxlen=0)  # the rest is for nobody
-                    raise
-
-        helpers = [self._pool.submit(work) for _ in range(min(self.n_workers, len(items)) - 1)]
-        work()
-        for helper in helpers:
-            if not helper.cancel():  # it did begin
-                helper.result()
-        return results
-
-    def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
-    ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        return self.map(stage, fold_run, runs, step, *shared)
-
-    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
-        return joining.combine if joining.absorb is None else partial(reduce, joining.absorb)

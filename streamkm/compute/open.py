@@ -1,6 +1,6 @@
 """Where work runs: threads of this process, or a Dask cluster. The only module that chooses, and that starts clusters.
 
-Whatever an executor runs gives bit-identical results on all; see `executors`. May import dask_cluster and below.
+Whatever an executor runs gives bit-identical results on all; see `base`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,11 @@ from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
 
+from streamkm.compute.base import Executor
+from streamkm.compute.threads import LocalThreads
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
-from streamkm.executors import Executor, Folded, Joining, Listener, LocalThreads
 from streamkm.sources.base import GraphSource, RowSource
-
-__all__ = [
-    "ClusterSettings",
-    "Executor",
-    "Folded",
-    "Joining",
-    "Listener",
-    "is_on_cluster",
-    "local_executor",
-    "local_threads",
-    "open_cluster",
-    "open_executor",
-]
 
 CONNECT_SECONDS = 10
 
@@ -102,7 +90,7 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
     """Give the executor of a client; what it started is given up where an error ends its work."""
     from distributed import worker_client
 
-    from streamkm.dask_cluster import DaskCluster
+    from streamkm.compute.dask import DaskCluster
 
     if client.asynchronous:
         raise InvalidParameterError(

@@ -22,10 +22,10 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import dask
 
-from streamkm import dask_calls as calls
+from streamkm.compute import dask_tasks as calls
+from streamkm.compute.base import Executor, Joining, Outputs, Waiting
+from streamkm.compute.reduction import RUNS, run_lengths, runs_of
 from streamkm.core.exceptions import ClusterError
-from streamkm.executors import Executor, Joining, Outputs, Waiting
-from streamkm.runs import RUNS, run_lengths, runs_of
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
 
 logger = logging.getLogger(__name__)

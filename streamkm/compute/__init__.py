@@ -1,0 +1,28 @@
+"""Where calls run: threads of this process or a Dask cluster; the same results, bit for bit, on both.
+
+`open` chooses and starts, `base` says what an executor does, `reduction` in which order sums are joined; Dask and
+distributed come in here and in `sources.dask`. Nothing here knows what a sketch or a center is.
+"""
+
+from streamkm.compute.base import Executor, Folded, Joining, Listener
+from streamkm.compute.open import (
+    ClusterSettings,
+    is_on_cluster,
+    local_executor,
+    local_threads,
+    open_cluster,
+    open_executor,
+)
+
+__all__ = [
+    "ClusterSettings",
+    "Executor",
+    "Folded",
+    "Joining",
+    "Listener",
+    "is_on_cluster",
+    "local_executor",
+    "local_threads",
+    "open_cluster",
+    "open_executor",
+]
