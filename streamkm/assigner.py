@@ -20,12 +20,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.budget import Plan, chunk_size, decoded_row_bytes
+from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import Fit
 from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
-from streamkm.model import FitInfo, Metric, Model
 from streamkm.parameters import (
     OF_THIS_RUN,
     Weights,

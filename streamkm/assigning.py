@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2
 from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
-from streamkm.cluster.spilled import Held, loaded
+from streamkm.cluster.model import Model
+from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.keeping import KeptLabels
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.model import Model
 from streamkm.sketching import Sketched
 from streamkm.walk import Item, Walk, Weighed, changed_source
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
+from streamkm.cluster.model import Space
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
-from streamkm.model import Space
 from streamkm.projection import CANDIDATES, LIBRARY_BYTES, Needs, Regime
 from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.countsketch import DENSE_COMPONENTS

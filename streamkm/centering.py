@@ -17,18 +17,18 @@ from streamkm.budget import Plan
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import LOOKED_AT, UNMOVED, WHOLE, Frame
+from streamkm.cluster.in_memory import LocalBlocks, label_sums, nearest_in
+from streamkm.cluster.init import Streams, drawn_by, prefix, search_rows, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
-from streamkm.cluster.local_blocks import LocalBlocks, label_sums, nearest_in
+from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample, as_block_matrix, first_rows, sketched_d2norms
-from streamkm.cluster.spilled import Held, Spill, loaded
-from streamkm.cluster.starting import Streams, drawn_by, prefix, search_rows, start_centers
+from streamkm.cluster.row_sample import Sample, as_block_matrix, first_rows, sketched_d2norms
+from streamkm.cluster.spill import Held, Spill, loaded
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
-from streamkm.model import Metric, Model, Space
 from streamkm.projection import pca_rows
 from streamkm.sketches import (
     FourierMap,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from streamkm.choosing import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import Frame
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.init import LARGEST_SEARCH_ROWS, Streams, drawn_by, prefix, start_centers
 from streamkm.cluster.lloyd import inertia_of
-from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample
-from streamkm.cluster.starting import LARGEST_SEARCH_ROWS, Streams, drawn_by, prefix, start_centers
+from streamkm.cluster.row_sample import Sample
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.projection import pca_rows

@@ -16,16 +16,16 @@ from sklearn.utils import check_random_state
 
 from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.init import Streams, prefix, search_rows, start_centers
 from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
-from streamkm.cluster.local_blocks import LocalBlocks
-from streamkm.cluster.sample import Sample, SampleRule
-from streamkm.cluster.starting import Streams, prefix, search_rows, start_centers
+from streamkm.cluster.model import Metric
+from streamkm.cluster.row_sample import Sample, SampleRule
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
 from streamkm.keeping import Gathered
-from streamkm.model import Metric
 from streamkm.sketches import (
     IdentitySketch,
     PCASketch,

@@ -19,6 +19,7 @@ from streamkm.budget import Plan, plan_fit
 from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
@@ -27,7 +28,6 @@ from streamkm.forecasts import Cluster, Forecast
 from streamkm.incremental import Incremental
 from streamkm.keeping import Keeper, is_worth_resuming
 from streamkm.labelling import check_labels_place
-from streamkm.model import Metric, Space
 from streamkm.parameters import (
     OF_THIS_RUN,
     Weights,

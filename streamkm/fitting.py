@@ -34,14 +34,14 @@ from streamkm.centering import (
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.sample import Sample, SampleRule
-from streamkm.cluster.spilled import Spill
+from streamkm.cluster.model import Model
+from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
-from streamkm.model import Model
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketches.registry import first_round
 from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass

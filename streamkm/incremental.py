@@ -14,10 +14,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.coreset import CoresetRule
+from streamkm.cluster.model import Model
 from streamkm.clustering import Search
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.labelling import count_skipped
-from streamkm.model import Model
 from streamkm.parameters import (
     centers_dtype,
     check_parameters,

@@ -21,8 +21,8 @@ from streamkm.checkpoint import Checkpoint, Throttle, records
 from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.sample import Candidates, SampleCollector, SampleRule
-from streamkm.cluster.spilled import Spill
+from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
+from streamkm.cluster.spill import Spill
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.progress import Stage

@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data
 from streamkm.assigner import Assigner
 from streamkm.budget import Plan
 from streamkm.centering import check_clusters
+from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
@@ -35,7 +36,6 @@ from streamkm.kernel_kmeans.planning import (
 )
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
-from streamkm.model import Model
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource

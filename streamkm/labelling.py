@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from streamkm.assigning import fold_assigned, nearest_labels
 from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.lloyd import Totals
-from streamkm.cluster.sample import Sample
+from streamkm.cluster.model import Model
+from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.progress import Stage
-from streamkm.model import Model
 from streamkm.walk import Item, Walk, changed_source
 
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format

@@ -14,9 +14,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable
+from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.model import Model
 from streamkm.sources.base import Rows
 from streamkm.sources.dask.arrays import DaskSource
 from streamkm.walk import OnInvalid, Walk

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.cluster.starting import check_centers
+from streamkm.cluster.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import FOUND, OBLIVIOUS

@@ -46,7 +46,7 @@ import math
 from dataclasses import dataclass
 
 from streamkm.budget import Plan
-from streamkm.cluster.sample import FEWEST_CANDIDATES, SPARE
+from streamkm.cluster.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.compute.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.forecasts import Cluster, Cost, Forecast, Rates, Step

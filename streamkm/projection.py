@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from streamkm.cluster.frame import MOST_FEATURES
+from streamkm.cluster.model import Space
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.model import Space
 from streamkm.sketches.subspace import subspace_bytes
 
 Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.model import Metric, Model
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
 from streamkm.core.matrix import raw
-from streamkm.model import Metric, Model
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint

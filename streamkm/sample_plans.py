@@ -21,7 +21,7 @@ from streamkm.budget import (
     float_row_bytes,
     smaller_sizes,
 )
-from streamkm.model import Space
+from streamkm.cluster.model import Space
 from streamkm.projection import CANDIDATES, pca_rows, reading_bytes, waiting_calls
 from streamkm.sketches.registry import FOUND
 from streamkm.sources.base import ChunkedSource, RowSource

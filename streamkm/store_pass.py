@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streamkm.checkpoint import Checkpoint, Throttle
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import merged
-from streamkm.cluster.sample import as_block_matrix, stacked
+from streamkm.cluster.row_sample import as_block_matrix, stacked
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix

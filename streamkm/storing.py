@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from streamkm.checkpoint import Checkpoint
 from streamkm.choosing import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.cluster.sample import SampleRule
+from streamkm.cluster.model import Metric
+from streamkm.cluster.row_sample import SampleRule
 from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Stage
 from streamkm.keeping import Gathered
-from streamkm.model import Metric
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sample_plans import plan_store
 from streamkm.sketches import Sketch

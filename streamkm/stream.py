@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.coreset_tree import CoresetTree
-from streamkm.cluster.sample import stacked
+from streamkm.cluster.row_sample import stacked
 from streamkm.clustering import Clusters, Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError

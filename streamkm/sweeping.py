@@ -28,11 +28,12 @@ from streamkm.centering import check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.choosing import choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
-from streamkm.cluster.growing import Growing, around_mean
+from streamkm.cluster.incremental_k import Growing, around_mean
+from streamkm.cluster.init import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
+from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import merged
-from streamkm.cluster.sample import Sample, SampleRule, as_block_matrix
-from streamkm.cluster.seeding import kmeans_plusplus
-from streamkm.cluster.starting import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
+from streamkm.cluster.model import Metric
+from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
@@ -40,7 +41,6 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import kept_pass
 from streamkm.keeping import Gathered, Keeper, Record
 from streamkm.metrics import adjusted_rand
-from streamkm.model import Metric
 from streamkm.parameters import drawn_seed
 from streamkm.projection import pca_rows
 from streamkm.rescoring import Distances, Rescoring, Scores

@@ -20,7 +20,7 @@ from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
 from streamkm.centering import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
-from streamkm.cluster.sample import SampleRule
+from streamkm.cluster.row_sample import SampleRule
 from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError

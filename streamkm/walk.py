@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, row_d2norms
+from streamkm.cluster.model import Metric, normalized
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.model import Metric, normalized
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]

@@ -12,13 +12,13 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
+from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
+from streamkm.cluster.init import Streams, start_centers
+from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import Blocks, Totals, absorb_totals, assigned, join_totals, lloyd
-from streamkm.cluster.local_blocks import LocalBlocks, cut, label_sums
-from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.sample import Sample, SampleCollector, SampleRule
-from streamkm.cluster.seeding import kmeans_plusplus, random_rows
-from streamkm.cluster.starting import Streams, start_centers
+from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
+from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import open_executor
 from streamkm.keeping import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
@@ -104,7 +104,7 @@ def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dty
     X = blobs(1501, 20, 7, dtype)[0]
     block = one_block(stored(X, sparse), rng().random(1501) if weighted else None)
     alone = kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor)
-    monkeypatch.setattr("streamkm.cluster.seeding.SHARED_ENTRIES", 0)
+    monkeypatch.setattr("streamkm.cluster.kmeans_plusplus.SHARED_ENTRIES", 0)
     np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor), alone)
     np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3)), alone)
 

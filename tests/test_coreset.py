@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster import importance
+from streamkm.cluster import sensitivity as importance
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
 from streamkm.cluster.coreset_tree import CoresetTree, join_trees

@@ -19,9 +19,9 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.assigning import assign_pass
 from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.model import Model
 from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
-from streamkm.model import Model
 from streamkm.projection import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source

@@ -1,1 +1,4 @@
-"""Clustering of blocks: seeding, Lloyd, local search, and the row sample."""
+"""k-means on blocks in memory: seeding, Lloyd, split and merge, coresets, the row sample, blocks that go to disk.
+
+Sketched rows, weights and centers come in; sources, files of results and plans do not. `model` is what a fit leaves.
+"""

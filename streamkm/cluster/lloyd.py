@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
-from streamkm.cluster.spilled import Held, loaded
+from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.cluster import totals as kernels

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, densified, lloyd
-from streamkm.cluster.local_blocks import LocalBlocks, label_sums
-from streamkm.cluster.sample import Sample
+from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data

@@ -16,10 +16,10 @@ from streamkm.budget import Plan
 from streamkm.centering import Found, Look, Settings, check_clusters, noted, starting_centers
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.init import prefix, search_rows
 from streamkm.cluster.lloyd import Blocks, Totals, lloyd
-from streamkm.cluster.local_blocks import LocalBlocks
-from streamkm.cluster.sample import Sample, SampleRule
-from streamkm.cluster.starting import prefix, search_rows
+from streamkm.cluster.row_sample import Sample, SampleRule
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back

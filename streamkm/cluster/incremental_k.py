@@ -153,7 +153,7 @@ class Growing:
     def search(self, max_rounds: int) -> None:
         """Swap: merge clusters that are hardly missed, split others instead; keep what lowers the inertia.
 
-        See `streamkm.cluster.local_search`.
+        See `streamkm.cluster.split_merge`.
         """
         n_swaps, failures = max(1, self.n_clusters // 8), 0
         for _ in range(max_rounds):

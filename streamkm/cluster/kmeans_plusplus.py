@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import densified
-from streamkm.cluster.local_blocks import LocalBlocks
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.cluster import trials as kernels

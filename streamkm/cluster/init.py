@@ -15,11 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, row_d2norms
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import lloyd
-from streamkm.cluster.local_blocks import LocalBlocks
-from streamkm.cluster.local_search import split_merge
 from streamkm.cluster.ls_plusplus import ls_plusplus
-from streamkm.cluster.seeding import kmeans_plusplus, random_rows
+from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, rows_between
