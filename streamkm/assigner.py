@@ -19,7 +19,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
-from streamkm.budget import Plan, chunk_size, decoded_row_bytes
 from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -37,6 +36,7 @@ from streamkm.parameters import (
     plain,
     plain_list,
 )
+from streamkm.planning.plan import Plan, chunk_size, decoded_row_bytes
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.frames import check_same_columns

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.assigning import Assigned
-from streamkm.budget import Plan
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import LOOKED_AT, UNMOVED, WHOLE, Frame
@@ -29,7 +28,8 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
-from streamkm.projection import pca_rows
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.plan import Plan
 from streamkm.sketches import (
     FourierMap,
     IdentitySketch,

@@ -181,7 +181,7 @@ def plan(
     """Say what fit would do: passes, bytes, memory.
 
     Takes the arguments of fit and reads no rows, but with --measure or --workers: these walk a few chunks as fit would,
-    and the time follows by the cost model of streamkm.planning. DATA may be a sample of what --rows says.
+    and the time follows by the cost model of streamkm.planning.cost_model. DATA may be a sample of what --rows says.
     """
     assumed = {name: options.pop(name) for name in _ASSUMED}
     measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
@@ -196,7 +196,7 @@ def plan(
             )
         seconds, forecast = None, None
         if workers is not None:
-            from streamkm.forecasts import Cluster
+            from streamkm.planning.forecast import Cluster
 
             known = {_ASSUMED[name]: value for name, value in assumed.items() if value is not None}
             forecast = run.estimator.forecast(run.source, Cluster(workers, **known), rows)

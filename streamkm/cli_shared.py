@@ -20,10 +20,10 @@ from streamkm.cli_words import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 
 if TYPE_CHECKING:
-    from streamkm.budget import Plan
     from streamkm.compute import ClusterSettings
     from streamkm.config import Override
     from streamkm.core.progress import Stage
+    from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
     from streamkm.walk import Walk
 

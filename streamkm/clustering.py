@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.choosing import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks
@@ -22,7 +21,8 @@ from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.projection import pca_rows
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 

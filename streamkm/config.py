@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from streamkm.budget import Plan
 from streamkm.compute import ClusterSettings
 from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
 from streamkm.core.exceptions import ConfigError, InvalidParameterError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
 from streamkm.parameters import check_parameters
+from streamkm.planning.plan import Plan
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource
 from streamkm.sources.scaled import ScaledSource

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import Streams, prefix, search_rows, start_centers
@@ -26,6 +25,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
 from streamkm.keeping import Gathered
+from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sketches import (
     IdentitySketch,
     PCASketch,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamkm.budget import chunk_size, decoded_row_bytes
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
+from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.documents.hashed import HashedText, hashed
 from streamkm.sources.documents.open import open_texts, refuse_options

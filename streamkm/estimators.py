@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamkm.assigner import Assigner
-from streamkm.budget import Plan, plan_fit
 from streamkm.centering import Settings, check_clusters
 from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
@@ -24,7 +23,6 @@ from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.fitting import run_fit
-from streamkm.forecasts import Cluster, Forecast
 from streamkm.incremental import Incremental
 from streamkm.keeping import Keeper, is_worth_resuming
 from streamkm.labelling import check_labels_place
@@ -40,7 +38,9 @@ from streamkm.parameters import (
     parameters_of,
     plain,
 )
-from streamkm.planning import forecast
+from streamkm.planning.cost_model import forecast
+from streamkm.planning.forecast import Cluster, Forecast
+from streamkm.planning.plan import Plan, plan_fit
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
@@ -378,7 +378,7 @@ class StreamKMeans(Incremental, Assigner):
         X : path or glob, open dataset or ChunkedSource
             Which workers can read; a sample of the data is enough.
         cluster : Cluster
-            Of `streamkm.forecasts`; the cost model is written down in `streamkm.planning`.
+            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.cost_model`.
         n_rows : int, optional
             In place of those that X has.
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.assigning import Assigned, assign_blocks, assign_pass
-from streamkm.budget import Plan
 from streamkm.centering import (
     Found,
     Framed,
@@ -42,6 +41,7 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
 from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
+from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketches.registry import first_round
 from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass

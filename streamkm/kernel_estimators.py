@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
-from streamkm.budget import Plan
 from streamkm.centering import check_clusters
 from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
@@ -27,16 +26,11 @@ from streamkm.kernel_kmeans.exact import exact_objective, kernel_objective
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import Choice
 from streamkm.kernel_kmeans.maps import MapRule
-from streamkm.kernel_kmeans.planning import (
-    COLUMN_SKETCHES,
-    MOST_EVALUATIONS,
-    KernelSizes,
-    kernel_sizes,
-    plan_kernel_fit,
-)
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
+from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of

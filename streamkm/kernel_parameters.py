@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
 from streamkm.parameters import FEW_CLUSTERS, as_number, check_init, check_integer, is_unsearched
+from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 
 ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it

@@ -22,9 +22,9 @@ from streamkm.configured import HASHING
 from streamkm.core.exceptions import ConfigError
 from streamkm.estimators import StreamKMeans
 from streamkm.kernel_estimators import StreamKernelKMeans
-from streamkm.kernel_kmeans.planning import LANDMARKS, METHODS
 from streamkm.kernel_parameters import ALIASES
 from streamkm.parameters import CHOICES
+from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
 

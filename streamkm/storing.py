@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.checkpoint import Checkpoint
-from streamkm.choosing import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import SampleRule
@@ -30,8 +29,9 @@ from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError,
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Stage
 from streamkm.keeping import Gathered
+from streamkm.planning.sample_plan import plan_store
+from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
-from streamkm.sample_plans import plan_store
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 from streamkm.sketching import sketch_pass

@@ -23,10 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.budget import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.centering import check_clusters
 from streamkm.checkpoint import Checkpoint
-from streamkm.choosing import choose_sketch
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
@@ -42,9 +40,11 @@ from streamkm.fitting import kept_pass
 from streamkm.keeping import Gathered, Keeper, Record
 from streamkm.metrics import adjusted_rand
 from streamkm.parameters import drawn_seed
-from streamkm.projection import pca_rows
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
+from streamkm.planning.sample_plan import plan_sweep
+from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.rescoring import Distances, Rescoring, Scores
-from streamkm.sample_plans import plan_sweep
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source

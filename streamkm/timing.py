@@ -16,7 +16,6 @@ import joblib
 import numpy as np
 
 from streamkm.assigning import assign_pass
-from streamkm.budget import SMALLEST_CHUNK_BYTES, Plan
 from streamkm.centering import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
@@ -25,9 +24,10 @@ from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
-from streamkm.forecasts import Cluster, Cost, Rates
 from streamkm.keeping import Gathered, Keeper
-from streamkm.planning import forecast
+from streamkm.planning.cost_model import forecast
+from streamkm.planning.forecast import Cluster, Cost, Rates
+from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, Plan
 from streamkm.sketching import Sketched, sketch_pass
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.walk import Walk

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
-from streamkm import budget
+from streamkm.planning import plan as budget
 from tests.benchmarks.make_topics import Topics
 
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))

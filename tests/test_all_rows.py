@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import StreamKMeans, keeping
-from streamkm.forecasts import Cluster
+from streamkm.planning.forecast import Cluster
 from streamkm.sketches.registry import FOUND
 from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after

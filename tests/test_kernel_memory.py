@@ -12,7 +12,7 @@ import zarr
 
 from streamkm import StreamKernelKMeans
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.projection import LIBRARY_BYTES
+from streamkm.planning.memory import LIBRARY_BYTES
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.test_memory import run

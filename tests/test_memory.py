@@ -22,7 +22,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Model
 from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
-from streamkm.projection import waiting_calls
+from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Rows, RowSource

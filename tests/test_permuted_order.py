@@ -14,10 +14,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKernelKMeans, StreamKMeans, budget, sweep
+from streamkm import StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.compute import open as opening
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
+from streamkm.planning import plan as budget
 from streamkm.sketches import CountSketch
 from streamkm.storing import write_store
 from tests.children import tree, walk_of

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 from streamkm import StreamKMeans
-from streamkm.budget import Plan
 from streamkm.cli import main
 from streamkm.compute.reduction import fold_run, run_lengths, runs_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
-from streamkm.forecasts import Cluster, Cost, Rates, human_seconds
-from streamkm.planning import CLIENT_CHUNK_BYTES, count_joins, forecast
-from streamkm.projection import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
+from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
+from streamkm.planning.memory import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.scaled import ScaledSource
 from tests.benchmarks.cluster_runs import Finished, Made

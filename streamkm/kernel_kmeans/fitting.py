@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.budget import Plan
 from streamkm.centering import Found, Look, Settings, check_clusters, noted, starting_centers
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
@@ -30,6 +29,7 @@ from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
+from streamkm.planning.plan import Plan
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 from streamkm.sketching import count_pass, fit_pass, sketch_pass
 from streamkm.walk import Walk

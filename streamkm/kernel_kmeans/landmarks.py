@@ -19,9 +19,9 @@ from streamkm.cluster.row_sample import Sample, as_block_matrix, sketched_d2norm
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.kernel_kmeans.planning import POOL_ROWS
 from streamkm.kernels.cluster.totals import row_squares
 from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.planning.kernel_plan import POOL_ROWS
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too

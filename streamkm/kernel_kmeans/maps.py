@@ -19,7 +19,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
 from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
-from streamkm.kernel_kmeans.planning import COLUMN_SKETCHES
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
 from streamkm.sketches.kernel_map import inverse_root

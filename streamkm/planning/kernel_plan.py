@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.budget import SAMPLE_ROWS_PER_CLUSTER, Allowance, Plan, Sizes, checked, decoded_row_bytes, smaller_sizes
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.kernel_kmeans.projection import KernelNeeds
+from streamkm.planning.kernel_memory import KernelNeeds
+from streamkm.planning.plan import (
+    SAMPLE_ROWS_PER_CLUSTER,
+    Allowance,
+    Plan,
+    Sizes,
+    checked,
+    decoded_row_bytes,
+    smaller_sizes,
+)
 from streamkm.sources.base import ChunkedSource, RowSource
 
 METHODS = {

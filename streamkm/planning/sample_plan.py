@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.budget import (
+from streamkm.cluster.model import Space
+from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
+from streamkm.planning.plan import (
     Allowance,
     Sizes,
     block_row_bytes,
@@ -21,8 +23,6 @@ from streamkm.budget import (
     float_row_bytes,
     smaller_sizes,
 )
-from streamkm.cluster.model import Space
-from streamkm.projection import CANDIDATES, pca_rows, reading_bytes, waiting_calls
 from streamkm.sketches.registry import FOUND
 from streamkm.sources.base import ChunkedSource, RowSource
 

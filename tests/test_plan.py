@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKMeans, budget
-from streamkm.budget import plan_fit
+from streamkm import StreamKMeans
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
-from streamkm.projection import LIBRARY_BYTES
+from streamkm.planning import plan as budget
+from streamkm.planning.memory import LIBRARY_BYTES
+from streamkm.planning.plan import plan_fit
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource

@@ -9,9 +9,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamkm.budget import Plan
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import human_bytes
+from streamkm.planning.plan import Plan
 
 # processor seconds a task, of calls that do nothing; measured by the benchmark of plans (Dask 2026.8, EPYC Zen 4, idle)
 SCHEDULER_S, CLIENT_S, WORKER_S = 2.1e-3, 1.8e-3, 3.4e-3

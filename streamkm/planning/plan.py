@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from streamkm.choosing import choose_sketch
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
 from streamkm.cluster.model import Space
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
-from streamkm.projection import CANDIDATES, LIBRARY_BYTES, Needs, Regime
+from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, Needs, Regime
+from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.countsketch import DENSE_COMPONENTS
 from streamkm.sketches.registry import FOUND, STREAMED, n_directions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamkm.cluster.init import search_rows
-from streamkm.projection import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
+from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
