@@ -39,12 +39,12 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import kept_pass
 from streamkm.keeping import Gathered, Keeper, Record
 from streamkm.metrics import adjusted_rand
+from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.parameters import drawn_seed
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.rescoring import Distances, Rescoring, Scores
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source

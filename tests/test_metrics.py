@@ -11,7 +11,6 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import metrics
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.metrics import (
     Contingency,
@@ -22,6 +21,7 @@ from streamkm.metrics import (
     objective_ratio,
     pairwise_f_beta,
 )
+from streamkm.metrics import agreement as metrics
 
 LIKE_SKLEARN = [
     (normalized_mutual_info, sklearn.metrics.normalized_mutual_info_score),

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import scores
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.cluster.scores import spread_csr, spread_dense
-from streamkm.rescoring import Distances, Rescoring
-from streamkm.scores import calinski_harabasz, davies_bouldin, objective, silhouette, spread
+from streamkm.metrics import internal as scores
+from streamkm.metrics.incremental import Distances, Rescoring
+from streamkm.metrics.internal import calinski_harabasz, davies_bouldin, objective, silhouette, spread
 from tests import naive
 
 PAIRS = [

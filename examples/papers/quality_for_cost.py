@@ -32,7 +32,7 @@ import numpy as np
 
 from streamkm import StreamKMeans
 from streamkm import sketches as S
-from streamkm.scores import objective
+from streamkm.metrics import objective
 from streamkm.sketches.subspace import fit_rows
 
 SIZES, CELL_CLUSTERS = (16, 64, 256, 1024), 20

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.scores import spread_csr, spread_dense
-from streamkm.scores import cluster_sums, mean_overlap, mean_silhouette, variance_ratio
+from streamkm.metrics.internal import cluster_sums, mean_overlap, mean_silhouette, variance_ratio
 
 TASKS = 16  # that the changed clusters are shared out in, for threads
 

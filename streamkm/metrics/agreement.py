@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.scores import objective
+from streamkm.metrics.internal import objective
 
 CHUNK_ROWS = 1 << 20  # labels looked at together
 CELLS_PER_ROW = 4  # of the table of one chunk, counted in place; labels of a wider span are sorted
