@@ -11,9 +11,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError
-    from streamkm.documents import fit_idf, open_documents, weight_rows
     from streamkm.estimators import StreamKMeans
     from streamkm.kernel_estimators import StreamKernelKMeans
+    from streamkm.passes.idf import fit_idf, open_documents, weight_rows
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
     from streamkm.sweeping import sweep
@@ -28,11 +28,11 @@ _HOMES = {
     "StreamKernelKMeans": "streamkm.kernel_estimators",
     "StreamkmError": "streamkm.core.exceptions",
     "TfIdf": "streamkm.text",
-    "fit_idf": "streamkm.documents",
-    "open_documents": "streamkm.documents",
+    "fit_idf": "streamkm.passes.idf",
+    "open_documents": "streamkm.passes.idf",
     "open_source": "streamkm.sources",
     "sweep": "streamkm.sweeping",
-    "weight_rows": "streamkm.documents",
+    "weight_rows": "streamkm.passes.idf",
 }
 
 __all__ = [

@@ -18,13 +18,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.assigning import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import Fit
-from streamkm.labelling import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.parameters import (
     OF_THIS_RUN,
     Weights,
@@ -36,12 +34,14 @@ from streamkm.parameters import (
     plain,
     plain_list,
 )
+from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labels
+from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
+from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.planning.plan import Plan, chunk_size, decoded_row_bytes
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
-from streamkm.walk import OnInvalid, Walk
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource
@@ -325,7 +325,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         if not is_collection(X):
             return None
         self._check_fitted()
-        from streamkm.lazy import lazy_map
+        from streamkm.passes.lazy import lazy_map
         from streamkm.sources.dask.arrays import DaskSource
 
         source = self._open(X, reset=False)

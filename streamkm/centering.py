@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.assigning import Assigned
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import LOOKED_AT, UNMOVED, WHOLE, Frame
@@ -27,7 +26,9 @@ from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.core.progress import Progress, Stage
-from streamkm.keeping import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
+from streamkm.passes.assign import Assigned
+from streamkm.passes.resume import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
+from streamkm.passes.sketch import Sketched
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import Plan
 from streamkm.sketches import (
@@ -41,7 +42,6 @@ from streamkm.sketches import (
     sketch_from_dict,
 )
 from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
-from streamkm.sketching import Sketched
 
 SKETCH_PREFIX = "sketch."
 FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far

@@ -158,8 +158,8 @@ def assign(
     """
     with Talk(**talking) as talk:
         from streamkm.kernel_estimators import load_estimator
-        from streamkm.labelling import count_skipped
         from streamkm.output import check_labels_target, write_labels
+        from streamkm.passes.labels import count_skipped
         from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)

@@ -105,9 +105,9 @@ def fit(
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
-        from streamkm.checkpoint import records
         from streamkm.estimators import StreamKMeans
         from streamkm.output import check_target, prepare_labels, write_results
+        from streamkm.passes.checkpoint import records
         from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
@@ -145,7 +145,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
     from streamkm.estimators import open_checkpoint
-    from streamkm.keeping import is_worth_resuming
+    from streamkm.passes.resume import is_worth_resuming
 
     with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:
         if is_worth_resuming(directory) and not resume:

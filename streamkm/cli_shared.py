@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from streamkm.compute import ClusterSettings
     from streamkm.config import Override
     from streamkm.core.progress import Stage
+    from streamkm.passes.reader import Walk
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
-    from streamkm.walk import Walk
 
 
 def set_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from streamkm.cli_fit import fit, result_options
 from streamkm.cli_shared import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
 
 if TYPE_CHECKING:
-    from streamkm.walk import OnInvalid
+    from streamkm.passes.reader import OnInvalid
 
 
 @click.command()

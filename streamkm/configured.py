@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
-from streamkm.documents import count_and_weight, open_documents
+from streamkm.passes.idf import count_and_weight, open_documents
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format

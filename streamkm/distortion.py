@@ -24,7 +24,9 @@ from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
-from streamkm.keeping import Gathered
+from streamkm.passes.reader import Walk
+from streamkm.passes.resume import Gathered
+from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sketches import (
     IdentitySketch,
@@ -33,9 +35,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
 )
 from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
-from streamkm.sketching import sketch_pass
 from streamkm.sources import open_source
-from streamkm.walk import Walk
 
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000

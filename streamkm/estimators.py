@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.assigner import Assigner
 from streamkm.centering import Settings, check_clusters
-from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
@@ -24,8 +23,6 @@ from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.fitting import run_fit
 from streamkm.incremental import Incremental
-from streamkm.keeping import Keeper, is_worth_resuming
-from streamkm.labelling import check_labels_place
 from streamkm.parameters import (
     OF_THIS_RUN,
     Weights,
@@ -38,6 +35,10 @@ from streamkm.parameters import (
     parameters_of,
     plain,
 )
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.labels import check_labels_place
+from streamkm.passes.reader import OnInvalid
+from streamkm.passes.resume import Keeper, is_worth_resuming
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan, plan_fit
@@ -47,7 +48,6 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
 from streamkm.timing import estimate_seconds, measure
-from streamkm.walk import OnInvalid
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -123,8 +123,8 @@ class StreamKMeans(Incremental, Assigner):
     checkpoint : path, optional
         A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
         killed and is called again with the same data and parameters goes on where it was, and gives the result that it
-        would have given. The directory is removed when the fit is complete. An opened `streamkm.checkpoint.Checkpoint`
-        is left to its owner.
+        would have given. The directory is removed when the fit is complete. An opened
+        `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
         Bars on stderr; "auto": if it is a terminal.
     random_state : int, RandomState or None, default=None

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.assigning import Assigned, assign_blocks, assign_pass
 from streamkm.centering import (
     Found,
     Framed,
@@ -39,13 +38,14 @@ from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
-from streamkm.keeping import Gathered, Keeper, KeptLabels, Record
-from streamkm.labelling import assign_and_hold, labels_of, n_writes, open_labels, write_labels
+from streamkm.passes.assign import Assigned, assign_blocks, assign_pass
+from streamkm.passes.labels import assign_and_hold, labels_of, n_writes, open_labels, write_labels
+from streamkm.passes.reader import Walk
+from streamkm.passes.resume import Gathered, Keeper, KeptLabels, Record
+from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketches.registry import first_round
-from streamkm.sketching import Sketched, count_pass, fit_pass, sketch_pass
-from streamkm.walk import Walk
 
 NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture

@@ -17,7 +17,6 @@ from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
 from streamkm.clustering import Search
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.labelling import count_skipped
 from streamkm.parameters import (
     centers_dtype,
     check_parameters,
@@ -27,10 +26,11 @@ from streamkm.parameters import (
     n_starts,
     parameters_of,
 )
+from streamkm.passes.labels import count_skipped
+from streamkm.passes.reader import Walk
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.stream import Stream, feed, stream_size
-from streamkm.walk import Walk
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")

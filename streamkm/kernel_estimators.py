@@ -21,7 +21,6 @@ from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators import StreamKMeans, keeping
-from streamkm.keeping import Keeper
 from streamkm.kernel_kmeans.exact import exact_objective, kernel_objective
 from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
 from streamkm.kernel_kmeans.landmarks import Choice
@@ -29,12 +28,13 @@ from streamkm.kernel_kmeans.maps import MapRule
 from streamkm.kernel_kmeans.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
+from streamkm.passes.reader import OnInvalid
+from streamkm.passes.resume import Keeper
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
-from streamkm.walk import OnInvalid
 
 
 class StreamKernelKMeans(Assigner):

@@ -23,7 +23,7 @@ from streamkm.configured import TEXT, TFIDF, write_text_settings
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
-from streamkm.labelling import FORMAT, MARK, SKIPPED, check_labels_array
+from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.checkpoint import Checkpoint, Throttle
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.row_sample import as_block_matrix, stacked
@@ -25,10 +24,11 @@ from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.passes.checkpoint import Checkpoint, Throttle
+from streamkm.passes.reader import Item, Valid, Walk
 from streamkm.sketches import Sketch
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.store import PartWriter
-from streamkm.walk import Item, Valid, Walk
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import SampleRule
@@ -28,19 +27,20 @@ from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Stage
-from streamkm.keeping import Gathered
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.resume import Gathered
+from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
-from streamkm.sketching import sketch_pass
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.store import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
 from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
-from streamkm.walk import OnInvalid, Walk
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from streamkm.clustering import Clusters, Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
-from streamkm.sketching import check_weights
+from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2, Walk
+from streamkm.passes.sketch import check_weights
 from streamkm.sources.base import ChunkedSource
-from streamkm.walk import LARGEST_D2, LARGEST_SINGLE_D2, Walk
 
 FORMAT = 1
 CSR_ARRAYS = ("data", "indices", "indptr")

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm import __version__
-from streamkm.labelling import count_skipped
 from streamkm.parameters import plain
+from streamkm.passes.labels import count_skipped
 
 if TYPE_CHECKING:
     from streamkm.estimators import StreamKMeans

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.centering import check_clusters
-from streamkm.checkpoint import Checkpoint
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
@@ -37,10 +36,12 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting import kept_pass
-from streamkm.keeping import Gathered, Keeper, Record
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.parameters import drawn_seed
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.resume import Gathered, Keeper, Record
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
@@ -51,7 +52,6 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.swept import SweepResult, SweepRow
-from streamkm.walk import OnInvalid, Walk
 
 logger = logging.getLogger(__name__)
 

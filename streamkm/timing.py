@@ -15,7 +15,6 @@ from typing import Any
 import joblib
 import numpy as np
 
-from streamkm.assigning import assign_pass
 from streamkm.centering import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
@@ -24,13 +23,14 @@ from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
-from streamkm.keeping import Gathered, Keeper
+from streamkm.passes.assign import assign_pass
+from streamkm.passes.reader import Walk
+from streamkm.passes.resume import Gathered, Keeper
+from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates
 from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, Plan
-from streamkm.sketching import Sketched, sketch_pass
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
-from streamkm.walk import Walk
 
 CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import StreamKernelKMeans, StreamKMeans, checkpoint, keeping, store, store_pass, storing
+from streamkm import StreamKernelKMeans, StreamKMeans, store, store_pass, storing
 from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
+from streamkm.passes import checkpoint
+from streamkm.passes import resume as keeping
+from streamkm.passes.reader import Walk
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.binary.dense import DenseSource
-from streamkm.walk import Walk
 
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
 

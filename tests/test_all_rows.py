@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
-from streamkm import StreamKMeans, keeping
+from streamkm import StreamKMeans
+from streamkm.passes import resume as keeping
 from streamkm.planning.forecast import Cluster
 from streamkm.sketches.registry import FOUND
 from streamkm.sources import open_source

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamkm.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.core.atomic_io import Lock, replace_file
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.ownership import FORMAT, MARKER, Owned
+from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.sources.fingerprints import differences
 from tests import children
 

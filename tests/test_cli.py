@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans, __version__
-from streamkm.checkpoint import Checkpoint
 from streamkm.cli import main
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
 from streamkm.output import OutputError, check_labels_target, write_labels, write_text
+from streamkm.passes.checkpoint import Checkpoint
 from streamkm.sources import open_source
 from streamkm.summary import summarize
 

@@ -20,7 +20,7 @@ from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import open_executor
-from streamkm.keeping import pack_lloyd, unpack_lloyd
+from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
 

@@ -16,12 +16,14 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
-from streamkm import StreamKMeans, keeping, labelling
+from streamkm import StreamKMeans
 from streamkm.compute import dask as dask_cluster
 from streamkm.compute import open_executor
 from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.core.progress import Progress
+from streamkm.passes import labels as labelling
+from streamkm.passes import resume as keeping
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_of, watched, write_rows

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans, keeping
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.passes import resume as keeping
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from sklearn.datasets import make_circles
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKernelKMeans, keeping
+from streamkm import StreamKernelKMeans
 from streamkm.cli import main
+from streamkm.passes import resume as keeping
 from tests.children import StoppedError, stopped_after
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")

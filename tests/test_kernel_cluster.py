@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkm import StreamKernelKMeans, keeping
+from streamkm import StreamKernelKMeans
 from streamkm.compute.dask import DaskCluster
 from streamkm.kernel_kmeans import fitting
+from streamkm.passes import resume as keeping
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits, cluster_of, write_rows
 

@@ -157,9 +157,9 @@ def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
 def test_sketch_stores_are_refused(small_digits, tmp_path):
     from streamkm.compute import open_executor
     from streamkm.core.progress import Stage
+    from streamkm.passes.reader import Walk
     from streamkm.sketches import IdentitySketch
     from streamkm.storing import write_store
-    from streamkm.walk import Walk
 
     walk = Walk(open_source(small_digits.X), 20_000, "euclidean", "raise")
     with open_executor(1) as executor:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKernelKMeans, StreamKMeans, keeping
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
+from streamkm.passes import resume as keeping
 from streamkm.sources.binary.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

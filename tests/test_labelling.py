@@ -11,11 +11,12 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, fitting, labelling
+from streamkm import StreamKMeans, fitting
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
-from streamkm.labelling import HeldLabels, count_skipped, open_labels, write_labels
+from streamkm.passes import labels as labelling
+from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree
 from tests.sources.matrices import dense_matrix, sparse_matrix
 

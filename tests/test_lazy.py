@@ -10,9 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.assigning import distances, nearest_d2, nearest_labels
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.lazy import lazy_map
+from streamkm.passes.assign import distances, nearest_d2, nearest_labels
+from streamkm.passes.lazy import lazy_map
 from streamkm.sources import open_source
 from tests.dask_processes import ROOT
 from tests.sources.matrices import dense_matrix, sparse_matrix

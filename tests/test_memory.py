@@ -17,17 +17,17 @@ import pytest
 import zarr
 
 from streamkm import StreamKMeans
-from streamkm.assigning import assign_pass
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Model
 from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
+from streamkm.passes.assign import assign_pass
+from streamkm.passes.reader import Walk
 from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Rows, RowSource
 from streamkm.storing import write_store
-from streamkm.walk import Walk
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 

@@ -13,9 +13,10 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from streamkm import StreamKMeans, keeping
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
 from streamkm.core.ownership import MARKER
+from streamkm.passes import resume as keeping
 from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

@@ -12,8 +12,9 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans, keeping
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.passes import resume as keeping
 from streamkm.sketches.registry import STREAMED
 from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups

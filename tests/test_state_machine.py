@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from streamkm import StreamKMeans
-from streamkm.checkpoint import records
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import CheckpointError, StoreError
 from streamkm.core.progress import Stage
+from streamkm.passes.checkpoint import records
 from streamkm.sources import open_source
 from streamkm.storing import append_rows, write_store
 from tests import children

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, store_pass
-from streamkm.assigning import map_rows, nearest_labels
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
@@ -25,6 +24,7 @@ from streamkm.core.exceptions import (
     StoreError,
 )
 from streamkm.core.progress import Stage
+from streamkm.passes.assign import map_rows, nearest_labels
 from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source

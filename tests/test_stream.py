@@ -18,9 +18,9 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, default_size
 from streamkm.clustering import Search
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
 from streamkm.stream import NODE_BYTES, Stream, feed, stream_size
-from streamkm.walk import Walk
 from tests import naive
 
 METHODS = ("sensitivity", "lightweight", "uniform")

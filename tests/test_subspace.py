@@ -19,12 +19,12 @@ from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.kernels.sketch import subspace as kernels
+from streamkm.passes.reader import Walk
+from streamkm.passes.sketch import fit_pass
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
-from streamkm.sketching import fit_pass
 from streamkm.sources import open_source
-from streamkm.walk import Walk
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
 from tests.sources.matrices import sparse_matrices

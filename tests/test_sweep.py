@@ -13,10 +13,11 @@ import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from streamkm import StreamKMeans, keeping, sweep
+from streamkm import StreamKMeans, sweep
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.ownership import MARKER
+from streamkm.passes import resume as keeping
 from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
 from streamkm.sweeping import clusters_of

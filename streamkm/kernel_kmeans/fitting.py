@@ -24,15 +24,15 @@ from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress
 from streamkm.fitting import Fit, Labelling, assign_found, kept_pass
-from streamkm.keeping import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.kernel_kmeans.bandwidth import resolved
 from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
 from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
 from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
+from streamkm.passes.reader import Walk
+from streamkm.passes.resume import Gathered, Keeper, KeptSteps, KeptSums, Record
+from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass
 from streamkm.planning.plan import Plan
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
-from streamkm.sketching import count_pass, fit_pass, sketch_pass
-from streamkm.walk import Walk
 
 logger = logging.getLogger(__name__)
 

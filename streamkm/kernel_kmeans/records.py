@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.keeping import Record
+from streamkm.passes.resume import Record
 from streamkm.sketches import GramFit, Kernel, KernelMap, Sketch, sketch_from_dict
 from streamkm.sketches.kernel_columns import KernelFunction
 

@@ -14,8 +14,8 @@ import zarr
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
-from streamkm.walk import Walk
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 MOST_WALK_BYTES = 100_000

@@ -25,7 +25,6 @@ from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
-from streamkm.checkpoint import Checkpoint
 from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.config import Override, load_run
@@ -39,12 +38,13 @@ from streamkm.core.exceptions import (
     StoreError,
 )
 from streamkm.core.progress import Stage
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.reader import Walk
 from streamkm.sketches import CountSketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
 from streamkm.storing import append_rows, write_store
-from streamkm.walk import Walk
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 from tests.web_server import Web, serving

@@ -19,10 +19,10 @@ from streamkm.cluster.row_sample import Candidates, Sample, SampleRule, as_block
 from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage
-from streamkm.keeping import Gathered, KeptSums
+from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.resume import Gathered, KeptSums
 from streamkm.sketches import IdentitySketch, Sketch, SketchFit
 from streamkm.sources.base import Skimmed
-from streamkm.walk import Walk, Weighed
 
 MOST_SKIMMED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 

@@ -20,10 +20,10 @@ from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Folded, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.keeping import KeptLabels
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.sketching import Sketched
-from streamkm.walk import Item, Walk, Weighed, changed_source
+from streamkm.passes.reader import Item, Walk, Weighed, changed_source
+from streamkm.passes.resume import KeptLabels
+from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
 """Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""

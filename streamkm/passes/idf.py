@@ -14,6 +14,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
+from streamkm.passes.reader import Item, Walk
 from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.documents.hashed import HashedText, hashed
@@ -22,7 +23,6 @@ from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 from streamkm.text.tfidf import Frequencies
-from streamkm.walk import Item, Walk
 
 
 def open_documents(

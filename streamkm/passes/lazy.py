@@ -17,9 +17,9 @@ from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
+from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.sources.base import Rows
 from streamkm.sources.dask.arrays import DaskSource
-from streamkm.walk import OnInvalid, Walk
 
 
 def lazy_map(

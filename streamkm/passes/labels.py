@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.assigning import fold_assigned, nearest_labels
 from streamkm.cluster.blocks import CenterTable
 from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.model import Model
@@ -25,7 +24,8 @@ from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.progress import Stage
-from streamkm.walk import Item, Walk, changed_source
+from streamkm.passes.assign import fold_assigned, nearest_labels
+from streamkm.passes.reader import Item, Walk, changed_source
 
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
 SKIPPED = "n_skipped"  # another: how many labels are -1

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.checkpoint import Checkpoint, Throttle, records
 from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.lloyd import LloydResult, Totals
@@ -26,6 +25,7 @@ from streamkm.cluster.spill import Spill
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.progress import Stage
+from streamkm.passes.checkpoint import Checkpoint, Throttle, records
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 BEGIN = "begin"  # the record that every run writes at once
