@@ -404,6 +404,6 @@ def described(source: RowSource) -> dict[str, Any]:
 
 def _model_on(stored: StoreSource, model: Model) -> Model:
     """The model, for rows of a store."""
-    from streamkm.provenance import model_on_store
+    from streamkm.stores.compatibility import model_on_store
 
     return model_on_store(model, stored)

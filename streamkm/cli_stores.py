@@ -41,7 +41,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
         from streamkm.configured import check_frequencies_target, write_frequencies
-        from streamkm.storing import check_store_place, choose_store_sketch, walk_for_store, write_store
+        from streamkm.stores.operations import check_store_place, choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         weights = f"{output}.tfidf.npz"
@@ -81,7 +81,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
         from streamkm.sources.sketch_store import StoreInfo
-        from streamkm.storing import append_columns, append_rows, walk_for_store
+        from streamkm.stores.operations import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:

@@ -317,7 +317,7 @@ class StreamKMeans(Incremental, Assigner):
         progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
-            from streamkm.provenance import metric_on_store, model_of_store
+            from streamkm.stores.compatibility import metric_on_store, model_of_store
 
             metric = metric_on_store(stored, metric)
         walk = self._fit_walk(source, plan, metric)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import StreamKernelKMeans, StreamKMeans, store, store_pass, storing
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cli import main
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
@@ -27,6 +27,9 @@ from streamkm.passes.reader import Walk
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.binary.dense import DenseSource
+from streamkm.stores import operations as storing
+from streamkm.stores import pass_ as store_pass
+from streamkm.stores import writer as store
 
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
 

@@ -159,7 +159,7 @@ def test_sketch_stores_are_refused(small_digits, tmp_path):
     from streamkm.core.progress import Stage
     from streamkm.passes.reader import Walk
     from streamkm.sketches import IdentitySketch
-    from streamkm.storing import write_store
+    from streamkm.stores.operations import write_store
 
     walk = Walk(open_source(small_digits.X), 20_000, "euclidean", "raise")
     with open_executor(1) as executor:

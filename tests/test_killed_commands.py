@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
         np.save(folder / f"{name}.npy", rng.normal(size=shape).astype("f4") + 9 * rng.integers(0, 4, (shape[0], 1)))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        patched.setattr("streamkm.store.CHUNK_BYTES", 1 << 15)
+        patched.setattr("streamkm.stores.writer.CHUNK_BYTES", 1 << 15)
         run("sketch", "x.npy", "-o", "s.zarr", "-m", "8", "--sketch", "countsketch")
     for name in MINE:
         (folder / name).parent.mkdir(exist_ok=True)

@@ -27,7 +27,7 @@ from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Rows, RowSource
-from streamkm.storing import write_store
+from streamkm.stores.operations import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 

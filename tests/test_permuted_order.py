@@ -20,7 +20,7 @@ from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
 from streamkm.planning import plan as budget
 from streamkm.sketches import CountSketch
-from streamkm.storing import write_store
+from streamkm.stores.operations import write_store
 from tests.children import tree, walk_of
 
 

@@ -22,7 +22,7 @@ from streamkm.core.exceptions import CheckpointError, StoreError
 from streamkm.core.progress import Stage
 from streamkm.passes.checkpoint import records
 from streamkm.sources import open_source
-from streamkm.storing import append_rows, write_store
+from streamkm.stores.operations import append_rows, write_store
 from tests import children
 from tests.children import SKETCH, StoppedError, stopped_after, walk_of
 from tests.naive import countsketch_matrix, dense

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKMeans, store_pass
+from streamkm import StreamKMeans
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
@@ -25,10 +25,11 @@ from streamkm.core.exceptions import (
 )
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import map_rows, nearest_labels
-from streamkm.provenance import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.storing import append_columns, append_rows, choose_store_sketch, walk_for_store, write_store
+from streamkm.stores import pass_ as store_pass
+from streamkm.stores.compatibility import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
+from streamkm.stores.operations import append_columns, append_rows, choose_store_sketch, walk_for_store, write_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
@@ -61,7 +62,7 @@ def do(operation, path, X, *args, executor=2, walk=None, **options):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr("streamkm.stores.writer.CHUNK_BYTES", 1 << 14)
 
 
 @pytest.fixture(params=KINDS)
@@ -520,7 +521,7 @@ class TestAfterAKill:
         assert do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH, restart=True).n_rows == 121
 
     def test_chunks_that_are_done_are_not_read_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("streamkm.store_pass.INTERVAL_S", 0.0)
+        monkeypatch.setattr("streamkm.stores.pass_.INTERVAL_S", 0.0)
         X = matrix("dense", 2_000)
         np.save(tmp_path / "x.npy", X)
         interrupt(monkeypatch, after=80)

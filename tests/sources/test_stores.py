@@ -18,7 +18,7 @@ from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
-from streamkm.storing import append_rows, write_store
+from streamkm.stores.operations import append_rows, write_store
 from tests.children import walk_of
 from tests.contracts import Opened, SourceContract
 from tests.naive import countsketch_matrix
@@ -36,7 +36,7 @@ def make(path, X, sketch, *more, weights=NO_WEIGHTS):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("streamkm.store.CHUNK_BYTES", 200)
+    monkeypatch.setattr("streamkm.stores.writer.CHUNK_BYTES", 200)
 
 
 @pytest.fixture(scope="module", params=["dense", "sparse", "in parts", "no values", "identity"])
@@ -51,7 +51,7 @@ def made(request, tmp_path_factory):
     if kind == "identity":
         sketch, wanted = IdentitySketch(X.shape[1]), X.toarray()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("streamkm.store.CHUNK_BYTES", 200)
+        patched.setattr("streamkm.stores.writer.CHUNK_BYTES", 200)
         make(path, X, sketch, *more)
     return Opened(open_source(path), wanted.astype(np.float32))
 

@@ -33,14 +33,21 @@ from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
-from streamkm.provenance import check_columns, check_inputs, check_new, check_sketch, check_width, sketch_of_store
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
-from streamkm.store import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
-from streamkm.store_pass import Job, NewColumns, NewRows, fill_part, other_rows
+from streamkm.stores.compatibility import (
+    check_columns,
+    check_inputs,
+    check_new,
+    check_sketch,
+    check_width,
+    sketch_of_store,
+)
+from streamkm.stores.pass_ import Job, NewColumns, NewRows, fill_part, other_rows
+from streamkm.stores.writer import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
 
 logger = logging.getLogger(__name__)
 

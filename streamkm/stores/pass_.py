@@ -28,7 +28,7 @@ from streamkm.passes.checkpoint import Checkpoint, Throttle
 from streamkm.passes.reader import Item, Valid, Walk
 from streamkm.sketches import Sketch
 from streamkm.sources.sketch_store import StoreSource
-from streamkm.store import PartWriter
+from streamkm.stores.writer import PartWriter
 
 logger = logging.getLogger(__name__)
 
