@@ -22,7 +22,7 @@ from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
-from streamkm.fitting import Fit
+from streamkm.fitting.kmeans import Fit
 from streamkm.parameters import (
     OF_THIS_RUN,
     Weights,

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamkm.assigner import Assigner
-from streamkm.centering import Settings, check_clusters
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
-from streamkm.fitting import run_fit
+from streamkm.fitting.benchmark import estimate_seconds, measure
+from streamkm.fitting.centers import Settings, check_clusters
+from streamkm.fitting.kmeans import run_fit
 from streamkm.incremental import Incremental
 from streamkm.parameters import (
     OF_THIS_RUN,
@@ -47,7 +48,6 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
-from streamkm.timing import estimate_seconds, measure
 
 
 class StreamKMeans(Incremental, Assigner):

@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
-from streamkm.clustering import Search
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.fitting.coreset_centers import Search
+from streamkm.fitting.stream import Stream, feed, stream_size
 from streamkm.parameters import (
     centers_dtype,
     check_parameters,
@@ -30,7 +31,6 @@ from streamkm.passes.labels import count_skipped
 from streamkm.passes.reader import Walk
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
-from streamkm.stream import Stream, feed, stream_size
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")

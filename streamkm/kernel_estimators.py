@@ -15,17 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from streamkm.assigner import Assigner
-from streamkm.centering import check_clusters
 from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators import StreamKMeans, keeping
-from streamkm.kernel_kmeans.exact import exact_objective, kernel_objective
-from streamkm.kernel_kmeans.fitting import KernelSettings, run_kernel_fit
-from streamkm.kernel_kmeans.landmarks import Choice
-from streamkm.kernel_kmeans.maps import MapRule
-from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
+from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
+from streamkm.fitting.kernel.landmarks import Choice
+from streamkm.fitting.kernel.maps import MapRule
+from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
 from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.passes.reader import OnInvalid

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.centering import check_clusters
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import SMALLEST_SEED_ROWS, Streams, prefix, search_rows, start_centers
@@ -35,7 +34,8 @@ from streamkm.compute import Executor, local_executor, local_threads, open_execu
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
-from streamkm.fitting import kept_pass
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.kmeans import kept_pass
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.parameters import drawn_seed

@@ -16,9 +16,9 @@ from streamkm.cluster import sensitivity as importance
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
 from streamkm.cluster.coreset_tree import CoresetTree, join_trees
-from streamkm.clustering import Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.fitting.coreset_centers import Search, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 

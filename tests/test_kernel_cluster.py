@@ -7,7 +7,7 @@ import pytest
 
 from streamkm import StreamKernelKMeans
 from streamkm.compute.dask import DaskCluster
-from streamkm.kernel_kmeans import fitting
+from streamkm.fitting.kernel import fit as fitting
 from streamkm.passes import resume as keeping
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits, cluster_of, write_rows

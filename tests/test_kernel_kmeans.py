@@ -14,10 +14,10 @@ from streamkm import StreamKernelKMeans
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.kernel_kmeans.bandwidth import gamma_by_rule, mean_d2
-from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
-from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
-from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, ridge_leverage_scores
+from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
+from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
+from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
+from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, ridge_leverage_scores
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS

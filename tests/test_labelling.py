@@ -11,10 +11,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, fitting
+from streamkm import StreamKMeans
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
+from streamkm.fitting import kmeans as fitting
 from streamkm.passes import labels as labelling
 from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree

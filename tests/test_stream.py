@@ -16,11 +16,11 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, default_size
-from streamkm.clustering import Search
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.fitting.coreset_centers import Search
+from streamkm.fitting.stream import NODE_BYTES, Stream, feed, stream_size
 from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
-from streamkm.stream import NODE_BYTES, Stream, feed, stream_size
 from tests import naive
 
 METHODS = ("sensitivity", "lightweight", "uniform")

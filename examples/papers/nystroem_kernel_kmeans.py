@@ -18,7 +18,7 @@ in DATA. The kernel is Gaussian; its width is the root of the mean squared dista
 would be 14 GB: for it the table has the bounds between which the exact objective lies.
 
 Two-step and random features are methods of `StreamKernelKMeans`, since people choose between them on data of any size.
-The power method, exact kernel k-means and spectral features are functions of arrays in `streamkm.kernel_kmeans.exact`:
+The power method, exact kernel k-means and spectral features are functions of arrays in `streamkm.fitting.kernel.exact`:
 they need all rows or all columns at once and serve comparisons such as these and the tests, so no estimator has them.
 
 What differs from the paper. All methods here share this project's k-means, which starts several times and searches. The
@@ -37,7 +37,7 @@ from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
+from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
 from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 

@@ -13,7 +13,7 @@ the root of the mean squared distance of two rows. All but Nystroem meet every p
 rows are therefore cut to that many, drawn uniformly; "Nystroem, all rows" has all of them. The column `rows` says
 which.
 
-Exact kernel k-means is that of `streamkm.kernel_kmeans.exact`, the best of five starts by k-means++ in the kernel's
+Exact kernel k-means is that of `streamkm.fitting.kernel.exact`, the best of five starts by k-means++ in the kernel's
 space. The sketches are methods of `StreamKernelKMeans`, started by k-means++ with local search (init="ls++"), and keep
 all columns: no rank is cut. Objectives are exact ones, by the kernel matrix, over the mean of the exact method; below 1
 where the search finds what its five starts do not.
@@ -32,7 +32,7 @@ import numpy as np
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.kernel_kmeans.exact import exact_kernel_kmeans, kernel_objective
+from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective
 from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 
 MOST_ROWS, EXACT_STARTS, SEEDS = 8192, 5, 3

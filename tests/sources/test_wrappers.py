@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKMeans
+from streamkm.fitting.benchmark import _Few
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.concat import PartsSource
@@ -19,7 +20,6 @@ from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
-from streamkm.timing import _Few
 
 # nothing that a class says by default
 TOLD = {

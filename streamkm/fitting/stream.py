@@ -18,10 +18,10 @@ from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.row_sample import stacked
-from streamkm.clustering import Clusters, Search, cluster_coreset
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
+from streamkm.fitting.coreset_centers import Clusters, Search, cluster_coreset
 from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2, Walk
 from streamkm.passes.sketch import check_weights
 from streamkm.sources.base import ChunkedSource

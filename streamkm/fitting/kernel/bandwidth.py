@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.core.matrix import Matrix
-from streamkm.kernel_kmeans.records import KernelRule
+from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 

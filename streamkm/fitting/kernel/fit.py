@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.centering import Found, Look, Settings, check_clusters, noted, starting_centers
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
@@ -23,11 +22,12 @@ from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress
-from streamkm.fitting import Fit, Labelling, assign_found, kept_pass
-from streamkm.kernel_kmeans.bandwidth import resolved
-from streamkm.kernel_kmeans.landmarks import precomputed_landmarks
-from streamkm.kernel_kmeans.maps import MapRule, first_round, fit_on_sample
-from streamkm.kernel_kmeans.records import KernelRule, Mapping, given_back, writable
+from streamkm.fitting.centers import Found, Look, Settings, check_clusters, noted, starting_centers
+from streamkm.fitting.kernel.bandwidth import resolved
+from streamkm.fitting.kernel.landmarks import precomputed_landmarks
+from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
+from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
+from streamkm.fitting.kmeans import Fit, Labelling, assign_found, kept_pass
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import Gathered, Keeper, KeptSteps, KeptSums, Record
 from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.centering import (
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.frame import WHOLE
+from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.model import Model
+from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.spill import Spill
+from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.memory import give_back, human_bytes
+from streamkm.core.progress import Progress, Stage
+from streamkm.fitting.centers import (
     Found,
     Framed,
     Settings,
@@ -29,15 +38,6 @@ from streamkm.centering import (
     oblivious_sketch,
     sketch_of,
 )
-from streamkm.cluster.blocks import NO_WEIGHTS
-from streamkm.cluster.frame import WHOLE
-from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample, SampleRule
-from streamkm.cluster.spill import Spill
-from streamkm.compute import Executor, local_executor, open_executor
-from streamkm.core.memory import give_back, human_bytes
-from streamkm.core.progress import Progress, Stage
 from streamkm.passes.assign import Assigned, assign_blocks, assign_pass
 from streamkm.passes.labels import assign_and_hold, labels_of, n_writes, open_labels, write_labels
 from streamkm.passes.reader import Walk

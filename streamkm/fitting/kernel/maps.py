@@ -17,8 +17,8 @@ from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.kernel_kmeans.column_sketches import column_sketch, sketched_columns_map
-from streamkm.kernel_kmeans.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
+from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
+from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns

@@ -14,7 +14,7 @@ from scipy.linalg import eigh
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.kernel_kmeans.landmarks import kept
+from streamkm.fitting.kernel.landmarks import kept
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
 

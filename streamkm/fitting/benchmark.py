@@ -15,7 +15,6 @@ from typing import Any
 import joblib
 import numpy as np
 
-from streamkm.centering import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.row_sample import SampleRule
@@ -23,6 +22,7 @@ from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
+from streamkm.fitting.centers import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import Gathered, Keeper
