@@ -11,12 +11,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError
-    from streamkm.estimators import StreamKMeans
-    from streamkm.kernel_estimators import StreamKernelKMeans
+    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+    from streamkm.estimators.kmeans import StreamKMeans
+    from streamkm.model_selection.sweep import sweep
     from streamkm.passes.idf import fit_idf, open_documents, weight_rows
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sources import open_source
-    from streamkm.sweeping import sweep
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 _HOMES = {
@@ -24,14 +24,14 @@ _HOMES = {
     "FeatureHashing": "streamkm.text",
     "IdfFit": "streamkm.text",
     "PCASketch": "streamkm.sketches",
-    "StreamKMeans": "streamkm.estimators",
-    "StreamKernelKMeans": "streamkm.kernel_estimators",
+    "StreamKMeans": "streamkm.estimators.kmeans",
+    "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
     "StreamkmError": "streamkm.core.exceptions",
     "TfIdf": "streamkm.text",
     "fit_idf": "streamkm.passes.idf",
     "open_documents": "streamkm.passes.idf",
     "open_source": "streamkm.sources",
-    "sweep": "streamkm.sweeping",
+    "sweep": "streamkm.model_selection.sweep",
     "weight_rows": "streamkm.passes.idf",
 }
 

@@ -157,7 +157,7 @@ def assign(
     weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell.
     """
     with Talk(**talking) as talk:
-        from streamkm.kernel_estimators import load_estimator
+        from streamkm.estimators.kernel_kmeans import load_estimator
         from streamkm.output import check_labels_target, write_labels
         from streamkm.passes.labels import count_skipped
         from streamkm.summary import rows_text

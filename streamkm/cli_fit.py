@@ -105,7 +105,7 @@ def fit(
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
-        from streamkm.estimators import StreamKMeans
+        from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.passes.checkpoint import records
         from streamkm.summary import result_lines, summarize
@@ -144,7 +144,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.estimators import open_checkpoint
+    from streamkm.estimators.kmeans import open_checkpoint
     from streamkm.passes.resume import is_worth_resuming
 
     with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:

@@ -33,10 +33,10 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     interrupted goes on where it was.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.model_selection.sweep import clusters_of
+        from streamkm.model_selection.sweep import sweep as run_sweep
         from streamkm.output import check_target
         from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
-        from streamkm.sweeping import clusters_of
-        from streamkm.sweeping import sweep as run_sweep
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
         with work(paths, settings) as source:
@@ -66,7 +66,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
     with Talk(quiet=options["quiet"], verbose=options["verbose"]), work(paths, settings) as source:
-        from streamkm.distortion import distortion as find_distortion
+        from streamkm.model_selection.distortion import distortion as find_distortion
 
         names = options["sketches"]
         found = find_distortion(

@@ -21,9 +21,9 @@ import yaml
 from streamkm.compute import ClusterSettings
 from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
 from streamkm.core.exceptions import ConfigError, InvalidParameterError
-from streamkm.estimators import StreamKMeans
-from streamkm.kernel_estimators import StreamKernelKMeans
-from streamkm.parameters import check_parameters
+from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource

@@ -27,8 +27,8 @@ from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
 from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
-    from streamkm.estimators import StreamKMeans
-    from streamkm.kernel_estimators import StreamKernelKMeans
+    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+    from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.sources.base import RowSource
 
 LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from streamkm.swept import SweepResult
+    from streamkm.model_selection.sweep_result import SweepResult
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from streamkm.compute import ClusterSettings
 from streamkm.configured import HASHING
 from streamkm.core.exceptions import ConfigError
-from streamkm.estimators import StreamKMeans
-from streamkm.kernel_estimators import StreamKernelKMeans
-from streamkm.kernel_parameters import ALIASES
-from streamkm.parameters import CHOICES
+from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+from streamkm.estimators.kernel_validation import ALIASES
+from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing

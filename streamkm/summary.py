@@ -16,12 +16,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm import __version__
-from streamkm.parameters import plain
+from streamkm.estimators.validation import plain
 from streamkm.passes.labels import count_skipped
 
 if TYPE_CHECKING:
-    from streamkm.estimators import StreamKMeans
-    from streamkm.kernel_estimators import StreamKernelKMeans
+    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+    from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")

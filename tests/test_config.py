@@ -13,8 +13,8 @@ from streamkm.compute import ClusterSettings
 from streamkm.config import Override, load_run, open_data, open_work, parse_set
 from streamkm.configured import tuples
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
-from streamkm.estimators import StreamKMeans
-from streamkm.kernel_estimators import StreamKernelKMeans
+from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing

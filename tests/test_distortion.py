@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.distortion import distortion
+from streamkm.model_selection.distortion import distortion
 from streamkm.sketches import FeatureSelection
 from tests import naive
 from tests.test_passes import CountingSource, groups

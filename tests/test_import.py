@@ -41,7 +41,7 @@ def test_public_names_resolve(name):
 
 def test_public_names_are_those_of_the_types():
     from streamkm.core.exceptions import StreamkmError
-    from streamkm.estimators import StreamKMeans
+    from streamkm.estimators.kmeans import StreamKMeans
 
     assert streamkm.StreamKMeans is StreamKMeans
     assert streamkm.StreamkmError is StreamkmError

@@ -22,8 +22,7 @@ from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
-from streamkm.fitting.kmeans import Fit
-from streamkm.parameters import (
+from streamkm.estimators.validation import (
     OF_THIS_RUN,
     Weights,
     centers_dtype,
@@ -34,6 +33,7 @@ from streamkm.parameters import (
     plain,
     plain_list,
 )
+from streamkm.fitting.kmeans import Fit
 from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk

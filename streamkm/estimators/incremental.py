@@ -16,9 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.fitting.coreset_centers import Search
-from streamkm.fitting.stream import Stream, feed, stream_size
-from streamkm.parameters import (
+from streamkm.estimators.validation import (
     centers_dtype,
     check_parameters,
     check_weights,
@@ -27,6 +25,8 @@ from streamkm.parameters import (
     n_starts,
     parameters_of,
 )
+from streamkm.fitting.coreset_centers import Search
+from streamkm.fitting.stream import Stream, feed, stream_size
 from streamkm.passes.labels import count_skipped
 from streamkm.passes.reader import Walk
 from streamkm.sketches import IdentitySketch, Sketch

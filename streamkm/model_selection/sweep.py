@@ -34,11 +34,12 @@ from streamkm.compute import Executor, local_executor, local_threads, open_execu
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
+from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kmeans import kept_pass
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
-from streamkm.parameters import drawn_seed
+from streamkm.model_selection.sweep_result import SweepResult, SweepRow
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import Gathered, Keeper, Record
@@ -51,7 +52,6 @@ from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketc
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.swept import SweepResult, SweepRow
 
 logger = logging.getLogger(__name__)
 

@@ -14,17 +14,14 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.assigner import Assigner
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
-from streamkm.fitting.benchmark import estimate_seconds, measure
-from streamkm.fitting.centers import Settings, check_clusters
-from streamkm.fitting.kmeans import run_fit
-from streamkm.incremental import Incremental
-from streamkm.parameters import (
+from streamkm.estimators.base import Assigner
+from streamkm.estimators.incremental import Incremental
+from streamkm.estimators.validation import (
     OF_THIS_RUN,
     Weights,
     check_parameters,
@@ -36,6 +33,9 @@ from streamkm.parameters import (
     parameters_of,
     plain,
 )
+from streamkm.fitting.benchmark import estimate_seconds, measure
+from streamkm.fitting.centers import Settings, check_clusters
+from streamkm.fitting.kmeans import run_fit
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid

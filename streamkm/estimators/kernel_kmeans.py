@@ -14,20 +14,20 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.assigner import Assigner
 from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
-from streamkm.estimators import StreamKMeans, keeping
+from streamkm.estimators.base import Assigner
+from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, n_kernel_starts
+from streamkm.estimators.kmeans import StreamKMeans, keeping
+from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
 from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.records import KernelRule
-from streamkm.kernel_parameters import check_kernel_parameters, kernel_name, n_kernel_starts
-from streamkm.parameters import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import Keeper
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
@@ -129,7 +129,7 @@ class StreamKernelKMeans(Assigner):
     Examples
     --------
     >>> import numpy as np
-    >>> from streamkm.kernel_estimators import StreamKernelKMeans
+    >>> from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     >>> turn = np.linspace(0, 2 * np.pi, 100, endpoint=False)
     >>> ring = np.column_stack([np.cos(turn), np.sin(turn)])
     >>> X = np.concatenate([0.1 * ring, 3 * ring])
