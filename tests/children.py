@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage

@@ -27,7 +27,7 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 

@@ -20,13 +20,13 @@ from click.testing import CliRunner
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans, __version__
-from streamkm.cli import main
+from streamkm.cli.main import main
+from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
+from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
-from streamkm.output import OutputError, check_labels_target, write_labels, write_text
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.sources import open_source
-from streamkm.summary import summarize
 
 TOP = Path(__file__).parents[1]
 FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
@@ -436,7 +436,7 @@ def test_real_process(folder):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom streamkm.cli import main\n"
+        "import sys\nfrom streamkm.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "print(sorted({'numpy', 'scipy', 'sklearn', 'numba', 'dask', 'pydantic', 'yaml', 'rich'} & set(sys.modules)))"
     )
@@ -532,7 +532,7 @@ def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):
     def broken(*_, **__):
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("streamkm.config.open_data", broken)
+    monkeypatch.setattr("streamkm.cli.config.open_data", broken)
     result = CliRunner().invoke(main, ["inspect", "x.npy"])
     assert result.exit_code == 1
     assert isinstance(result.exception, ConnectionError)

@@ -15,7 +15,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.compute import open as opening
 from streamkm.core.ownership import MARKER
 from streamkm.sources.sketch_store import StoreSource

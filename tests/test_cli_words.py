@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkm
-from streamkm.cli_words import in_words_of
+from streamkm.cli.wording import in_words_of
 from streamkm.sources.binary.dense import DenseSource
 from tests.test_cli import run
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from streamkm import open_documents
+from streamkm.cli.config import Override, load_run, open_data, open_work, parse_set
+from streamkm.cli.data import tuples
+from streamkm.cli.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
 from streamkm.compute import ClusterSettings
-from streamkm.config import Override, load_run, open_data, open_work, parse_set
-from streamkm.configured import tuples
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing
 

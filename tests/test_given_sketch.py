@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
+from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
 from streamkm.passes import resume as keeping
 from streamkm.sketches import (
@@ -25,7 +26,6 @@ from streamkm.sketches import (
     SubsampledHadamard,
     TruncatedSVDSketch,
 )
-from streamkm.summary import summarize
 from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource
 

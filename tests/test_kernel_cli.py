@@ -12,7 +12,7 @@ from sklearn.datasets import make_circles
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKernelKMeans
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.passes import resume as keeping
 from tests.children import StoppedError, stopped_after
 

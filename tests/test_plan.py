@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
+from streamkm.cli.summary import result_lines, summarize
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
@@ -18,7 +19,6 @@ from streamkm.planning.plan import plan_fit
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
-from streamkm.summary import result_lines, summarize
 
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from streamkm import StreamKMeans
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.compute.reduction import fold_run, run_lengths, runs_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from streamkm.cli.html import render_page
+from streamkm.cli.report import plot_convergence, plot_sizes, plot_sketch_2d, write_report
+from streamkm.cli.summary import project_2d
 from streamkm.core.exceptions import SourceError
-from streamkm.page import render_page
-from streamkm.report import plot_convergence, plot_sizes, plot_sketch_2d, write_report
-from streamkm.summary import project_2d
 
 pytest.importorskip("matplotlib")
 

@@ -14,13 +14,13 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm import StreamKMeans, sweep
+from streamkm.cli.report import sweep_figure, write_sweep
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.ownership import MARKER
 from streamkm.model_selection.sweep import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, elbow
 from streamkm.passes import resume as keeping
-from streamkm.report import sweep_figure, write_sweep
 from streamkm.sources import open_source
 from tests import naive
 from tests.children import StoppedError, chunks_read, stopped_after

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans, open_documents
-from streamkm.configured import TEXT, TFIDF, read_text_settings
+from streamkm.cli.data import TEXT, TFIDF, read_text_settings
 from streamkm.core.exceptions import DiskFullError, ModelFileError
 from streamkm.sources.fingerprints import differences, fingerprint
 from streamkm.sources.sketch_store import StoreInfo

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import zarr
 from click.testing import CliRunner
 
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 

@@ -25,9 +25,9 @@ from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
-from streamkm.cli import main
+from streamkm.cli.config import Override, load_run
+from streamkm.cli.main import main
 from streamkm.compute import open_executor
-from streamkm.config import Override, load_run
 from streamkm.core.exceptions import (
     CheckpointError,
     ConfigError,

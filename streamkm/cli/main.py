@@ -21,11 +21,11 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli_fit import fit, plan
-from streamkm.cli_shared import Talk, overwrite_option, parsed, print_pairs, set_option, talk_options, work
-from streamkm.cli_stores import append, cluster, sketch
-from streamkm.cli_trials import distortion, sweep
-from streamkm.cli_words import in_words_of
+from streamkm.cli.common import Talk, overwrite_option, parsed, print_pairs, set_option, talk_options, work
+from streamkm.cli.fit import fit, plan
+from streamkm.cli.stores import append, cluster, sketch
+from streamkm.cli.trials import distortion, sweep
+from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
@@ -132,8 +132,8 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 
     Reads no rows, so some numbers are estimates ("about").
     """
-    from streamkm.config import open_data
-    from streamkm.summary import source_lines
+    from streamkm.cli.config import open_data
+    from streamkm.cli.summary import source_lines
 
     for number, path in enumerate(paths):
         if number:
@@ -157,10 +157,10 @@ def assign(
     weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell.
     """
     with Talk(**talking) as talk:
+        from streamkm.cli.results import check_labels_target, write_labels
+        from streamkm.cli.summary import rows_text
         from streamkm.estimators.kernel_kmeans import load_estimator
-        from streamkm.output import check_labels_target, write_labels
         from streamkm.passes.labels import count_skipped
-        from streamkm.summary import rows_text
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(load_estimator(model))
@@ -179,7 +179,7 @@ def assign(
 def report(directory: str, **talking: bool) -> None:
     """Make report.html of a results directory again."""
     with Talk(**talking) as talk:
-        from streamkm.report import write_report
+        from streamkm.cli.report import write_report
 
         talk.say([("report", str(write_report(directory)))])
 

@@ -71,7 +71,7 @@ def in_words_of(command: str, text: str) -> str:
 
 def _keys(command: str) -> Iterator[tuple[str, str]]:
     """Every parameter that is a key of a section that the command takes; of equal names the first section's."""
-    from streamkm.schema import SECTIONS
+    from streamkm.cli.schema import SECTIONS
 
     for section in reversed(_SECTIONS.get(command, _ROWS)):
         for name in SECTIONS[section].model_fields:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.configured import TEXT, TFIDF, write_text_settings
+from streamkm.cli.data import TEXT, TFIDF, write_text_settings
+from streamkm.cli.summary import project_2d
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
-from streamkm.summary import project_2d
 
 if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans

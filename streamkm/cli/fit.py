@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli_shared import Talk, on_cluster, overwrite_option, parsed, print_pairs, set_option, talk_options
+from streamkm.cli.common import Talk, on_cluster, overwrite_option, parsed, print_pairs, set_option, talk_options
 from streamkm.core.exceptions import OutputError
 
 if TYPE_CHECKING:
-    from streamkm.config import Run
+    from streamkm.cli.config import Run
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,10 +105,10 @@ def fit(
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
+        from streamkm.cli.results import check_target, prepare_labels, write_results
+        from streamkm.cli.summary import result_lines, summarize
         from streamkm.estimators.kmeans import StreamKMeans
-        from streamkm.output import check_target, prepare_labels, write_results
         from streamkm.passes.checkpoint import records
-        from streamkm.summary import result_lines, summarize
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
@@ -131,7 +131,7 @@ def fit(
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
             if run.output.report:
-                from streamkm.report import write_report
+                from streamkm.cli.report import write_report
 
                 write_report(run.output.directory)
             if saved is not None:
@@ -227,7 +227,7 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
         and not any(s.startswith("estimator.n_clusters") for s in settings)
     ):
         raise click.UsageError("say how many clusters: -k 10")
-    from streamkm.config import Override, load_run
+    from streamkm.cli.config import Override, load_run
 
     data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)
     given = (

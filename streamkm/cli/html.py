@@ -26,7 +26,7 @@ def render_page(summary: dict[str, Any], pictures: Mapping[str, bytes]) -> str:
     Parameters
     ----------
     summary : dict
-        Of `streamkm.summary.summarize`.
+        Of `streamkm.cli.summary.summarize`.
     pictures : mapping of title to PNG
         In the order in which they are shown.
 

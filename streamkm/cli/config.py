@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
+from streamkm.cli.data import TEXT, Opened, open_configured, read_text_settings
+from streamkm.cli.schema import SECTIONS, Output, shown, validate
 from streamkm.compute import ClusterSettings
-from streamkm.configured import TEXT, Opened, open_configured, read_text_settings
 from streamkm.core.exceptions import ConfigError, InvalidParameterError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
-from streamkm.schema import SECTIONS, Output, shown, validate
 from streamkm.sources import RowSource
 from streamkm.sources.scaled import ScaledSource
 

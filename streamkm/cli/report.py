@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streamkm.cli.html import render_page
+from streamkm.cli.results import REPORT, SUMMARY, VIEW, write_text
 from streamkm.core.exceptions import SourceError
-from streamkm.output import REPORT, SUMMARY, VIEW, write_text
-from streamkm.page import render_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
     Parameters
     ----------
     directory : path
-        As `streamkm.output.write_results` leaves it.
+        As `streamkm.cli.results.write_results` leaves it.
 
     Returns
     -------

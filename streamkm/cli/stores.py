@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli_fit import fit, result_options
-from streamkm.cli_shared import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli.common import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli.fit import fit, result_options
 
 if TYPE_CHECKING:
     from streamkm.passes.reader import OnInvalid
@@ -39,8 +39,8 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.compute import open_executor
-        from streamkm.configured import check_frequencies_target, write_frequencies
         from streamkm.stores.operations import check_store_place, choose_store_sketch, walk_for_store, write_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli_words import in_words_of
+from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 
 if TYPE_CHECKING:
+    from streamkm.cli.config import Override
     from streamkm.compute import ClusterSettings
-    from streamkm.config import Override
     from streamkm.core.progress import Stage
     from streamkm.passes.reader import Walk
     from streamkm.planning.plan import Plan
@@ -136,7 +136,7 @@ def work(
 
     Documents are weighted by frequencies that are counted now, but for those of `append`.
     """
-    from streamkm.config import open_work
+    from streamkm.cli.config import open_work
 
     opened, cluster = open_work(paths, parsed(settings), beside=beside)
     if append and opened.counts:
@@ -163,6 +163,6 @@ def on_cluster(cluster: ClusterSettings | None) -> Iterator[None]:
 
 def parsed(settings: Sequence[str]) -> list[Override]:
     """What each ``--set KEY=VALUE`` sets."""
-    from streamkm.config import parse_set
+    from streamkm.cli.config import parse_set
 
     return [parse_set(text) for text in settings]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from streamkm.cli_shared import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli.common import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
 
 
 @click.command()
@@ -33,10 +33,10 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     interrupted goes on where it was.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.cli.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
+        from streamkm.cli.results import check_target
         from streamkm.model_selection.sweep import clusters_of
         from streamkm.model_selection.sweep import sweep as run_sweep
-        from streamkm.output import check_target
-        from streamkm.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
         with work(paths, settings) as source:
