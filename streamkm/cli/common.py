@@ -1,8 +1,7 @@
 """What commands share: options, what they read and where, and what they say.
 
 Responsible for the options of more than one module, for rows that no configuration names, for the cluster that a
-command works on, for logging and warnings in the time of one command, and for pairs on stdout. May import everything
-but commands, inside functions, so that ``--help`` is quick.
+command works on, for logging and warnings in the time of one command, and for pairs on stdout.
 """
 
 from __future__ import annotations

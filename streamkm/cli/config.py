@@ -1,8 +1,7 @@
 """config.yaml to objects: a source, an estimator, where results go, and the Dask cluster to work on.
 
 Responsible for reading YAML safely, for overrides from the command line, and for what paths are relative to. The only
-module that imports yaml. May import schema, estimators, configured and below. No configuration is passed to what lies
-below: sources and estimators get plain arguments.
+module that imports yaml. No configuration is passed to what lies below: sources and estimators get plain arguments.
 """
 
 from __future__ import annotations

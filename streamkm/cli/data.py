@@ -1,7 +1,7 @@
 """Sources as a configuration describes them: files of rows, or of documents with how these are hashed and weighted.
 
 What is read as documents, how a fit of them is written down beside its model, and how later documents are opened alike.
-May import documents and below; knows neither YAML nor sections.
+Knows neither YAML nor sections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The commands ``streamkm fit`` and ``plan``, which take the same arguments.
 
-Responsible for their options, for the run that arguments and a configuration make, and for its checkpoint. May import
-everything, but inside functions, so that ``--help`` is quick. The work is done elsewhere.
+Responsible for their options, for the run that arguments and a configuration make, and for its checkpoint. The work is
+done elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     return int(count)
 
 
-# options of plan, and what `forecasts.Cluster` calls them
+# options of plan, and what `forecast.Cluster` calls them
 _ASSUMED = {
     "threads": "threads", "cores": "cores", "task_time": "scheduler_s", "latency": "latency_s",
     "bandwidth": "bandwidth", "storage": "storage",
@@ -52,7 +52,7 @@ _ASSUMED = {
 
 
 def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a cluster is taken to be; the defaults are those of `forecasts.Cluster`."""
+    """What a cluster is taken to be; the defaults are those of `forecast.Cluster`."""
     for option in (
         click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
         click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),

@@ -1,9 +1,9 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`cli_fit`, ``sketch``, ``append`` and ``cluster`` in `cli_stores`, ``sweep`` and ``distortion`` in `cli_trials`,
-what commands share is in `cli_shared`; these modules alone import click, print, and set up logging. May import
-everything, but inside commands, so that ``--help`` is quick. The work is done elsewhere.
+`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``sweep`` and ``distortion`` in `trials`, what
+commands share is in `common`; these modules alone import click, print, and set up logging. The work is done
+elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
 whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.

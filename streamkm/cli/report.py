@@ -1,8 +1,7 @@
 """The report of a run, with its pictures: convergence, cluster sizes, the sketch in two dimensions; that of a sweep.
 
 Responsible for how results are drawn. Everything drawn comes from the files in a results directory, so a report can be
-made again. The only module that imports matplotlib, through Figure objects and never through pyplot. May import output,
-page and errors.
+made again. The only module that imports matplotlib, through Figure objects and never through pyplot.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
 inside of it, flushed to disk, listed in the directory's marker and then renamed, so that it holds complete files of one
-run, and no file that streamkm did not write is replaced. May import summary, labelling, owned, errors, estimators for
-its type, and zarr on demand. Never draws, never reads rows.
+run, and no file that streamkm did not write is replaced. Never draws, never reads rows.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def write_results(
         Of `summarize`.
     labels_format : "npy" or "zarr"
     documents : (RowSource, dict), optional
-        What was fitted, and how documents are to be opened to be assigned later: see `configured.write_text_settings`.
+        What was fitted, and how documents are to be opened to be assigned later: see `data.write_text_settings`.
 
     Raises
     ------

@@ -1,8 +1,7 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
 Responsible for checking plain values. Names and defaults of the estimators are those of their signatures, those of the
-cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. May import
-estimators, configured and below. Reads no file.
+cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. Reads no file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The commands of sketch stores: ``streamkm sketch``, ``append`` and ``cluster``.
 
-Responsible for their options and for what they say. May import everything, but inside functions, so that ``--help`` is
-quick. The work is done elsewhere, that of ``cluster`` by ``fit``.
+Responsible for their options and for what they say. The work is done elsewhere, that of ``cluster`` by ``fit``.
 """
 
 from __future__ import annotations

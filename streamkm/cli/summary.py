@@ -1,6 +1,6 @@
 """What a run has to tell: sizes, objective, stages and versions as plain values, and its sample in two dimensions.
 
-May import estimators and sources for their types. Where these values are written and how they look is not decided here.
+Where these values are written and how they look is not decided here.
 """
 
 from __future__ import annotations

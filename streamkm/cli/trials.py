@@ -1,7 +1,7 @@
 """The commands that try what suits a sample of the data: ``streamkm sweep`` and ``distortion``.
 
-Responsible for their options and for what they say: how many clusters, which sketch and of what size. May import
-everything, but inside functions, so that ``--help`` is quick. The work is done elsewhere.
+Responsible for their options and for what they say: how many clusters, which sketch and of what size. The work is done
+elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What errors and warnings say, in the words of the command line: ``on_invalid="skip"`` is an option of Python's.
 
-Responsible for which option of which command stands for a parameter. May import schema, inside functions, so that
-``--help`` is quick. Prints nothing.
+Responsible for which option of which command stands for a parameter. Prints nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What clustering sees: blocks of rows, and tables of centers laid out for the kernels.
 
 A block is a sketched chunk with the squared norms of its rows. A `CenterTable` finds nearest centers for any rows,
-dense or CSR, in the same way whatever rows come along. May import kernels and below; never sees a source or a file.
+dense or CSR, in the same way whatever rows come along. Never sees a source or a file.
 """
 
 from __future__ import annotations

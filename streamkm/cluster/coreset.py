@@ -1,8 +1,8 @@
 """Weighted coresets of rows: few rows that stand for many.
 
 Parts are reduced where they are read, and joined and reduced again: `coreset_tree` says in which order. What becomes of
-a row is decided by hashes of its place, so a result depends neither on workers nor on timing. May import importance,
-sample and below; never sees a source or a file.
+a row is decided by hashes of its place, so a result depends neither on workers nor on timing. Never sees a source or a
+file.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Coreset:
 class CoresetRule:
     """Which rows come into a coreset, and what they weigh there.
 
-    "sensitivity" and "lightweight" draw rows by importance (see `importance`), certain ones always, and let those that
+    "sensitivity" and "lightweight" draw rows by importance (see `sensitivity`), certain ones always, and let those that
     stay take the weight of those that go: each weight keeps its expectation, so the objective of any centers is
     unbiased, and the weights' sum is kept exactly. "uniform" keeps the rows of the lowest keys, as the row sample does;
     it is the same however the rows are cut into parts. Its weights are made to sum up to that of all rows:

@@ -1,6 +1,6 @@
 """The tree that coresets are joined in: one pass, memory that grows with the logarithm of the number of parts.
 
-May import coreset and below; never sees a source or a file.
+Never sees a source or a file.
 """
 
 from __future__ import annotations

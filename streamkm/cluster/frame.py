@@ -2,7 +2,7 @@
 
 Squares of numbers that are far from the origin, or tiny, lose what tells clusters apart. A frame takes an offset out of
 rows, in float64, and multiplies them with a power of two, so that clusters of moved or scaled data are found as those
-of the data themselves. May import blocks and below.
+of the data themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One block in this process, worked on by its threads: for the row sample, whose sums may outweigh its rows.
 
 Rows are labelled piece by piece; sums are then gathered cluster by cluster, so that threads share one array of them and
-nothing has to be joined. A cluster's sum runs over its rows in order, whatever the threads. May import lloyd and below.
+nothing has to be joined. A cluster's sum runs over its rows in order, whatever the threads.
 """
 
 from __future__ import annotations

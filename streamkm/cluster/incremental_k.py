@@ -2,7 +2,7 @@
 
 The cluster that gains most by two centers instead of one is split, and a few steps of Lloyd's algorithm follow. Those
 steps are lazy: a center is moved only once that pays, and rows are compared with the centers that moved, not with all.
-Works on sampled rows, in one process. May import blocks, lloyd and below.
+Works on sampled rows, in one process.
 """
 
 from __future__ import annotations

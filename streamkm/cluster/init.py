@@ -1,7 +1,7 @@
 """Centers to start from, found on the sampled rows: seeding, Lloyd there, local search there.
 
-Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats
-many full starts. May import the other modules of cluster and below.
+Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats many
+full starts.
 """
 
 from __future__ import annotations

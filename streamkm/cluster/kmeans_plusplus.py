@@ -1,7 +1,7 @@
 """Where clustering starts: greedy k-means++ on a block, and drawn rows.
 
 Seeding works on the block of sampled rows, in one process: k-means++ is sequential, and its quality saturates with some
-tens of rows a cluster. May import blocks and below.
+tens of rows a cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lloyd's algorithm on blocks, wherever they are held, and the sums that every step and every pass gathers.
 
-The loop and its stopping rule are here; one step on one block is the kernels' work. Sums are float64, gathered in
-block order in a fixed tree. May import compute and below; never sees a source or a file.
+The loop and its stopping rule are here; one step on one block is the kernels' work. Sums are float64, gathered in block
+order in a fixed tree. Never sees a source or a file.
 """
 
 from __future__ import annotations

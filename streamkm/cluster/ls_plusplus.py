@@ -1,8 +1,7 @@
 """LS++: local search that swaps centers for rows drawn as k-means++ draws them.
 
 The counterpart of the split-and-merge search with a guarantee: a constant share of k swaps after k-means++ makes the
-expected objective a constant multiple of the best. Works on the sampled rows, in one process. May import blocks and
-below.
+expected objective a constant multiple of the best. Works on the sampled rows, in one process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a fit leaves behind: centers, the space they live in, and how to assign rows; saved and loaded without pickle.
 
-May import cluster, sketches and below. Never walks a source: that is passes' work.
+Never walks a source: that is passes' work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From centers in the sketch to centers in the original space, by the sampled rows.
-
-May import sample, lloyd and below.
-"""
+"""From centers in the sketch to centers in the original space, by the sampled rows."""
 
 from __future__ import annotations
 

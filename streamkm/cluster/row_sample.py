@@ -1,8 +1,7 @@
 """The row sample: original rows, kept while the data are sketched.
 
 The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone: not on chunks,
-workers or timing. In order of their hashes, every prefix of the sample is a uniform sample too. May import sketches,
-blocks and below.
+workers or timing. In order of their hashes, every prefix of the sample is a uniform sample too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How much each row matters to k-means: what coresets draw rows by.
-
-May import lloyd, blocks and below.
-"""
+"""How much each row matters to k-means: what coresets draw rows by."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Blocks that memory does not hold: written to files of their own, read again at every step.
-
-May import blocks and below.
-"""
+"""Blocks that memory does not hold: written to files of their own, read again at every step."""
 
 from __future__ import annotations
 

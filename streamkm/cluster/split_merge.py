@@ -2,7 +2,7 @@
 
 Works on the sampled rows, in one process. Each round compares, for all clusters at once, the cost of removing a center
 (every row of it falls to its second nearest) with the gain of splitting one (2-means inside it), makes the swaps that
-pay, and keeps them if a few Lloyd steps confirm it. May import lloyd, blocks and below.
+pay, and keeps them if a few Lloyd steps confirm it.
 """
 
 from __future__ import annotations

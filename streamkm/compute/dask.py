@@ -2,7 +2,7 @@
 
 Chunks are read and blocks are kept where calls run; a call works on a run of items, so that the blocks of a run lie
 together and a step over them moves nothing but sums. All that calls need is a result of other calls, which Dask makes
-again where a worker is lost; only rows that this process sends cannot be. May import executors and below.
+again where a worker is lost; only rows that this process sends cannot be.
 """
 
 from __future__ import annotations

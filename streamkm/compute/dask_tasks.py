@@ -1,8 +1,7 @@
 """What calls on a Dask cluster are: functions that run on its workers, and what they see to there.
 
 A call gets its items with futures in place of what is held, BLAS has one thread while it runs, what it gives says to
-Dask how large it is, and a file that it cannot read is said to be missing on this worker. May import runs and
-below; knows nothing of the client.
+Dask how large it is, and a file that it cannot read is said to be missing on this worker. Knows nothing of the client.
 """
 
 from __future__ import annotations

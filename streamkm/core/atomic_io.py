@@ -1,6 +1,6 @@
 """Files that are there whole or not at all: replaced, flushed, locked; and what a full disk is called.
 
-Knows nothing of what is written. May import errors only.
+Knows nothing of what is written.
 """
 
 from __future__ import annotations

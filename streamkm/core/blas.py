@@ -2,7 +2,7 @@
 
 Products of rows are made by kernels of our own. What is left to BLAS and LAPACK are small matrices that are made once
 in one process (eigenvectors, singular vectors, triangular factors, QR): their last bits depend on the library and on
-its threads, but not on how rows are cut or who reads them. May import nothing of streamkm.
+its threads, but not on how rows are cut or who reads them.
 """
 
 from __future__ import annotations

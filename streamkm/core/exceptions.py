@@ -2,7 +2,6 @@
 
 Every one derives from `StreamkmError` and from the built-in exception that callers of scikit-learn or NumPy would
 catch. A message says the value seen, the value needed, the remedy, and the place (file, dataset, row, byte).
-May import nothing of streamkm.
 """
 
 

@@ -1,7 +1,4 @@
-"""What rows are made of: the matrix type of every layer, and the precision that work is done in.
-
-May import nothing of streamkm.
-"""
+"""What rows are made of: the matrix type of every layer, and the precision that work is done in."""
 
 from __future__ import annotations
 

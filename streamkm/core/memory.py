@@ -1,7 +1,4 @@
-"""Memory that this process may take: what a limit means, what the machine or a container leaves, what is given back.
-
-May import errors.
-"""
+"""Memory that this process may take: what a limit means, what the machine or a container leaves, what is given back."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A directory that holds files of streamkm has a marker beside them: JSON that says what they are together, who owns them
 (a random word, also in the names of files that are not complete yet), and which they are. A file counts as streamkm's
 only if it is a regular file that the marker lists, of a size that the marker lists. It is listed before it takes its
-name, so a kill at any moment leaves none that is not. May import files and errors.
+name, so a kill at any moment leaves none that is not.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Owned:
         self.mark()
 
     def replace(self, name: str, write: Callable[[BinaryIO], Any], n_bytes: int | None = None) -> None:
-        """Write a file there, as `files.replace_file` does.
+        """Write a file there, as `atomic_io.replace_file` does.
 
         Raises
         ------

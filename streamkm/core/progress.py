@@ -1,7 +1,7 @@
 """Telling people how far long work is: bars on a terminal, one log line a stage otherwise.
 
-A stage is entered with ``with progress.stage(...)``; the work calls `advance` on what it gets. Nothing here knows
-what the stages do. rich is imported only when a bar is drawn. May import nothing of streamkm.
+A stage is entered with ``with progress.stage(...)``; the work calls `advance` on what it gets. Nothing here knows what
+the stages do. rich is imported only when a bar is drawn.
 """
 
 from __future__ import annotations

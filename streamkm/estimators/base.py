@@ -1,6 +1,6 @@
 """What estimators do with a fitted model: label rows, measure distances, save and load.
 
-Every method that takes rows walks them once. May import parameters and below.
+Every method that takes rows walks them once.
 """
 
 from __future__ import annotations

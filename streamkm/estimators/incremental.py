@@ -1,6 +1,6 @@
 """Estimators for endless streams: `partial_fit` and `merge`, as a part that `StreamKMeans` inherits.
 
-The state is a `stream.Stream`; what is fitted follows from it when it is asked for. May import stream and below.
+The state is a `stream.Stream`; what is fitted follows from it when it is asked for.
 """
 
 from __future__ import annotations

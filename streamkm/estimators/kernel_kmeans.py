@@ -1,7 +1,6 @@
 """Kernel k-means as a scikit-learn estimator: parameters, fitted attributes, and which estimator a file is of.
 
-The work is in kernel_kmeans; walking, predicting and saving are those of every estimator. May import assigner and
-below.
+The work is in kernel_kmeans; walking, predicting and saving are those of every estimator.
 """
 
 from __future__ import annotations

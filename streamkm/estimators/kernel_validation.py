@@ -1,6 +1,6 @@
 """Parameters of the kernel estimator: what they may be, and what to say of anything else.
 
-May import parameters and below; knows no estimator.
+Knows no estimator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scikit-learn estimators: parameters, validation, fitted attributes.
 
-The work is in fitting. No logic in `__init__`. May import fitting and below.
+The work is in fitting. No logic in `__init__`.
 """
 
 from __future__ import annotations

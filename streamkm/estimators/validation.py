@@ -1,6 +1,6 @@
 """Parameters and arguments of the estimators: what they may be, and what to say of anything else.
 
-May import errors and below; knows no estimator.
+Knows no estimator.
 """
 
 from __future__ import annotations

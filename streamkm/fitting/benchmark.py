@@ -1,6 +1,6 @@
 """What rows cost on this machine: a few chunks are walked, and a sample of them is clustered, as a fit would do it.
 
-The passes and the search are the fit's own; nothing that is measured is kept. May import planning, centering and below.
+The passes and the search are the fit's own; nothing that is measured is kept.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From rows that were sampled and sketched to centers: seeding, Lloyd, polishing; in memory, by threads.
 
-May import budget, keeping and below; reads no source.
+Reads no source.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def find_centers(
 
 
 def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage) -> Assigned:
-    """As `assigning.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
+    """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Clusters of a coreset of original rows: sketch it where rows are wide, start, polish, as a fit does with its sample.
 
-May import fitting and below; knows nothing of streams and estimators.
+Knows nothing of streams and estimators.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A sketch that depends on the data is found on the row sample, or on all rows in a pass between the first and the last.
 
 Takes validated values, returns a `Fit`. What was done is kept in a checkpoint, if there is one, and not done again by
-the run that continues. May import centering and below; knows nothing of estimators.
+the run that continues. Knows nothing of estimators.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Endless streams: chunks of any size go in, memory stays flat, centers come out at any moment.
 
 A stream keeps a coreset of original rows and exact totals. Rows are gathered into parts of a fixed number of rows by
-their places, so the state is the same, bit for bit, however the rows are cut into chunks. May import fitting and
-below; knows nothing of estimators.
+their places, so the state is the same, bit for bit, however the rows are cut into chunks. Knows nothing of estimators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How well a clustering agrees with known classes, or with another clustering.
 
-All but the ratio of objectives follow from the contingency table of both labellings, gathered chunk by chunk in
-int64, so labels need not fit in memory. May import scores and errors; knows nothing of estimators.
+All but the ratio of objectives follow from the contingency table of both labellings, gathered chunk by chunk in int64,
+so labels need not fit in memory. Knows nothing of estimators.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 From one clustering to the next, a few clusters are split or lose a few rows. Means, distances to them and distances
 between them are kept for the clusters that stayed as they were; sums of the silhouette's distances move with the rows
-that moved. May import scores, cluster and below.
+that moved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How good a clustering is by itself: silhouette, Calinski-Harabasz, Davies-Bouldin, objective.
 
 Each is scikit-learn's of the same name. All but the silhouette follow from sums over rows, gathered in two walks, so
-that rows need not fit in memory. May import cluster, sources and below; knows nothing of estimators.
+that rows need not fit in memory. Knows nothing of estimators.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How well sketches keep the objective, on a row sample: what to look at before a long run.
 
-One pass samples the rows; every sketch of a grid is then measured on them. May import sketching and below.
+One pass samples the rows; every sketch of a grid is then measured on them.
 """
 
 from __future__ import annotations

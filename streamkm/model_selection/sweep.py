@@ -2,7 +2,7 @@
 
 One pass samples rows. Those are sketched, and clustered into the fewest clusters wanted; every next clustering is grown
 from the one before. Each is scored among the original features. Takes parameters and sources, returns a frozen
-`SweepResult`. May import fitting, swept and below.
+`SweepResult`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a sweep found: a table, the elbow of its curve, and labels and centers of every clustering.
 
-May import cluster, compute and below; writes nothing but tables.
+Writes nothing but tables.
 """
 
 from __future__ import annotations

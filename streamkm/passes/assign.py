@@ -1,6 +1,6 @@
 """Passes that label rows or measure them against centers: the assign pass, predictions, labels of kept blocks.
 
-Each function here reads every row once. May import sketching, walk and below; knows nothing of parameters' defaults.
+Each function here reads every row once. Knows nothing of parameters' defaults.
 """
 
 from __future__ import annotations

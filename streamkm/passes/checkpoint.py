@@ -3,8 +3,7 @@
 A checkpoint is a directory that was new or empty. Its marker says of which run it is (the fingerprint of source and
 settings) and which files it has written; it removes and replaces no other. Every file in it is written beside, flushed
 and renamed, so that a kill at any moment leaves the state before or the state after; the one file that is written in
-place, the labels, counts only as far as a record that was saved after it says. May import owned, files, sources'
-fingerprints and errors; knows nothing of fits.
+place, the labels, counts only as far as a record that was saved after it says. Knows nothing of fits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Labels that never pass this process: they stay where calls make them, and calls write them to a Zarr array.
 
-May import assigning and below, and zarr on demand. What is done with labels in memory is assigning's work.
+What is done with labels in memory is assigning's work.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def assign_and_hold(
     chunk_rows: NDArray[np.int64],
     stage: Stage,
 ) -> tuple[HeldLabels, Totals]:
-    """As `assigning.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
+    """As `assign.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
     handles: list[Any] = []
 
     def take(handle: Any) -> None:

@@ -1,6 +1,6 @@
 """Predictions for Dask collections that are Dask arrays themselves: nothing is read until they are computed.
 
-May import walk and below; knows nothing of executors, as whoever computes the array chooses where.
+Knows nothing of executors, as whoever computes the array chooses where.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lazy_map(
     on_invalid: OnInvalid,
     n_columns: int | None = None,
 ) -> Any:
-    """Map the rows of a Dask array to values, as `assigning.map_rows` does, but lazily.
+    """Map the rows of a Dask array to values, as `assign.map_rows` does, but lazily.
 
     Parameters
     ----------

@@ -1,7 +1,6 @@
 """How a source is walked: what executors' calls read, and which rows of it are fit for use.
 
-Finds NaN and infinity on the way, and scales rows under the cosine metric. May import model and below; what is done
-with the rows is passes' work.
+Finds NaN and infinity on the way, and scales rows under the cosine metric. What is done with the rows is passes' work.
 """
 
 from __future__ import annotations

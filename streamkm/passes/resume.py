@@ -2,7 +2,6 @@
 
 A `Keeper` saves records now and then into a checkpoint and gives them back to the run that continues; without a
 checkpoint it does nothing. The functions here turn what stages gather into named arrays and JSON values, bit by bit.
-May import checkpoint, cluster and below.
 """
 
 from __future__ import annotations

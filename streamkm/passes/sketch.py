@@ -1,6 +1,6 @@
 """Passes that come before centers are looked for: count rows, sample and sketch them, find a sketch on all of them.
 
-Each function here reads every row once. May import keeping, walk and below; knows nothing of parameters' defaults.
+Each function here reads every row once. Knows nothing of parameters' defaults.
 """
 
 from __future__ import annotations

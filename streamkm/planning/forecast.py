@@ -1,6 +1,6 @@
 """What a forecast is made of: the machines it is for, what rows cost, and what it says of each stage.
 
-Values only; the model is `planning`'s, the measurement `timing`'s. May import budget and below.
+Values only; the model is `cost_model`'s, the measurement `fitting.benchmark`'s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resident memory of a kernel fit, projected stage by stage from sizes.
 
-Pure arithmetic. May import projection and below.
+Pure arithmetic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a kernel fit will do, decided before the first read: sizes, passes, bytes.
 
-May import budget and below; reads no rows.
+Reads no rows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def plan_kernel_fit(
     InvalidInputError
         If the source cannot be walked as often as needed, or has too many rows for `method`.
     MemoryLimitError
-        If the projected memory exceeds `memory_limit`; see `limits.memory_limit_bytes`.
+        If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     allowance = Allowance.of(memory_limit, source)

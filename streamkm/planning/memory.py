@@ -1,6 +1,6 @@
 """Resident memory of a fit, projected stage by stage from sizes.
 
-Pure arithmetic; what stands for the libraries and for readers was measured. May import model and below.
+Pure arithmetic; what stands for the libraries and for readers was measured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def reading_bytes(
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that were started and whose results nobody has taken yet; see `executors`."""
+    """Calls that were started and whose results nobody has taken yet; see `compute.base`."""
     return n_threads + max(2, n_threads // 2)
 
 

@@ -1,7 +1,6 @@
 """What a run will do, decided before the first read: sketch, sizes, regime, passes, bytes.
 
-Pure functions of the source's description, the parameters and the memory that may be taken. May import sources and
-below; reads no rows.
+Pure functions of the source's description, the parameters and the memory that may be taken. Reads no rows.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Allowance:
 
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
-        """Of a fit of these rows; see `limits.memory_limit_bytes`."""
+        """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
         limit, base = memory_limit_bytes(memory_limit), LIBRARY_BYTES + source.held_bytes
         unlimited = isinstance(memory_limit, str) and memory_limit == "auto"
         return cls(limit, base, available_memory() if unlimited else None)
@@ -260,7 +259,7 @@ def plan_fit(
     Parameters
     ----------
     memory_limit : "auto", int, float or str
-        See `limits.memory_limit_bytes`.
+        See `core.memory.memory_limit_bytes`.
     n_threads : int
         Threads of this process that will read.
     sketch_fit : "sample" or "all"

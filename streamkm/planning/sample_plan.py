@@ -1,7 +1,6 @@
 """What runs that are no fits will take, decided before the first read: a sweep over sampled rows, a sketch store.
 
-Pure functions of the source's description, the parameters and the limit, as `budget` has them for fits. May import
-budget and below; reads no rows.
+Pure functions of the source's description, the parameters and the limit, as `plan` has them for fits. Reads no rows.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class SamplePlan:
     chunk_bytes, n_threads, sample_rows : int
         Decoded bytes of a chunk, threads that read, rows that are kept of the sample.
     limit_bytes, base_bytes : int
-        As of `budget.Plan`.
+        As of `plan.Plan`.
     n_features : int
         As the source says, or estimated.
     stages : callable
@@ -92,7 +91,7 @@ def plan_sweep(
     Raises
     ------
     MemoryLimitError
-        If the projected memory exceeds the limit; see `limits.memory_limit_bytes`.
+        If the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
@@ -132,7 +131,7 @@ def plan_store(
     Raises
     ------
     MemoryLimitError
-        If the projected memory exceeds the limit; see `limits.memory_limit_bytes`.
+        If the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     sketched = block_row_bytes(source, row_bytes, kind, kind, m)

@@ -1,6 +1,6 @@
 """Which sketch, and how many components, where the caller leaves it open; with the reason in words.
 
-Pure functions of the source's description. May import sources, errors and below.
+Pure functions of the source's description.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def choose_sketch(
         What a sketch that depends on the data is found on.
     eps, delta : float
         Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
-        1 + eps for all but a share delta of seeds; see `sizing`.
+        1 + eps for all but a share delta of seeds; see `sketches.bounds`.
     """
     d, why = source.n_features, "as asked for"
     if source.is_sketched:

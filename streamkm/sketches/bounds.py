@@ -3,7 +3,7 @@
 Most promise Liu et al.'s definition 2, projection cost preserved: with probability 1 - delta, for all partitions of the
 rows into k clusters at once, the sketched sum of squared distances to the means is within a factor 1 +- eps of the
 original one. Theorems give orders; where the constant is ours, it is named here, and tests hold it against all
-partitions of small matrices. May import errors only.
+partitions of small matrices.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def n_components(
     n_rows: int | None = None,
     n_features: int | None = None,
 ) -> int:
-    """Give the components that a sketch needs; see `sizing`."""
+    """Give the components that a sketch needs; see the module."""
     return sizing(
         sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=n_features
     ).n_components

@@ -1,7 +1,7 @@
 """Random Fourier features of the Gaussian kernel: data-oblivious, and as many as wanted.
 
 ``[cos(w.x), sin(w.x)]`` for random frequencies w; inner products of such rows approach the kernel's values. A
-projection may follow, for a fair comparison with Nystroem features of as many directions. May import kernels.
+projection may follow, for a fair comparison with Nystroem features of as many directions.
 """
 
 from __future__ import annotations

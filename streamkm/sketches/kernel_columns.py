@@ -1,7 +1,7 @@
 """Kernels, and columns of the kernel matrix: values of rows against landmarks, a batch of rows at a time.
 
 The kernel matrix itself is never formed. Batches have one fixed shape, so that a row's values do not depend on its
-neighbours, and stay in the cache between the product, the exponential and the projection. May import kernels.
+neighbours, and stay in the cache between the product, the exponential and the projection.
 """
 
 from __future__ import annotations

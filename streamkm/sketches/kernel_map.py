@@ -1,8 +1,8 @@
 """Nystroem features: a row's kernel values against landmarks, projected on few directions.
 
-With C the values of all rows against c landmarks (or combinations of them) and W those of the landmarks themselves,
-``K ~ C W^+ C'``. The features are ``C P``, where P is W's root cut to `rank` directions: k-means on them is kernel
-k-means on the rank-restricted approximation. May import kernels and errors.
+With C the values of all rows against c landmarks (or combinations of them) and W those of the landmarks themselves, ``K
+~ C W^+ C'``. The features are ``C P``, where P is W's root cut to `rank` directions: k-means on them is kernel k-means
+on the rank-restricted approximation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Dense landmarks as kernels on rows take them: centered, scaled, and in the order that products read them in.
-
-May import kernels.
-"""
+"""Dense landmarks as kernels on rows take them: centered, scaled, and in the order that products read them in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sketches by name: those that a size and a seed make, and those that are found on sampled rows.
-
-May import sketches and below.
-"""
+"""Sketches by name: those that a size and a seed make, and those that are found on sampled rows."""
 
 from __future__ import annotations
 

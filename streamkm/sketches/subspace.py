@@ -1,7 +1,7 @@
 """Principal subspaces of all rows, found by streaming: sums of d x d or d x l numbers, never the rows together.
 
 `subspace_fit` picks the sums: the Gram matrix of narrow rows, exactly; for wide ones a randomized range finder. What is
-made of the subspace - directions to project on, leverage scores - is the caller's. May import kernels and below.
+made of the subspace - directions to project on, leverage scores - is the caller's.
 """
 
 from __future__ import annotations

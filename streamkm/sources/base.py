@@ -1,8 +1,7 @@
 """The contract of row sources: where rows come from, and in which pieces.
 
 A source is cheap to pickle (a path and options, never an open file) and repeatable: reading a chunk again, in any
-process, gives the same rows. Nothing here knows about sketches or clusters. May import
-matrices and errors.
+process, gives the same rows. Nothing here knows about sketches or clusters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several sources one after the other: a list of files, or a list of arrays.
 
-May import base, csr_rows, frames and errors. What the parts are is none of its business.
+What the parts are is none of its business.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What tells whether a source is still the one that was read: its files' sizes, times and samples of their bytes.
 
-May import base, local, remote and stored. Reads little: an edit that keeps a file's size and its time of change, and
-misses the sampled bytes, is not seen.
+Reads little: an edit that keeps a file's size and its time of change, and misses the sampled bytes, is not seen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of the local file system: what tells one content of a file from another, and reads that notice a change.
 
 Responsible for refusing what is no file (a FIFO would block for ever), for noting what a file was when it was opened,
-and for comparing that with what is read. May import errors. What the bytes mean is none of its business.
+and for comparing that with what is read. What the bytes mean is none of its business.
 
 Every read is compared, in every process, after its bytes came: what was written before or while they were read shows in
 the size or the time of change. Not seen is a change that leaves both as they were: one within the file system's clock

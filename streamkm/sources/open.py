@@ -1,8 +1,7 @@
 """`open_source`: which reader a value needs.
 
 Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
-is one reader module, one line in `FORMATS` and its first bytes in `registry`. May import, on demand, the readers. Reads
-no rows.
+is one reader module, one line in `FORMATS` and its first bytes in `registry`. Reads no rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What kind of file a path is, told by its first bytes and, where these say nothing, by its name.
 
-May import remote, stored and errors. Opens nothing but the file's beginning.
+Opens nothing but the file's beginning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A source that is not there: more (or fewer) rows of the kind that another source has, to be planned for.
 
-Says what any source says of itself, and refuses to be read. May import base and errors.
+Says what any source says of itself, and refuses to be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sketch stores: sketched rows in a Zarr directory, with what they were sketched by and checksums of every chunk.
 
 Responsible for the layout of a store and for reading one: a store is a source like any other. Writing is
-`streamkm.stores.writer`'s work. May import zarr's source, the readers that it hands the arrays to, parts and base.
+`streamkm.stores.writer`'s work.
 
 Layout, format 1, in a Zarr v3 group::
 

@@ -1,9 +1,9 @@
 """Stored arrays: one- and two-dimensional arrays on disk that are read by rows.
 
-Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs
-no library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have
-rows in them, and what they are given as. May import local, remote, remote_file and errors. Knows no container format:
-what a dataset is called and where its bytes are is found by the module of that format.
+Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs no
+library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have rows in
+them, and what they are given as. Knows no container format: what a dataset is called and where its bytes are is found
+by the module of that format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a sketch store's provenance allows: its sketch, models for rows in it and for original ones, what may be added.
 
-Reads no rows. May import model, sketches and sources.
+Reads no rows.
 """
 
 from __future__ import annotations

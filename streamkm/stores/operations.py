@@ -1,8 +1,7 @@
 """Everything that walks a source into a sketch store: writing one, adding rows, adding features.
 
 Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
-is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end. May import sketching,
-walk, store, checkpoint and below.
+is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end.
 """
 
 from __future__ import annotations

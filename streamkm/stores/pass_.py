@@ -1,7 +1,7 @@
 """The pass that fills a part of a sketch store, and goes on where it was after a kill.
 
 Responsible for what becomes of a chunk (its sketch, or its sketch added to rows of a store) and for recording what is
-done. May import walk, store, checkpoint and below. What the part becomes part of is storing's work.
+done. What the part becomes part of is storing's work.
 """
 
 from __future__ import annotations

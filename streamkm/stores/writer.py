@@ -1,8 +1,8 @@
 """Writing sketch stores.
 
 Responsible for a part's arrays as they grow, for what of them is on disk for sure, and for the one step that makes them
-part of a store: the replacement of its zarr.json. May import zarr, files, sketches and sources. Where rows come from is
-none of its business; the layout is described in `streamkm.sources.sketch_store`.
+part of a store: the replacement of its zarr.json. Where rows come from is none of its business; the layout is described
+in `streamkm.sources.sketch_store`.
 """
 
 from __future__ import annotations

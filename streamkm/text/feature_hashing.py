@@ -1,8 +1,7 @@
 """Feature hashing: documents, lists of tokens and dicts to sparse rows, with no vocabulary.
 
 Tokens, n-grams and hashes are scikit-learn's (`HashingVectorizer`, `FeatureHasher`), for Dask bags dask-ml's around
-them; this module says which of them a value needs, and what is wrong with a document. May import matrices, errors,
-scikit-learn, and dask-ml on demand. Opens no file.
+them; this module says which of them a value needs, and what is wrong with a document. Opens no file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """tf-idf without a vocabulary: in how many rows each feature occurs, counted in one pass, and what follows from it.
 
 Counts are kept for the features that occur, not for all that the hash could give, so memory follows the data and not
-`n_features`. May import files, matrices and errors. Walks no
-source.
+`n_features`. Walks no source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The rule that gives kernels their width from a row sample, without looking at pairs where sums will do.
-
-May import sketches and below.
-"""
+"""The rule that gives kernels their width from a row sample, without looking at pairs where sums will do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Kernel k-means with the whole kernel matrix, for few rows: what the approximations are compared with.
 
-Arrays in, arrays out; K is n x n, and held but by `exact_objective`. May import landmarks, sketches and errors.
+Arrays in, arrays out; K is n x n, and held but by `exact_objective`.
 """
 
 from __future__ import annotations

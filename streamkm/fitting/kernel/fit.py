@@ -1,6 +1,6 @@
 """One kernel fit from a source to labels: sample, landmarks, projection, start, Lloyd, assign.
 
-Takes validated values, returns a `KernelFit`. May import centering and below; knows nothing of estimators.
+Takes validated values, returns a `KernelFit`. Knows nothing of estimators.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which rows stand for the kernel matrix: uniform ones, those of high leverage, or means of k-means.
 
-Works on the row sample, whose every prefix is a uniform sample. May import cluster, sketches and below.
+Works on the row sample, whose every prefix is a uniform sample.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Choice:
 
     Attributes
     ----------
-    how : one of `planning.LANDMARKS`
+    how : one of `kernel_plan.LANDMARKS`
     n_landmarks : int
     rank : int
         Directions that the features will have, for the ridge of leverage scores.

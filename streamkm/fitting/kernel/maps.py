@@ -1,7 +1,4 @@
-"""From sampled rows to a feature map: landmarks and W's root, random frequencies, or sketches of all columns.
-
-May import landmarks, column_sketches and below.
-"""
+"""From sampled rows to a feature map: landmarks and W's root, random frequencies, or sketches of all columns."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class MapRule:
 
     Attributes
     ----------
-    method : of `planning.METHODS`
+    method : of `kernel_plan.METHODS`
     choice : Choice
         Landmarks, or as many random features; and the rank.
     root_rank : int or None

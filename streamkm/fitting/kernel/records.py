@@ -1,7 +1,6 @@
 """How what a kernel fit has found looks in a checkpoint: the kernel's width, landmarks, the map to features.
 
-A kernel that is a Python function is not written: the run that continues is given it again. May import sketches and
-below.
+A kernel that is a Python function is not written: the run that continues is given it again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cyclic garbage collector, kept off where running would stop the process for good.
 
-Responsible for its switch alone. May import nothing of streamkm.
+Responsible for its switch alone.
 """
 
 from __future__ import annotations

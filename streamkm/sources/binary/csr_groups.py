@@ -1,8 +1,7 @@
 """Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
 
-Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this
-leaves, and for proving that `indptr` is sound. May import base, csr_rows, dense, stored and errors. Knows no file
-format: HDF5, Zarr and .npz find the arrays and hand them over.
+Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this leaves,
+and for proving that `indptr` is sound. Knows no file format: HDF5, Zarr and .npz find the arrays and hand them over.
 
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the

@@ -1,7 +1,7 @@
 """Dense rows from a stored array, and how rows are cut into chunks.
 
-Responsible for cutting rows at multiples of a storage chunk and for the source that reads such rows. May import base,
-stored and errors. Knows no file format.
+Responsible for cutting rows at multiples of a storage chunk and for the source that reads such rows. Knows no file
+format.
 """
 
 from __future__ import annotations

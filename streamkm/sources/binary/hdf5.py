@@ -1,7 +1,6 @@
 """HDF5 files: dense datasets, CSR groups as AnnData writes them, 10x Genomics matrices.
 
-Responsible for finding the matrix in a file and for what may be followed on the way there. May import h5py, the
-readers that it hands the matrix to, base and errors. Reads no rows itself.
+Responsible for finding the matrix in a file and for what may be followed on the way there. Reads no rows itself.
 """
 
 from __future__ import annotations

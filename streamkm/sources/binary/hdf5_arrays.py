@@ -2,8 +2,8 @@
 
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
-read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. May import h5py,
-collector, hdf5_direct, remote, remote_file, stored and errors. Which dataset to read is none of its business.
+read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. Which dataset to read
+is none of its business.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stored values of HDF5 files, read and decoded without the HDF5 library, by as many threads as there are.
 
 Responsible for contiguous values and for storage chunks that are plain, deflated or shuffled, at places that the
-library told. May import stored, remote_file and errors; not h5py.
+library told. Not h5py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which matrix a hierarchical file means: the layouts that HDF5 and Zarr have in common.
 
 Responsible for recognising AnnData, CSR groups and 10x Genomics matrices, and for choosing the one matrix of a file
-where the user named none. Sees a file as a `Tree` of nodes and never opens one. May import stored and errors.
+where the user named none. Sees a file as a `Tree` of nodes and never opens one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """NumPy's own files: .npy, .npz, and the .npz that ``scipy.sparse.save_npz`` writes.
 
 Responsible for finding where in such a file the values lie, so that they are read in parts and never loaded whole
-unless they are compressed. May import base, the readers that it hands the arrays to, and errors. Never loads a pickle:
-arrays of Python objects are refused.
+unless they are compressed. Never loads a pickle: arrays of Python objects are refused.
 """
 
 from __future__ import annotations

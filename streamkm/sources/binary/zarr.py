@@ -1,7 +1,6 @@
 """Zarr stores, format 2 and 3: dense arrays (sharded ones too) and CSR groups, in directories, .zip files and stores.
 
-Responsible for finding the matrix in a store and reading rows of its arrays. May import zarr, the readers that it
-hands the arrays to, base and errors.
+Responsible for finding the matrix in a store and reading rows of its arrays.
 
 A storage chunk that is missing from a Zarr store is not an error: by the format, it holds the fill value (mostly 0).
 So a chunk file that got lost before the store was opened cannot be told from rows that are zero. From then on, in every

@@ -1,9 +1,8 @@
 """Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
 
-Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph
-for a cluster. Dask has two classes of arrays, of task graphs and of expressions: only what both offer is used, and no
-class. May import dask, row_graphs, arrays, stored, base and errors. Where work runs is decided elsewhere; `read` runs
-in the thread that calls it.
+Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph for
+a cluster. Dask has two classes of arrays, of task graphs and of expressions: only what both offer is used, and no
+class. Where work runs is decided elsewhere; `read` runs in the thread that calls it.
 """
 
 from __future__ import annotations

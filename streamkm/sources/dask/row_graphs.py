@@ -1,8 +1,8 @@
 """The graph of a Dask array, cut into row-blocks: the tasks that each has for itself, and those that several need.
 
 The graph is cut once, in time by its size; from then on a row-block costs its own tasks alone. Dask's protocol of
-collections is used (graph, keys, optimization), no class of arrays. May import dask and nothing of streamkm. What a
-row-block is to look like is dask's work; where tasks run is decided elsewhere.
+collections is used (graph, keys, optimization), no class of arrays. What a row-block is to look like is dask's work;
+where tasks run is decided elsewhere.
 """
 
 from __future__ import annotations

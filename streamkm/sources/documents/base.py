@@ -1,6 +1,6 @@
 """The contract of documents: texts, token lists or dicts in order, in pieces; and those that are in memory already.
 
-What becomes of documents is not known here: `hashed` makes rows of them. May import base and errors.
+What becomes of documents is not known here: `hashed` makes rows of them.
 """
 
 from __future__ import annotations

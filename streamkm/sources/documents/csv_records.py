@@ -1,6 +1,6 @@
 """CSV: which columns of a record make a document, and where records start although fields may hold line feeds.
 
-May import text_records, text_formats, errors, kernels and the standard library. Opens no file.
+Opens no file.
 """
 
 from __future__ import annotations

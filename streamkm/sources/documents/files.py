@@ -1,7 +1,6 @@
 """Documents in text files, plain or compressed: one a line, one a line of JSON, or one a record of CSV.
 
 Responsible for opening, cutting and reading files; what a record is, the format says.
-May import documents, text_records, the svmlight modules that read lines and unpack files, and errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a record of text is: a line, or a line of JSON, and which fields of a record make a document.
 
-May import text_records, errors and the standard library. Opens no file.
+Opens no file.
 """
 
 from __future__ import annotations

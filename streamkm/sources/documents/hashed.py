@@ -1,7 +1,7 @@
 """Documents as sparse rows: a source of documents and a `FeatureHashing`, put together.
 
 Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself, and from here on text flows as svmlight
-does. May import base, documents, text and errors.
+does.
 """
 
 from __future__ import annotations

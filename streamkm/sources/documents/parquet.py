@@ -1,7 +1,4 @@
-"""Documents in columns of Parquet files, read by pyarrow.
-
-May import documents, local, stored, text_formats and errors.
-"""
+"""Documents in columns of Parquet files, read by pyarrow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lines of text with their places, and the contract of formats that make documents of them.
 
-May import errors and the svmlight module that reads lines. Opens no file.
+Opens no file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of a source, weighted by tf-idf as they are read. May import base, text and errors."""
+"""Rows of a source, weighted by tf-idf as they are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """NumPy arrays, frames, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
 
-May import base, the readers that it hands stored arrays to, and errors. Opens no file; NumPy's own file formats are in
-`numpy_files`.
+Opens no file; NumPy's own file formats are in `numpy_files`.
 """
 
 from __future__ import annotations

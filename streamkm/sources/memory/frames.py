@@ -1,8 +1,7 @@
 """Data frames in memory: their values as an array, and the names of their columns.
 
 What a frame is, the Arrow protocols tell (`__arrow_c_stream__`, or `__dataframe__` before it), not its class: pandas,
-polars, pyarrow tables and others. May import errors; imports none of these packages but pyarrow, for frames that speak
-Arrow only.
+polars, pyarrow tables and others. Imports none of these packages but pyarrow, for frames that speak Arrow only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Dask data frames and xarray's arrays as Dask arrays, with the names of their columns. Nothing is loaded.
 
-Only what such objects offer is used, so that neither pandas nor xarray is imported. May import arrays, base, dask and
-errors.
+Only what such objects offer is used, so that neither pandas nor xarray is imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An object behind a URL as a file: few large requests, whatever sizes the reader asks for.
 
-Responsible for how much a request asks for and for what is kept of it. May import remote.
+Responsible for how much a request asks for and for what is kept of it.
 """
 
 from __future__ import annotations

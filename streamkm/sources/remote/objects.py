@@ -2,7 +2,7 @@
 
 Responsible for asking a file system for ranges of bytes, sizes and lists, for asking again where that may help, for
 noticing that an object is no longer the one that was opened, and for words about all this. The only module that imports
-fsspec. May import remote_ranges and errors. What the bytes mean is none of its business.
+fsspec. What the bytes mean is none of its business.
 """
 
 from __future__ import annotations

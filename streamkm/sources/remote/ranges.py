@@ -1,7 +1,7 @@
 """Ranges of bytes of objects, each by one request whose answer also says which version of the object it is from.
 
 Responsible for those file systems of fsspec whose own functions give the bytes and drop the rest of the answer: web
-servers and S3. May import nothing of streamkm; gets file systems from `remote`, and runs in their event loops.
+servers and S3. Gets file systems from `remote`, and runs in their event loops.
 """
 
 from __future__ import annotations

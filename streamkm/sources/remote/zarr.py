@@ -1,7 +1,6 @@
 """A Zarr store behind a URL: its objects by `remote`, with its retries and its look at whether they are still the same.
 
-Responsible for naming objects and for knowing which there were when an array was opened. May import zarr, remote and
-errors.
+Responsible for naming objects and for knowing which there were when an array was opened.
 
 Where the file system lists, the objects of an array are listed when it is opened: one that is missing then holds the
 fill value, one that is missing later is an error. The list stays in the process; a copy in another process lists again

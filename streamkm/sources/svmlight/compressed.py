@@ -1,7 +1,6 @@
 """svmlight text in gzip, bzip2, xz or zstd files: read in order only, since none of them can be entered anywhere.
 
-The text itself is the business of the svmlight modules. May import these, errors and the base contract; and zstandard
-on demand.
+The text itself is the business of the svmlight modules. And zstandard on demand.
 """
 
 from __future__ import annotations

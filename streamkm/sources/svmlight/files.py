@@ -1,7 +1,4 @@
-"""What plain and compressed svmlight sources share: paths, options, which base the indices have, words for errors.
-
-May import errors, the base contract, `svmlight_lines` and `svmlight_rows`.
-"""
+"""What plain and compressed svmlight sources share: paths, options, which base the indices have, words for errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole lines out of bytes that arrive in blocks, in bounded memory. May import errors and kernels only."""
+"""Whole lines out of bytes that arrive in blocks, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Rows out of svmlight text that arrives in blocks: growing CSR arrays, and what to say about bad text.
 
-Shared by the plain and the compressed source; knows nothing of files. May import errors, the base contract,
-`svmlight_lines` and kernels only.
+Shared by the plain and the compressed source; knows nothing of files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of svmlight text that are found, but not read: for a pass that needs a few of them.
 
 Text is looked at for where its lines end and how wide its rows are, at several times the speed of parsing; the chosen
-rows alone are parsed. May import errors, kernels and the other svmlight modules of sources.
+rows alone are parsed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """svmlight and libsvm text files, cut at byte ranges so that any piece can be read by itself.
 
-A chunk owns the lines that start in its bytes: it looks one byte back to see whether its first byte starts a line,
-and reads on behind its last byte to the end of a line. So nothing has to be scanned beforehand. May import errors,
-the base contract and the other svmlight modules of sources.
+A chunk owns the lines that start in its bytes: it looks one byte back to see whether its first byte starts a line, and
+reads on behind its last byte to the end of a line. So nothing has to be scanned beforehand.
 """
 
 from __future__ import annotations
