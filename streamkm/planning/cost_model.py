@@ -36,8 +36,9 @@ at the client
     sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
 
 Chunks, sketch, regime, passes and the client's memory are `plan.plan_fit`'s, runs and their tree those of
-`compute.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it was measured, unless its
-bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps as on the sample.
+`compute.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it
+was measured, unless its bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps
+as on the sample.
 """
 
 from __future__ import annotations

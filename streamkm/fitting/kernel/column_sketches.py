@@ -1,7 +1,7 @@
 """Randomized sketches of all kernel columns: C = K S for Gaussian, sub-Gaussian, Hadamard and CountSketch matrices S.
 
-Every row meets every row, O(n^2 (d + c)), so this is for rows that fit in memory; `planning.kernel_plan` refuses more. K
-is made a few rows at a time and never held.
+Every row meets every row, O(n^2 (d + c)), so this is for rows that fit in memory; `planning.kernel_plan` refuses more.
+K is made a few rows at a time and never held.
 """
 
 from __future__ import annotations
