@@ -332,7 +332,8 @@ def moved_csr(
 
 def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:
     """How far centers lie from a point at most, and how far that lies from the origin."""
-    unit = safe_scale(float(np.abs(centers).max(initial=0.0)))  # squares of tiny numbers would be 0
+    largest = max(float(centers.max(initial=0.0)), -float(centers.min(initial=0.0)))  # without a copy of them
+    unit = safe_scale(largest)  # squares of tiny numbers would be 0
     point, d2, norm = shift[None] * unit, np.empty(len(centers)), np.empty(1)
     kernels.d2_dense(centers if unit == 1 else centers * unit, np.zeros(len(centers), np.int32), point, d2)
     kernels.d2norms_dense(point, norm)

@@ -102,7 +102,9 @@ class Frame:
         return (centers - self.origin if len(self.origin) else centers) * self.scale
 
     def originals(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points of this frame (k, d) where the data have them."""
+        """Points of this frame (k, d) where the data have them; the same array where rows stay as they are."""
+        if self.is_whole:
+            return centers
         return centers / self.scale + self.origin if len(self.origin) else centers / self.scale
 
     def sketch(self, sketch: Sketch) -> Sketch:

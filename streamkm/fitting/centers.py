@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.coreset import Coreset
-from streamkm.cluster.frame import LOOKED_AT, UNMOVED, WHOLE, Frame
+from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks, label_sums, nearest_in
 from streamkm.cluster.init import Streams, drawn_by, prefix, search_rows, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
@@ -44,6 +44,7 @@ from streamkm.sketches import (
 from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
 
 SKETCH_PREFIX = "sketch."
+FAR_ROWS = 100  # that tell whether centers are far
 FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far
 
 
@@ -114,13 +115,11 @@ class Found:
     def model(self, metric: Metric) -> Model:
         """What assigns rows."""
         model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
-        X, frame = rows_between(self.look.sample.X, 0, LOOKED_AT), self.look.frame
+        X, frame = rows_between(self.look.sample.X, 0, FAR_ROWS), self.look.frame
         if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or len(frame.origin):
             return model
         X = frame.original_rows(X)
-        table = model.table()
-        d2, norms = row_d2(X, table.labels(X), table), row_d2norms(X)
-        return replace(model, far=float(d2.sum()) > FAR_SHARE * float(norms.sum()))
+        return replace(model, far=_are_far(X, model.centers))
 
     def pack(self) -> Record:
         """As a record of a checkpoint."""
@@ -231,6 +230,15 @@ def _framed_block(held: Held, frame: Frame) -> tuple[Block, float]:
     X = frame.rows(block.X)
     framed = Block(X, sketched_d2norms(X), block.weights)
     return framed, framed.total_d2norm()
+
+
+def _are_far(X: Any, centers: NDArray[np.float64]) -> bool:
+    """Whether CSR rows lie farther from their centers than `FAR_SHARE` says, about. O(k * d)."""
+    columns = np.unique(X.indices)
+    overlaps = X[:, columns].astype(np.float64) @ np.ascontiguousarray(centers[:, columns].T)
+    norms = row_d2norms(X)
+    d2 = norms[:, None] - 2 * overlaps + np.einsum("ij,ij->i", centers, centers)
+    return float(np.maximum(d2.min(axis=1), 0).sum()) > FAR_SHARE * float(norms.sum())
 
 
 def find_centers(
