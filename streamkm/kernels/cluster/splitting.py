@@ -9,6 +9,7 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.cluster.lloyd import FUSED
+from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 
@@ -249,11 +250,11 @@ def _seeds(mass, draw, uniform, seeds):
         Written: two different numbers below r.
     """
     last = mass.shape[0] - 1
-    seeds[0] = min(np.searchsorted(mass, draw[0] * mass[last]), last)
+    seeds[0] = drawn_row(mass, draw[0])
     if uniform:
         seeds[1] = min(np.int64(draw[1] * (last + 1)), last)
     else:
-        seeds[1] = min(np.searchsorted(mass, draw[1] * mass[last]), last)
+        seeds[1] = drawn_row(mass, draw[1])
     if seeds[1] == seeds[0]:
         seeds[1] = (seeds[0] + 1) % (last + 1)
 

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.cluster.lloyd import FUSED, lay_out, scores_csr
+from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 
@@ -40,7 +41,11 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
         weight = weights[i] if weighted else 1.0
         for t in range(n_trials):
             masses[t] += weight * min(closest[i], max(np.float64(scores[i, t]) + d2norms[i], 0.0))
-    return np.argmin(masses)
+    best = 0
+    for t in range(1, n_trials):
+        if masses[t] < masses[best]:
+            best = t
+    return best
 
 
 @nb.njit(nogil=True, cache=True, fastmath=FUSED)
@@ -109,11 +114,11 @@ def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible
     candidates, shift, exact = np.empty((n_trials, centers.shape[1])), np.empty(centers.shape[1]), np.empty(n_trials)
     shift[:] = 0.0
     bias[:] = np.inf
-    n_tried = 1
+    n_tried = np.int64(1)  # a number of the compiler's own would be compiled for once more
     for found in range(centers.shape[0]):
         candidates[:] = 0.0
         add_csr_rows(indptr, indices, data, trials, candidates)
-        lay_out(candidates, shift, shift, 1.0, 0, table.reshape((centers.shape[1], padded)), exact)
+        lay_out(candidates, shift, shift, 1.0, np.int64(0), table.reshape((centers.shape[1], padded)), exact)
         for t in range(n_trials):
             bias[t] = exact[t]
         scores_csr(indptr, indices, data, table, padded, bias, scores)
@@ -125,5 +130,5 @@ def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible
             return found + 1
         n_tried = n_trials
         for t in range(n_trials):
-            trials[t] = min(np.searchsorted(mass, draws[found, t] * mass[n_rows - 1]), n_rows - 1)
+            trials[t] = drawn_row(mass, draws[found, t])
     return centers.shape[0]
