@@ -448,7 +448,7 @@ INTERRUPTED = """
 import signal
 import time
 from streamkm.cli import main
-from streamkm.estimators import StreamKMeans
+from streamkm import StreamKMeans
 
 def fit(self, X, **_):
     print("fitting", flush=True)
@@ -461,7 +461,7 @@ main(["fit", "x.npy", "-k", "3", "-o", "out"])
 
 FAILING = """
 from streamkm.cli import main
-from streamkm.estimators import StreamKMeans
+from streamkm import StreamKMeans
 
 StreamKMeans.fit = lambda self, X, **_: 1 / 0
 main(["fit", "x.npy", "-k", "3", "-o", "out"])

@@ -299,7 +299,7 @@ def test_a_stream_that_starts_anew_and_outgrows_memory_is_spilled(tmp_path):
 
 GIVE_BACK = """
 import json
-from streamkm.limits import give_back, resident_bytes
+from streamkm.core.memory import give_back, resident_bytes
 
 small = [bytearray(50_000) for _ in range(2_000)]  # from the heap, whose end is in use
 kept = small[::100]
