@@ -7,7 +7,8 @@ format: HDF5, Zarr and .npz find the arrays and hand them over.
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
 neighbour asks: walked in order in one process (any number of threads), every storage chunk is read once a pass; out
-of order or in several processes, a read costs at most one storage chunk of each array more at either end.
+of order or in several processes, a read costs at most one storage chunk of each array more at either end. How much
+that is, `shared_bytes` says: whoever hands chunks to processes gives neighbours to the same one.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class CsrSource(ChunkedSource):
         self.dtype = decoded_dtype(data.dtype, data.name)
         sizes = [array.n_bytes for array in (data, indices, indptr)]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))
         self._check_layout()
         self._start_empty()
 
