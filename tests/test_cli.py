@@ -447,7 +447,7 @@ def test_help_imports_nothing_heavy():
 INTERRUPTED = """
 import signal
 import time
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm import StreamKMeans
 
 def fit(self, X, **_):
@@ -460,7 +460,7 @@ main(["fit", "x.npy", "-k", "3", "-o", "out"])
 """
 
 FAILING = """
-from streamkm.cli import main
+from streamkm.cli.main import main
 from streamkm import StreamKMeans
 
 StreamKMeans.fit = lambda self, X, **_: 1 / 0

@@ -182,6 +182,20 @@ def test_memory_of_a_worker_does_not_depend_on_the_rows():
     assert held[0] - held[1] == pytest.approx(0.75 * N * (8 + 4 * M), abs=2)
 
 
+def test_results_of_stretches_wait_on_a_worker():
+    """Where chunks share storage: of two stretches, which hold less than two of 48 chunks and a run each."""
+    plain, shared = plan_of(), plan_of(n_rows=100 * N, n_chunks=32_000)
+    shared = replace(shared, needs=replace(shared.needs, shared_bytes=16 * MIB))
+    by_turns, by_stretches = (forecast(plan, RATES, Cluster(2)).worker_memory for plan in (plain, shared))
+    label_bytes, chunk_rows = 4, N / 320
+    more = by_stretches["assign"] - by_turns["assign"]
+    assert (2 * 24 - 2 * 16) * label_bytes * chunk_rows <= more <= 2 * 64 * label_bytes * chunk_rows + 40 * 8 * K * D
+    assert forecast(shared, RATES, Cluster(1)).worker_memory["assign"] <= by_turns["assign"] + 4 * 3 * 16 * chunk_rows
+    longer = replace(shared, n_chunks=64_000, n_rows=200 * N)
+    longer = replace(longer, needs=replace(longer.needs, n_rows=200 * N, n_chunks=64_000))
+    assert forecast(longer, RATES, Cluster(2)).worker_memory == by_stretches  # not more for more rows
+
+
 def test_client_and_scheduler_grow_by_chunks():
     few, many = (forecast(plan_of(n_chunks=n), RATES, Cluster(8)) for n in (1000, 2000))
     assert many.client_bytes - few.client_bytes == 1000 * CLIENT_CHUNK_BYTES

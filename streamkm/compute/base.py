@@ -144,8 +144,16 @@ class Executor(ABC):
     def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
         """What joins a few states, in order, into one."""
 
-    def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
-        """Yield ``function(item, *shared)`` in the order of the items."""
+    def map(
+        self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
+    ) -> Iterator[Any]:
+        """Yield ``function(item, *shared)`` in the order of the items.
+
+        Parameters
+        ----------
+        large : bool
+            Whether results are as large as what is read for them, so that few may wait.
+        """
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 
     def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
@@ -195,7 +203,7 @@ class Executor(ABC):
             return Folded(n_done, tree.levels(self._fetch))
 
         left = iter(lengths)
-        for handle, outputs in self._carried(stage, step, runs, listener.outputs, *shared):
+        for handle, outputs in self._carried(stage, step, runs, len(lengths), listener.outputs, *shared):
             tree.add(handle)
             n_done += next(left, 0)
             for output in outputs:
@@ -207,7 +215,13 @@ class Executor(ABC):
 
     @abstractmethod
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
+        self,
+        stage: str,
+        step: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        n_runs: int,
+        wanted: Outputs,
+        *shared: Any,
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         """Carry a state over each run; yield it, or where it is, and the outputs as they are wanted."""
 
@@ -218,14 +232,14 @@ class Executor(ABC):
         """Workers that items in flight are for; they may come and go."""
         return self.n_workers
 
-    def _ordered(self, items: Iterable[Any], start: Callable[[Any], Waiting]) -> Iterator[Any]:
-        """Start calls a little ahead, wait for them in order."""
+    def _ordered(self, items: Iterable[Any], start: Callable[[Any], Waiting], n_busy: int = 1) -> Iterator[Any]:
+        """Start calls a little ahead of those that workers are at, at least `n_busy`; wait for them in order."""
         ahead: deque[Waiting] = deque()
         try:
             for item in items:
                 ahead.append(start(item))
-                n_workers = self._n_workers_now()
-                if len(ahead) >= n_workers + max(2, n_workers // 2):
+                busy = max(n_busy, self._n_workers_now())
+                if len(ahead) >= busy + max(2, busy // 2):
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()

@@ -13,7 +13,6 @@ import logging
 import secrets
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,6 +26,7 @@ from streamkm.compute.base import Executor, Joining, Outputs, Waiting
 from streamkm.compute.reduction import RUNS, run_lengths, runs_of
 from streamkm.core.exceptions import ClusterError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
+from streamkm.turns import Reading, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class DaskCluster(Executor):
         self._ids = itertools.count()
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sends = False
-        self._lengths: list[int] | None = None  # of the runs of items that workers read,
+        self._reading: Reading | None = None  # of the items that workers read next,
         self._placed = True  # where this process says, as nothing that they need lies anywhere
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._looked = self._last_seen = time.monotonic()
@@ -80,7 +80,8 @@ class DaskCluster(Executor):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
         chunks = source.chunks(target_bytes)
-        self._lengths, self._placed = run_lengths(len(chunks), RUNS), True
+        largest = max((chunk.n_bytes for chunk in chunks), default=0)
+        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes), True
         make = self._graph_items(source) if isinstance(source, GraphSource) else lambda chunk: chunk
         for chunk in chunks:
             yield make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
@@ -156,45 +157,56 @@ class DaskCluster(Executor):
         packed = cloudpickle.dumps(value)
         return self._submit("share", calls.unpacked, packed)
 
-    def map(self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
-        def start(item: Any) -> Waiting:
-            return _Call(self, self._submit(stage, calls.work, function, _encoded(item), *shared))
+    def map(
+        self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
+    ) -> Iterator[Any]:
+        items, reading = self._begun(items)
+        turns = self._turns(reading, 0 if reading is None else reading.n_chunks, large=large)
 
-        return self._ordered(items, start)
+        def start(item: Any) -> Waiting:
+            place = self._place(turns, 1) if turns.stretch > 1 else None
+            return _Call(self, self._submit(stage, calls.work, function, _encoded(item), *shared, place=place))
+
+        yield from self._ordered(items, start, self._n_busy(turns))
 
     def hold(
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and keep what it gives; see `Executor.hold`.
 
-        Chunks that workers read are called in the runs that `fold` will carry its states over, each by the worker that
-        has the fewest so far: one that holds more than others would be waited for in every step over them. Where that
+        Chunks that workers read are called in the runs that `fold` will carry its states over, by the worker that has
+        the fewest so far: one that holds more than others would be waited for in every step over them. Where that
         worker is gone, or others are idle while it has calls waiting, Dask moves them. Rows that were sent are called
         one by one where they are, as a run of them would have to lie on one worker.
         """
-        iterator = iter(items)
-        first = list(itertools.islice(iterator, 1))  # the items of a source say how many they are once they begin
-        lengths, self._lengths = self._lengths, None
-        given: Counter[str] = Counter()
+        items, reading = self._begun(items)
+        lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
+        turns = self._turns(reading, len(lengths))
 
         def start(run: list[Any]) -> Waiting:
-            place = self._next_place(given, run) if lengths else None
+            place = None if reading is None else self._place(turns, len(run))
             return self._pair(stage, calls.work_each, function, [_encoded(item) for item in run], *shared, place=place)
 
-        for kept, infos in self._ordered(runs_of(itertools.chain(first, iterator), lengths or ()), start):
+        for kept, infos in self._ordered(runs_of(items, lengths), start, self._n_busy(turns)):
             for index, info in enumerate(infos):
                 yield _Held(kept, index), info
 
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
+        self,
+        stage: str,
+        step: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        n_runs: int,
+        wanted: Outputs,
+        *shared: Any,
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        self._lengths = None
-        given: Counter[str] = Counter()
+        runs, reading = self._begun(runs)
+        turns = self._turns(reading, n_runs)
 
         def start(run: list[Any]) -> Waiting:
             self._bring_together(run)
             encoded = [_encoded(item) for item in run]
-            place = self._next_place(given, run) if self._lengths else None  # of chunks that workers read
+            place = None if reading is None else self._place(turns, len(run))
             if wanted == "left":
                 call = self._submit(stage, calls.work_on_state, encoded, step, *shared, place=place)
                 return _Call(self, call, fetch=False)
@@ -205,17 +217,27 @@ class DaskCluster(Executor):
             state = _Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
             return _Apart(state, outputs, len(run))
 
-        for started in self._ordered(runs, start):
+        for started in self._ordered(runs, start, self._n_busy(turns)):
             yield (started, ()) if wanted == "left" else started
-        self._lengths = None
 
-    def _next_place(self, given: Counter[str], run: list[Any]) -> str | None:
-        """The worker that was given the fewest items for each of its threads; it gets these too."""
-        if not self._n_threads or not self._placed:
-            return None
-        place = min(self._n_threads, key=lambda worker: given[worker] / self._n_threads[worker])
-        given[place] += len(run)
-        return place
+    def _begun(self, items: Iterable[Any]) -> tuple[Iterator[Any], Reading | None]:
+        """Items, and what is known of them if workers read them: a source's say so once they begin."""
+        self._reading = None
+        iterator = iter(items)
+        first = list(itertools.islice(iterator, 1))
+        return itertools.chain(first, iterator), self._reading
+
+    def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns:
+        if reading is None or not self._placed:
+            return Turns()
+        return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
+
+    def _n_busy(self, turns: Turns) -> int:
+        """Calls that all workers are at, or have before them in their stretches."""
+        return turns.stretch * len(self._n_threads) if turns.stretch > 1 else 1
+
+    def _place(self, turns: Turns, n_items: int) -> str | None:
+        return turns.place(self._n_threads, n_items) if self._n_threads and self._placed else None
 
     def _fetch(self, handle: Any) -> Any:
         return _Call(self, handle).result() if hasattr(handle, "status") else handle
@@ -223,7 +245,9 @@ class DaskCluster(Executor):
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Any:
         """Start a call, on the worker with the address `place` if it can be."""
         key = (f"{stage}-{self._token}", next(self._ids))
-        where = {} if place is None else {"workers": [place], "allow_other_workers": True}
+        where: dict[str, Any] = {} if place is None else {"workers": [place], "allow_other_workers": True}
+        # Dask would run calls that are started within 100 ms in any order; neighbours are to follow each other
+        where["fifo_timeout"] = 0
         with self._explained(), _any_size():
             return self._kept(self._client.submit(function, *args, key=key, pure=False, **where))
 

@@ -57,7 +57,13 @@ class LocalThreads(Executor):
         return results
 
     def _carried(
-        self, stage: str, step: Callable[..., Any], runs: Iterable[list[Any]], wanted: Outputs, *shared: Any
+        self,
+        stage: str,
+        step: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        n_runs: int,
+        wanted: Outputs,
+        *shared: Any,
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         return self.map(stage, fold_run, runs, step, *shared)
 

@@ -195,7 +195,8 @@ def map_rows(
     """
     shared = executor.share((walk.for_calls(executor), model, model.table()))
     items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
-    for part in executor.map(stage.name, _map_item, items, shared, function, n_columns):
+    large = n_columns is not None
+    for part in executor.map(stage.name, _map_item, items, shared, function, n_columns, large=large):
         stage.advance()
         stage.rows += len(part)
         yield part

@@ -53,6 +53,7 @@ from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import FOUND
+from streamkm.turns import Reading
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
 SCHEDULER_BYTES = 200 << 20
@@ -248,10 +249,10 @@ class _Model:
         """Resident bytes of a worker, stage by stage: none grows with the rows but blocks that are kept.
 
         Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
-        half a call more, as calls are started ahead; sums likewise, and eight that are joined and their total.
+        half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
+        that are joined and their total.
         """
         needs, threads = self.needs, self.cluster.threads
-        waiting = threads + max(1, threads // 2)
         reading = threads * (int(needs.read_factor * needs.largest_chunk) + READ_BYTES)
         chunk_rows = self.n_rows / self.n_chunks
         kept = int(self.n_rows * (8 + needs.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
@@ -260,10 +261,18 @@ class _Model:
         if self.plan.regime == "coreset":
             told += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
         labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
+        waiting = self._waiting(self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
         run = run_length(self.n_chunks, RUNS)
         return {
-            "sketch": LIBRARY_BYTES + reading + kept + int(waiting * run * told),
+            "sketch": LIBRARY_BYTES + reading + kept + int(self._waiting(RUNS) * run * told),
             "assign": LIBRARY_BYTES + reading + kept + int(waiting * labels) + states + self.state_bytes
             + needs.table(self.width),
         }  # fmt: skip
+
+    def _waiting(self, fewest_runs: int) -> int:
+        """Calls of a worker that run, or whose results wait there."""
+        reading = Reading(self.n_chunks, self.needs.largest_chunk, self.needs.shared_bytes)
+        stretch = reading.stretch(count_runs(self.n_chunks, fewest_runs), self.cluster.workers)
+        threads = self.cluster.threads
+        return max(threads + max(1, threads // 2), 2 * stretch)

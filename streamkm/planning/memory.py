@@ -77,6 +77,8 @@ class Needs:
         Whether it can be walked once only: labels are those of the sketched rows that are kept.
     labels : bool
         Whether labels are gathered in this process.
+    shared_bytes : int
+        Of the source.
     """
 
     n_rows: int
@@ -99,6 +101,7 @@ class Needs:
     streams: bool = False
     once: bool = False
     labels: bool = True
+    shared_bytes: int = 0
 
     def stages(self, regime: Regime, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.

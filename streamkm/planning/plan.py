@@ -319,6 +319,7 @@ def plan_fit(
         streams=not isinstance(source, ChunkedSource),
         once=once,
         labels=gathers_labels,
+        shared_bytes=source.shared_bytes,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
     spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)

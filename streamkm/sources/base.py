@@ -113,6 +113,9 @@ class RowSource(ABC):
         Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
+    shared_bytes : int
+        Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
+        chunks do: processes that read one of the two each read it twice.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -136,6 +139,7 @@ class RowSource(ABC):
     read_factor: float = 1.5
     made_bytes: int = 0
     held_bytes: int = 0
+    shared_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] | None = None

@@ -70,7 +70,7 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
     shared = executor.share((walk.for_calls(executor), making.shared))
     finish = making.finisher(0 if writer is None else writer.n_rows)
     items = islice(walk.items(executor, NO_WEIGHTS, None), n_done, None)
-    for made, found in executor.map(stage.name, _sketch_item, items, shared, making.function):
+    for made, found in executor.map(stage.name, _sketch_item, items, shared, making.function, large=True):
         if kind is None:
             kind = "dense" if isinstance(made, np.ndarray) else "csr"
         X = finish(_as_stored(made, kind))

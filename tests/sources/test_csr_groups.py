@@ -99,6 +99,29 @@ def test_what_is_held_is_bounded(monkeypatch):
     assert len(pickle.dumps(source._shape)) < 100
 
 
+def test_what_one_neighbour_had_outlives_what_both_had(monkeypatch):
+    """Two runs of chunks, by turns, as two threads carry them."""
+    monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 600)
+    source, arrays = open_counting(sparse_matrix(400, 40))
+    chunks = source.chunks(150)
+    half = len(chunks) // 2
+    for each in range(half):
+        source.read(chunks[each])
+        source.read(chunks[half + each])
+    assert len(chunks) > 20
+    assert [array.most() for array in arrays[:2]] == [1, 1]
+
+
+def test_the_newest_of_each_array_stays_whatever_it_takes(monkeypatch):
+    monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 0)
+    X = sparse_matrix(400, 40)
+    chunks = open_counting(X)[0].chunks(150)
+    source, arrays = open_counting(X)  # as a worker has it: pointers are read piece by piece
+    for chunk in chunks:
+        source.read(chunk)
+    assert [array.most() for array in arrays] == [1, 1, 1]
+
+
 def test_many_empty_rows_are_cut_too():
     X = sparse_matrix(5_000, 10, density=0.0)
     source, _ = open_counting(X)

@@ -6,7 +6,8 @@ and for proving that `indptr` is sound. Knows no file format: HDF5, Zarr and .np
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
 neighbour asks: walked in order in one process (any number of threads), every storage chunk is read once a pass; out
-of order or in several processes, a read costs at most one storage chunk of each array more at either end.
+of order or in several processes, a read costs at most one storage chunk of each array more at either end. How much
+that is, `shared_bytes` says: whoever hands chunks to processes gives neighbours to the same one.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class CsrSource(ChunkedSource):
         self.dtype = decoded_dtype(data.dtype, data.name)
         sizes = [array.n_bytes for array in (data, indices, indptr)]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))
         self._check_layout()
         self._start_empty()
 
@@ -237,15 +239,17 @@ class CsrSource(ChunkedSource):
 
 
 class _Boundaries:
-    """Decoded storage chunks that two neighbouring chunks of rows share, least recently used first.
+    """Decoded storage chunks that neighbouring chunks of rows share.
 
-    A storage chunk that one thread decodes is waited for by the others.
+    A storage chunk that one thread decodes is waited for by the others. Where all take more than `most_bytes`, those go
+    first that both neighbours had, of those the least recently used; the newest of each array stays.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, int], Future[NDArray[Any]]] = OrderedDict()
+        self._had: set[tuple[str, int]] = set()  # by both neighbours
 
     def get(self, array: StoredArray, base: int) -> NDArray[Any]:
         key = (array.name, base)
@@ -254,6 +258,8 @@ class _Boundaries:
             found = future is not None
             if future is None:
                 future = self._held[key] = Future()
+            else:
+                self._had.add(key)
             self._held.move_to_end(key)
         if found:
             return future.result()
@@ -261,7 +267,7 @@ class _Boundaries:
             future.set_result(array.read(base, min(base + array.unit_rows, array.shape[0])))
         except BaseException as error:
             with self._lock:
-                self._held.pop(key, None)
+                self._drop(key)
             future.set_exception(error)
             raise
         self._drop_oldest()
@@ -270,9 +276,15 @@ class _Boundaries:
     def _drop_oldest(self) -> None:
         with self._lock:
             sizes = {key: held.result().nbytes for key, held in self._held.items() if held.done()}
+            newest = {name: (name, base) for name, base in sizes}
             total = sum(sizes.values())
-            for key in list(sizes)[:-2]:
+            for key in sorted(sizes, key=lambda key: key not in self._had):
                 if total <= self._most_bytes:
                     break
-                total -= sizes[key]
-                del self._held[key]
+                if newest[key[0]] != key:
+                    total -= sizes[key]
+                    self._drop(key)
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._held.pop(key, None)
+        self._had.discard(key)

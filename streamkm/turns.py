@@ -1,0 +1,103 @@
+"""Which worker gets which calls: by turns, and neighbours together where they share storage.
+
+Where chunks do not end where storage chunks end, two neighbours need one storage chunk of each array. One process reads
+it once for both, two processes read it twice. So calls go to workers in stretches of consecutive ones: long enough that
+what is read twice is some 4 % of all, short enough that workers end together, and that results, which are taken in
+order, do not pile up while the stretch before is worked on. Pure arithmetic; knows nothing of Dask. May import nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SHARE = 24  # a stretch reads so many times what it shares with the next
+LARGE_BYTES = 64 << 20  # of the chunks of a stretch whose results are as large as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Chunks that workers read.
+
+    Attributes
+    ----------
+    n_chunks : int
+    largest_chunk : int
+        Decoded bytes of the largest.
+    shared_bytes : int
+        Of the source.
+    """
+
+    n_chunks: int
+    largest_chunk: int
+    shared_bytes: int
+
+    def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:
+        """Consecutive calls that one worker gets.
+
+        Parameters
+        ----------
+        n_calls : int
+            That read the chunks, about equally many each.
+        n_workers : int
+            Processes.
+        large : bool
+            Whether results are as large as chunks: stretches are shorter then, where storage chunks are large.
+
+        Returns
+        -------
+        int
+            1 where nothing is shared. Else what makes workers end together, from the least that reads little twice to
+            twice as much.
+        """
+        fewest = -(-SHARE * self.shared_bytes // max(1, self.largest_chunk))
+        if large:
+            fewest = min(fewest, LARGE_BYTES // max(1, self.largest_chunk))
+        least = -(-fewest * n_calls // self.n_chunks)
+        if least <= 1 or n_workers < 2:
+            return 1
+        most = max(1, -(-n_calls // n_workers))  # each worker has one
+        return min(
+            range(min(least, most), min(2 * least, most) + 1), key=lambda length: _last(n_calls, n_workers, length)
+        )
+
+
+def _last(n_calls: int, n_workers: int, length: int) -> int:
+    """Calls of the worker that gets most, if stretches are of this length."""
+    stretches, rest = divmod(n_calls, length)
+    rounds, started = divmod(stretches, n_workers)
+    return rounds * length + (length if started else rest)
+
+
+class Turns:
+    """Gives calls to workers: a stretch to the one that has the fewest items for each of its threads.
+
+    Parameters
+    ----------
+    stretch : int
+        Consecutive calls.
+    """
+
+    def __init__(self, stretch: int = 1) -> None:
+        self.stretch = stretch
+        self._given: Counter[str] = Counter()
+        self._place = ""
+        self._left = 0
+
+    def place(self, n_threads: Mapping[str, int], n_items: int) -> str:
+        """Worker for the next call, among the addresses that there are now.
+
+        Parameters
+        ----------
+        n_threads : mapping of str to int
+            Of each worker; at least one.
+        n_items : int
+            Of the call.
+        """
+        if not self._left or self._place not in n_threads:
+            self._place = min(n_threads, key=lambda worker: self._given[worker] / n_threads[worker])
+            self._left = self.stretch
+        self._left -= 1
+        self._given[self._place] += n_items
+        return self._place

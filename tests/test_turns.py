@@ -1,0 +1,129 @@
+"""Which worker gets which chunks: storage chunks that two share are read twice by few, and all end together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm import StreamKMeans, compute
+from streamkm.progress import Stage
+from streamkm.runs import FEW_RUNS, RUNS, count_runs, run_lengths
+from streamkm.sketches import CountSketch
+from streamkm.sketching import count_pass
+from streamkm.sources import csr_groups
+from streamkm.sources.csr_groups import CsrSource
+from streamkm.storing import write_store
+from streamkm.turns import LARGE_BYTES, SHARE, Reading, Turns
+from streamkm.walk import Walk
+from tests.sources.counting import logged_csr
+
+N_CHUNKS = 120
+MOST_READS = 1.05  # of a storage chunk in a pass, on average
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Two processes that hold no more shared storage chunks than they must, and that take no calls from each other."""
+
+    def keep_few():
+        csr_groups._KEPT_BOUNDARY_BYTES = 0
+
+    with (
+        dask.config.set({"distributed.scheduler.work-stealing": False}),  # each theft may cost two reads
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.run(keep_few)
+        yield client
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A source of `N_CHUNKS` storage chunks that rows cross, and its arrays of values and indices."""
+    X = sp.random_array((N_CHUNKS * 50, 300), density=1 / 15, format="csr", rng=np.random.default_rng(0))
+    arrays = logged_csr(X.astype(np.float32), X.nnz // N_CHUNKS + 1, tmp_path)
+    return CsrSource(*arrays, shape=X.shape, name="x"), arrays[:2]
+
+
+def reads(arrays, n_passes=1):
+    data, indices = (array.reads() / n_passes for array in arrays)
+    assert data == indices >= 1
+    return data
+
+
+@pytest.mark.parametrize("n_units", [1, 2, 6])
+def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stored, n_units):
+    source, arrays = stored
+    chunk_bytes = 8 * n_units * arrays[0].unit_rows
+    kmeans = StreamKMeans(
+        3, n_components=16, refine=0, random_state=0, chunk_bytes=chunk_bytes, progress=False, executor=workers
+    )
+    kmeans.fit(source)
+    assert len(source.chunks(chunk_bytes)) * n_units >= N_CHUNKS
+    assert reads(arrays, 2) <= MOST_READS
+    for method in (kmeans.predict, kmeans.transform):
+        method(source)
+        assert reads(arrays) <= MOST_READS
+
+
+def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, stored, tmp_path):
+    source, arrays = stored
+    walk = Walk(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
+    with compute.open_executor(workers) as executor:
+        count_pass(executor, walk, Stage("count"))
+        assert reads(arrays) <= MOST_READS
+        source.files = (str(tmp_path),)  # known by its files: no rows are read to know it again
+        write_store(tmp_path / "s.zarr", walk, CountSketch(16, 0), executor, Stage("store"))
+        assert reads(arrays) <= MOST_READS
+
+
+@given(st.integers(1, 3_000), st.integers(1, 12), st.integers(2, 40), st.sampled_from([RUNS, FEW_RUNS]))
+def test_stretches_are_long_enough_and_even(n_chunks, n_units, n_workers, n_runs):
+    """What two workers share is one part in 24, or less than one part for each; nobody gets a stretch too many."""
+    reading = Reading(n_chunks, 1000 * n_units, 1000)
+    for lengths in (run_lengths(n_chunks, n_runs), [1] * n_chunks):
+        stretch = reading.stretch(len(lengths), n_workers)
+        turns, given_items, seen = Turns(stretch), Counter(), []
+        addresses = {f"w{i}": 1 for i in range(n_workers)}
+        for length in lengths:
+            seen.append(turns.place(addresses, length))
+            given_items[seen[-1]] += length
+        assert sum(given_items.values()) == n_chunks
+        longest = stretch * max(lengths)
+        assert max(given_items.values()) <= n_chunks / n_workers + longest
+        borders = sum(a != b for a, b in pairwise(seen))
+        assert borders <= max(n_workers - 1, n_units * n_chunks / SHARE + 1)
+        assert longest <= 2 * (SHARE / n_units + 1 + max(lengths))
+
+
+def test_nothing_shared_nothing_changed():
+    assert Reading(1000, 1 << 20, 0).stretch(72, 2) == 1
+    assert Reading(1000, 1 << 20, 1 << 20).stretch(72, 1) == 1  # one process has all of them
+
+
+def test_few_large_results_wait():
+    assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2) >= 24
+    assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2, large=True) == 1
+    assert Reading(1000, LARGE_BYTES // 4, LARGE_BYTES // 4).stretch(1000, 2, large=True) in range(4, 9)
+
+
+def test_a_lost_worker_gets_no_more():
+    turns = Turns(4)
+    assert [turns.place({"a": 1, "b": 1}, 1) for _ in range(6)] == ["a"] * 4 + ["b"] * 2
+    assert [turns.place({"a": 1}, 1) for _ in range(2)] == ["a"] * 2
+    # a worker that comes catches up; one with two threads gets twice as many
+    assert [turns.place({"a": 1, "c": 2}, 1) for _ in range(6)] == ["a"] * 2 + ["c"] * 4
+
+
+def test_runs_are_those_of_the_fold():
+    """Stretches are of whole runs, which alone decide how sums are joined."""
+    assert Reading(60, 1000, 1000).stretch(count_runs(60, RUNS), 2) == 12
+    assert Reading(2_000, 1000, 1000).stretch(count_runs(2_000, RUNS), 2) == 2
