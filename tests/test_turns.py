@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKMeans, compute
-from streamkm.progress import Stage
-from streamkm.runs import FEW_RUNS, RUNS, count_runs, run_lengths
+from streamkm.compute.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
+from streamkm.compute.turns import LARGE_BYTES, SHARE, Reading, Turns
+from streamkm.core.progress import Stage
+from streamkm.passes.reader import Walk
+from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
-from streamkm.sketching import count_pass
-from streamkm.sources import csr_groups
-from streamkm.sources.csr_groups import CsrSource
-from streamkm.storing import write_store
-from streamkm.turns import LARGE_BYTES, SHARE, Reading, Turns
-from streamkm.walk import Walk
+from streamkm.sources.binary import csr_groups
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.stores.operations import write_store
 from tests.sources.counting import logged_csr
 
 N_CHUNKS = 120

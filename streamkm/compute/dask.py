@@ -24,9 +24,9 @@ import dask
 from streamkm.compute import dask_tasks as calls
 from streamkm.compute.base import Executor, Joining, Outputs, Waiting
 from streamkm.compute.reduction import RUNS, run_lengths, runs_of
+from streamkm.compute.turns import Reading, Turns
 from streamkm.core.exceptions import ClusterError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
-from streamkm.turns import Reading, Turns
 
 logger = logging.getLogger(__name__)
 

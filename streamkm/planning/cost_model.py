@@ -48,12 +48,12 @@ from dataclasses import dataclass
 
 from streamkm.cluster.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.compute.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
+from streamkm.compute.turns import Reading
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import FOUND
-from streamkm.turns import Reading
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
 SCHEDULER_BYTES = 200 << 20
