@@ -12,18 +12,10 @@ from contextlib import suppress
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources.remote.objects import Address, is_remote, look
+from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import open_binary
 
-_MAGIC = {
-    b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"\x93NUMPY": "npy",
-    b"PK\x03\x04": "zip",
-    b"PK\x05\x06": "zip",
-    b"\x1f\x8b": "compressed",
-    b"BZh": "compressed",
-    b"\xfd7zXZ\x00": "compressed",
-    b"\x28\xb5\x2f\xfd": "compressed",
-}
+_READ = ("hdf5", "npy")  # by their first bytes alone
 _SUFFIXES = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
@@ -72,9 +64,10 @@ def file_format(path: str) -> str:
 
 def _told_by(path: str, head: bytes) -> str:
     """Tell the format by a file's first bytes, else by its name."""
-    found = next((form for magic, form in _MAGIC.items() if head.startswith(magic)), None)
-    if found == "zip":
+    told = signed(head)
+    if told == "zip":
         return _zip_format(path)
+    found = "compressed" if told in COMPRESSED else told if told in _READ else None
     found = found or _SUFFIXES.get(os.path.splitext(path)[1].lower())
     if found is None and not _is_text(head):
         raise SourceError(
@@ -106,7 +99,7 @@ def _remote_format(address: Address) -> str:
         head = file.read(_HEAD_BYTES)
     if address.is_http and head.lstrip().startswith(b"<") and _is_zarr(address):
         return "zarr"  # the server's own page about the directory
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+    if signed(head) == "zip":
         raise SourceError(
             f"{address} is a .zip file, which is read from local disks only; download it and pass the file"
         )
@@ -123,7 +116,7 @@ def _is_zarr(address: Address) -> bool:
 
 def _is_text(head: bytes) -> bool:
     """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
-    return b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")) or _ROW.match(head) is not None
+    return b"\0" not in head or signed(head) == "utf-16" or _ROW.match(head) is not None
 
 
 def _is_store(path: str) -> bool:

@@ -12,16 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.signatures import NAMES, signed
 from streamkm.sources.svmlight.files import Fill
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
 
-_MARKS = {
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-    b"PAR1": "a Parquet file",
-    b"\x89HDF": "an HDF5 file",
-    b"PK\x03\x04": "a .zip file",
-}
+_NO_TEXT = ("utf-16", "parquet", "hdf5", "zip")
 
 
 class MalformedTextError(Exception):
@@ -71,10 +66,10 @@ class Lines:
             ) from None
         if loaded and at_start:
             head = bytes(reader.text[: min(reader.end, 8)])
-            for mark, what in _MARKS.items():
-                if head.startswith(mark):
-                    remedy = "convert it to UTF-8" if "UTF" in what else "name its format, or unpack it"
-                    raise MalformedTextError(f"{what}, not UTF-8 text; {remedy}", 0)
+            told = signed(head)
+            if told in _NO_TEXT:
+                remedy = "convert it to UTF-8" if told == "utf-16" else "name its format, or unpack it"
+                raise MalformedTextError(f"{NAMES[told]}, not UTF-8 text; {remedy}", 0)
         return loaded
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
+from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import Fill, SvmlightFiles, count_rows
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import RowBuilder
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # a compressed block can hold 128 KiB in 4 bytes: so much at a time bounds what hostile data unpack to at once
 _ZSTD_FEED_BYTES = 1 << 11
 _PROBED_FILES, _PROBED_TEXT_BYTES = 4, 1 << 20
@@ -127,8 +127,8 @@ def compression_of(path: str, raw: RawFile) -> str:
     """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
     head = raw.read(8)
     raw.seek(0)
-    found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-    return found or _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
+    told = signed(head)
+    return told if told in COMPRESSED else _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
 
 
 def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import RowSource, SentRows
 from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.signatures import COMPRESSED, NAMES, signed
 from streamkm.sources.stored import file_size, opened_path
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import PLACE_BITS, BadTextError, RowBuilder, TextFormat, check_options
@@ -27,15 +28,6 @@ HEAD_BYTES = 1 << 20
 
 REMOTE_READ_FACTOR = 4.0
 """As `RowSource.read_factor`: a request's bytes are held beside the rows, twice while they arrive."""
-
-_MARKS = (
-    (b"\xff\xfe", "UTF-16 text"),
-    (b"\xfe\xff", "UTF-16 text"),
-    (b"\x1f\x8b", "gzip data"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ\x00", "xz data"),
-    (b"\x28\xb5\x2f\xfd", "zstd data"),
-)
 
 
 class SvmlightFiles(RowSource):
@@ -190,10 +182,11 @@ class SvmlightFiles(RowSource):
             raise InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {lines.position:,}): {error}") from None
         if loaded and at_start:
             head = bytes(lines.text[: min(lines.end, 8)])
-            for mark, what in _MARKS:
-                if head.startswith(mark):
-                    remedy = "convert it to UTF-8" if "UTF" in what else "use CompressedSvmlightSource or unpack it"
-                    raise InvalidInputError(f"{self.paths[part]}, line 1 (byte 0): {what}, not svmlight text; {remedy}")
+            told = signed(head)
+            if told in COMPRESSED or told == "utf-16":
+                remedy = "convert it to UTF-8" if told == "utf-16" else "use CompressedSvmlightSource or unpack it"
+                what = NAMES[told]
+                raise InvalidInputError(f"{self.paths[part]}, line 1 (byte 0): {what}, not svmlight text; {remedy}")
             if head.startswith(b"\xef\xbb\xbf"):
                 lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
         return loaded
