@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import dask
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
@@ -31,6 +34,18 @@ settings.register_profile(
 )
 settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files in memory where there is room, unless somebody says where; workers are told by the first."""
+    memory = Path("/dev/shm")
+    if (
+        config.option.basetemp is None
+        and "PYTEST_DEBUG_TEMPROOT" not in os.environ
+        and os.access(memory, os.W_OK)
+        and min(shutil.disk_usage(memory).free, psutil.virtual_memory().available // 2) >= 2 << 30
+    ):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,6 +82,19 @@ def client() -> Iterator[Client]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="session")
+def disk() -> Iterator[Path]:
+    """A folder that is not kept in memory, for tests that measure memory."""
+    with tempfile.TemporaryDirectory(prefix="streamkm-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def disk_path(disk: Path) -> Path:
+    """A folder for one test, where `tmp_path` may be in memory."""
+    return Path(tempfile.mkdtemp(dir=disk))
 
 
 @pytest.fixture(scope="session")

@@ -423,9 +423,9 @@ def first_value(state, block):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(tmp_path):
+def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(disk_path):
     """Dask's own spilling: 640 MB of blocks on a worker of 600 MB."""
-    with cluster_of(tmp_path, 0) as (started, client):
+    with cluster_of(disk_path, 0) as (started, client):
         started.add("--memory-limit", "600MB", nanny=True)
         client.wait_for_workers(1, timeout=60)
         with open_executor(client) as executor:

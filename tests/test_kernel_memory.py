@@ -53,15 +53,15 @@ def check(got, data_bytes):
         ),
     ],
 )
-def test_dense_rows_are_clustered_within_the_limit(tmp_path, options):
+def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784))
     shape = (240_000, 784)
-    array = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
+    array = zarr.create_array(store=str(disk_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
     for start in range(0, shape[0], 40_000):
         rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
         array[start : start + 40_000] = rows.astype(np.uint8)
-    check(fit(tmp_path / "x.zarr", 20, "450 MiB", **options), np.prod(shape))
+    check(fit(disk_path / "x.zarr", 20, "450 MiB", **options), np.prod(shape))
 
 
 @reads_proc
@@ -72,9 +72,9 @@ def test_dense_rows_are_clustered_within_the_limit(tmp_path, options):
         pytest.param({"n_landmarks": 200, "rank": 20, "fit_on": "all"}, marks=pytest.mark.slow),
     ],
 )
-def test_text_is_clustered_within_the_limit(tmp_path, options):
-    write_topics(str(tmp_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
-    check(fit(tmp_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
+def test_text_is_clustered_within_the_limit(disk_path, options):
+    write_topics(str(disk_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
+    check(fit(disk_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -100,9 +100,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     assert not source.read_rows
 
 
-def test_storage_chunks_that_are_too_large_are_named(tmp_path):
-    zarr.create_array(store=str(tmp_path / "x.zarr"), shape=(40_000, 4000), chunks=(40_000, 4000), dtype="float32")
+def test_storage_chunks_that_are_too_large_are_named(disk_path):
+    zarr.create_array(store=str(disk_path / "x.zarr"), shape=(40_000, 4000), chunks=(40_000, 4000), dtype="float32")
     limit = LIBRARY_BYTES + (700 << 20)
     kmeans = StreamKernelKMeans(3, progress=False, executor=1, memory_limit=limit)
     with pytest.raises(MemoryLimitError, match=r"stored in chunks of 610\.4 MiB, which can only be read whole"):
-        kmeans.plan(tmp_path / "x.zarr")
+        kmeans.plan(disk_path / "x.zarr")

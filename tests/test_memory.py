@@ -63,9 +63,10 @@ print("null")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
+def compiled(disk):
     """Kernels are compiled and kept before a limit is measured: LLVM takes more memory than any fit here."""
-    folder = tmp_path_factory.mktemp("compiled")
+    folder = disk / "compiled"
+    folder.mkdir()
     write_topics(str(folder / "x.svm"), Topics(5_000, 20), 3_000, kind="svmlight")
     run([COMPILE, str(folder / "x.svm"), str(sketched(folder / "x.zarr", 3_000, 64))])
 
@@ -89,9 +90,9 @@ def run(arguments, environment=None):
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
+def images(disk):
     """Dense rows, uint8, twice as large as what the limits of the tests leave for data."""
-    path = tmp_path_factory.mktemp("images") / "x.zarr"
+    path = disk / "images.zarr"
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784), np.uint8)
     array = zarr.create_array(store=str(path), shape=(400_000, 784), chunks=(4096, 784), dtype="uint8")
@@ -102,8 +103,8 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "x.svm"
+def text(disk):
+    path = disk / "text.svm"
     write_topics(str(path), Topics(20_000, 20), 100_000, kind="svmlight")
     return path
 
@@ -131,8 +132,8 @@ def test_text_is_clustered_within_the_limit(text, k, limit, space):
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
 
-def test_more_narrow_rows_than_fit_get_a_coreset(tmp_path):
-    path = tmp_path / "x.npy"
+def test_more_narrow_rows_than_fit_get_a_coreset(disk_path):
+    path = disk_path / "x.npy"
     rng = np.random.default_rng(0)
     rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(4_000_000, 16))
     for start in range(0, len(rows), 500_000):
@@ -203,9 +204,9 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
     ],
     ids=[*CASES, *(f"{name}, as large as it was found" for name in LARGE_CASES)],
 )
-def test_what_was_above_its_limit_stays_below(tmp_path, case):
+def test_what_was_above_its_limit_stays_below(disk_path, case):
     make, name, shape, n_clusters, limit, coreset = case
-    got = fit(make(tmp_path / name, *shape), n_clusters, limit, coreset)
+    got = fit(make(disk_path / name, *shape), n_clusters, limit, coreset)
     assert got["peak"] <= got["limit"]
     assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"]
 
@@ -280,21 +281,21 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitte
 """
 
 
-def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(tmp_path):
-    said = run([STREAM, "480 MiB"], {"TMPDIR": str(tmp_path)})
-    roomy = run([STREAM, "4 GiB"], {"TMPDIR": str(tmp_path)})
+def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(disk_path):
+    said = run([STREAM, "480 MiB"], {"TMPDIR": str(disk_path)})
+    roomy = run([STREAM, "4 GiB"], {"TMPDIR": str(disk_path)})
     assert said["peak"] <= said["limit"] < roomy["peak"]  # 307 MB of rows
     assert said["inertia"] == roomy["inertia"]
     assert (said["n"], said["passes"]) == (1_200_000, 1)
-    assert list(tmp_path.iterdir()) == []
+    assert list(disk_path.iterdir()) == []
 
 
-def test_a_stream_that_starts_anew_and_outgrows_memory_is_spilled(tmp_path):
+def test_a_stream_that_starts_anew_and_outgrows_memory_is_spilled(disk_path):
     """Nobody knows how many rows there will be: what memory does not hold of them goes to disk."""
-    said = run([STREAM, "480 MiB", "again"], {"TMPDIR": str(tmp_path)})
+    said = run([STREAM, "480 MiB", "again"], {"TMPDIR": str(disk_path)})
     assert said["peak"] <= said["limit"]
     assert (said["n"], said["passes"], said["regime"]) == (1_200_000, 2, "spilled")
-    assert list(tmp_path.iterdir()) == []
+    assert list(disk_path.iterdir()) == []
 
 
 GIVE_BACK = """

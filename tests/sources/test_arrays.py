@@ -241,8 +241,8 @@ print(json.dumps(grown))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured by Linux's /proc")
-def test_pages_of_maps_do_not_stay(tmp_path):
-    path = tmp_path / "x.bin"
+def test_pages_of_maps_do_not_stay(disk_path):
+    path = disk_path / "x.bin"
     with path.open("wb") as file:
         file.truncate(128_000_000)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
