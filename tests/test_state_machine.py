@@ -81,8 +81,8 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="streamkm-test-"))
         self.patched = pytest.MonkeyPatch()
         for module, name, value in (
-            ("store", "CHUNK_BYTES", 1 << 15), ("store_pass", "INTERVAL_S", 0.0),
-            ("keeping", "INTERVAL_S", 0.0), ("keeping", "SHARE", 1.0),
+            ("stores.writer", "CHUNK_BYTES", 1 << 15), ("stores.pass_", "INTERVAL_S", 0.0),
+            ("passes.resume", "INTERVAL_S", 0.0), ("passes.resume", "SHARE", 1.0),
         ):  # fmt: skip
             self.patched.setattr(f"streamkm.{module}.{name}", value)
         self.n_files = self.n_streams = 0
