@@ -21,8 +21,7 @@ from streamkm.cli.main import main
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
-from streamkm.passes import checkpoint
-from streamkm.passes import resume as keeping
+from streamkm.passes import checkpoint, resume
 from streamkm.passes.reader import Walk
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
@@ -162,7 +161,7 @@ def fit(path, checkpoint, out, options, begun):
     Options are those of StreamKMeans, or of StreamKernelKMeans where one is "kernel".
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
+    resume.INTERVAL_S, resume.SHARE = 0.0, 0.3
     begun.send("begun")
     estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
     np.savez(out, **outcome(estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))))
@@ -214,7 +213,7 @@ class StoppedError(Exception):
 
 def stopped_after(monkeypatch, name, times=1):
     """Stop a fit behind the save of a record."""
-    original, seen = keeping.Checkpoint.save, []
+    original, seen = resume.Checkpoint.save, []
 
     def save(self, record, *rest):
         original(self, record, *rest)
@@ -222,13 +221,13 @@ def stopped_after(monkeypatch, name, times=1):
         if seen.count(name) == times:
             raise StoppedError(name)
 
-    monkeypatch.setattr(keeping.Checkpoint, "save", save)
+    monkeypatch.setattr(resume.Checkpoint, "save", save)
 
 
 def command(arguments):
     """Run a command, which saves what it has done all the time; gives its exit code."""
     small_chunks()
-    keeping.INTERVAL_S, keeping.SHARE = 0.0, 0.3
+    resume.INTERVAL_S, resume.SHARE = 0.0, 0.3
     try:
         main(list(arguments))
     except SystemExit as ended:

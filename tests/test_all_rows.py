@@ -11,15 +11,15 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import StreamKMeans
-from streamkm.passes import resume as keeping
+from streamkm.passes import resume
 from streamkm.planning.forecast import Cluster
-from streamkm.sketches.registry import FOUND
+from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
 from tests.test_sketch_fit import wide_rows
 
-KINDS = [(kind, sparse) for kind in FOUND for sparse in (False, True) if not (sparse and kind == "pca")]
+KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
 K = 12
 
 
@@ -150,8 +150,8 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
 
 @pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
 def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     source = tmp_path / "x.npy"
     np.save(source, wide_rows(4000))
     how = "all" if record == "directions" else "sample"
@@ -172,8 +172,8 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
 @pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
 def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
     """What was read for a coreset is not read again."""
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     path = tmp_path / "x.npy"
     np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
     size = "auto" if sketch == "identity" else 5

@@ -328,7 +328,7 @@ class TestThrottle:
         started = time.monotonic()
         throttle, calls = Throttle(interval_s=0.05, share=0.5), []
         while len(calls) < 4:
-            throttle.maybe(lambda: calls.append(time.monotonic()))
+            throttle.save_if_due(lambda: calls.append(time.monotonic()))
         assert min(np.diff([started, *calls])) >= 0.05
 
     def test_spends_no_more_than_its_share(self):
@@ -340,7 +340,7 @@ class TestThrottle:
             time.sleep(0.01)
 
         while len(shares) < 4:
-            throttle.maybe(save)
+            throttle.save_if_due(save)
         assert shares[0] == 0
         assert 0 < max(shares) <= 0.1  # whenever the next one begins
 

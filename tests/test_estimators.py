@@ -35,7 +35,7 @@ from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
 from streamkm.sketches.bounds import n_components
-from streamkm.sketches.registry import FOUND, OBLIVIOUS
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
@@ -895,7 +895,7 @@ def test_no_warnings_on_plain_data():
         kmeans().fit(blobs()[0])
 
 
-@pytest.mark.parametrize("name", [*OBLIVIOUS, *FOUND])
+@pytest.mark.parametrize("name", [*OBLIVIOUS, *DATA_DEPENDENT])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_every_sketch_by_name(name, sparse):
     if name == "pca" and sparse:
@@ -913,7 +913,7 @@ def test_every_sketch_by_name(name, sparse):
 
 @pytest.mark.parametrize(
     ("name", "sparse"),
-    [(n, sparse) for n in (*OBLIVIOUS, *FOUND) for sparse in (False, True) if (n, sparse) != ("pca", True)],
+    [(n, sparse) for n in (*OBLIVIOUS, *DATA_DEPENDENT) for sparse in (False, True) if (n, sparse) != ("pca", True)],
 )
 def test_every_sketch_of_narrow_rows(name, sparse):
     """Sizes that nobody asked for fit whatever the rows are."""

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKMeans
 from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
-from streamkm.passes import resume as keeping
+from streamkm.passes import resume
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -165,8 +165,8 @@ def test_principal_directions_are_for_dense_rows():
 
 
 def test_another_sketch_is_another_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     X, _ = rows()
     options = {"checkpoint": tmp_path / "state"}
     with monkeypatch.context() as patched:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
-from streamkm.passes import resume as keeping
+from streamkm.passes import resume
 from streamkm.sources.binary.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
@@ -78,8 +78,8 @@ def test_fits_killed_many_times_end_with_the_same_bits(folder, wanted, name, tmp
 @pytest.fixture
 def eager(monkeypatch):
     """Save whatever can be saved, at once."""
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
 
 
 @pytest.mark.parametrize(

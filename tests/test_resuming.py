@@ -16,7 +16,7 @@ from sklearn.base import clone
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
 from streamkm.core.ownership import MARKER
-from streamkm.passes import resume as keeping
+from streamkm.passes import resume
 from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
@@ -125,8 +125,8 @@ def wait_for(path):
     ],
 )
 def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, read_again):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     file, options = CASES[name]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
     with monkeypatch.context() as patched:
@@ -144,8 +144,8 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("record", ["sketch", "seed", "polish", "found", "refined"])
 def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     rng = np.random.default_rng(0)
     X = rng.random((2000, 300)) + 3 * np.eye(8, 300)[rng.integers(0, 8, 2000)]
     kmeans = StreamKMeans(8, sketch="countsketch", refine=2, random_state=0, progress=False)
@@ -166,8 +166,8 @@ def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
 def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypatch, removed):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     file, options = CASES["dense"]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
     with monkeypatch.context() as patched:
@@ -182,7 +182,7 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypa
 
 
 def test_a_state_without_its_marker_is_not_touched(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -221,8 +221,8 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):
     from streamkm.sources.svmlight.source import SvmlightSource
 
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     file, options = CASES["text"]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", executor=1, **options)
     read = []
@@ -246,8 +246,8 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):
 
 
 def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(20, init="random", n_init=1, progress=False, checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -263,8 +263,8 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
 
 
 def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     X = np.load(folder / "x.npy")[:5000]
     with monkeypatch.context() as patched:
         stopped_after(patched, "seed")
@@ -295,8 +295,8 @@ def test_two_fits_on_one_checkpoint(folder, tmp_path):
 
 def test_short_fits_write_no_records(tmp_path, monkeypatch):
     saved = []
-    original = keeping.Checkpoint.save
-    monkeypatch.setattr(keeping.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
+    original = resume.Checkpoint.save
+    monkeypatch.setattr(resume.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
     X = sp.random_array((500, 3000), density=0.01, format="csr", rng=np.random.default_rng(0))
     StreamKMeans(3, progress=False, checkpoint=tmp_path / "state").fit(X)
     assert saved == ["begin"]
@@ -309,8 +309,8 @@ def test_a_full_disk_is_said_and_survived(folder, wanted, tmp_path, monkeypatch)
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], check=False).returncode:
         pytest.skip("no file system can be mounted here")
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     file, options = CASES["text"]
     try:
         kmeans = StreamKMeans(progress=False, checkpoint=place / "state", **options)

@@ -14,12 +14,12 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.passes import resume as keeping
-from streamkm.sketches.registry import STREAMED
+from streamkm.passes import resume
+from streamkm.sketches.registry import FIT_BY_PASS
 from tests.children import StoppedError, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
 
-KINDS = [(kind, sparse) for kind in STREAMED for sparse in (False, True) if not (sparse and kind == "pca")]
+KINDS = [(kind, sparse) for kind in FIT_BY_PASS for sparse in (False, True) if not (sparse and kind == "pca")]
 
 
 def kmeans(n_clusters=3, **parameters):
@@ -57,7 +57,7 @@ def test_every_row_is_read_once_more(kind, sparse, refine):
     np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
 
 
-@pytest.mark.parametrize("kind", STREAMED)
+@pytest.mark.parametrize("kind", FIT_BY_PASS)
 def test_the_plan_says_so_before_anything_is_read(kind):
     source = CountingSource(groups()[0])
     planned = kmeans(sketch=kind, n_components=3).plan(source)
@@ -167,7 +167,7 @@ def test_sketches_that_need_no_rows_take_no_pass():
 
 def test_a_saved_model_predicts_alike(tmp_path):
     X = wide_rows(500)
-    for kind in STREAMED:
+    for kind in FIT_BY_PASS:
         fitted = kmeans(sketch=kind, n_components=5, assign_space="sketch").fit(X)
         fitted.save(tmp_path / "m.npz")
         loaded = StreamKMeans.load(tmp_path / "m.npz")
@@ -176,8 +176,8 @@ def test_a_saved_model_predicts_alike(tmp_path):
 
 
 def test_directions_that_were_found_are_not_found_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     X = wide_rows(2000)
     wanted = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000).fit(X)
     again = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000, checkpoint=tmp_path / "state")

@@ -20,7 +20,7 @@ from streamkm.core.exceptions import CheckpointError, InvalidInputError, Invalid
 from streamkm.core.ownership import MARKER
 from streamkm.model_selection.sweep import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, elbow
-from streamkm.passes import resume as keeping
+from streamkm.passes import resume
 from streamkm.sources import open_source
 from tests import naive
 from tests.children import StoppedError, chunks_read, stopped_after
@@ -156,8 +156,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(blobs):
 
 @pytest.mark.parametrize(("record", "times", "n_read"), [("begin", 1, 6), ("sample", 3, 4), ("run-0", 1, 0)])
 def test_a_sweep_that_was_stopped_goes_on(blobs, tmp_path, monkeypatch, record, times, n_read):
-    monkeypatch.setattr(keeping, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 1.0)
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
     path = str(tmp_path / "x.npy")
     np.save(path, blobs)
     options = {"checkpoint": tmp_path / "state", "chunk_bytes": 9_600, **QUIET}

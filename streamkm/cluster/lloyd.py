@@ -54,7 +54,7 @@ class Totals:
         return out
 
     def to_means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As `means`, in the memory of the sums, which are of no more use: new memory costs more than the division."""
+        """As `means`, in place: overwrites the sums, as new memory costs more than the division."""
         if not self.sums.flags.writeable:  # as it came from a worker
             return self.means(fallback)
         kernels.means(self.sums, self.counts, fallback, self.sums)

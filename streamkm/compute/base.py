@@ -244,5 +244,5 @@ class Executor(ABC):
             while ahead:
                 yield ahead.popleft().result()
         finally:
-            for waiting in ahead:  # somebody failed or stopped asking: do not work on for nobody
+            for waiting in ahead:  # a call failed, or the consumer stopped: cancel what was started
                 waiting.cancel()

@@ -46,7 +46,7 @@ class LocalThreads(Executor):
                 try:
                     results[number] = function(items[number], *shared)
                 except BaseException:
-                    deque(numbers, maxlen=0)  # the rest is for nobody
+                    deque(numbers, maxlen=0)  # drain the iterator so that the other threads stop
                     raise
 
         helpers = [self._pool.submit(work) for _ in range(min(self.n_workers, len(items)) - 1)]

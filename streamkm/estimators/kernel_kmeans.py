@@ -19,7 +19,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, n_kernel_starts
-from streamkm.estimators.kmeans import StreamKMeans, keeping
+from streamkm.estimators.kmeans import StreamKMeans, checkpoint_writer
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
@@ -28,7 +28,7 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import OnInvalid
-from streamkm.passes.resume import Keeper
+from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -221,17 +221,17 @@ class StreamKernelKMeans(Assigner):
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
         plan = self.plan_for(source, weighted=len(weights.each) > 0)
-        with keeping(self, source, plan, weights.each) as keeper:
-            self._run(source, plan, weights, keeper)
+        with checkpoint_writer(self, source, plan, weights.each) as writer:
+            self._run(source, plan, weights, writer)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         walk = self._fit_walk(source, plan, "euclidean")
-        seed = keeper.same_seed(drawn_seed(self.random_state))
+        seed = writer.same_seed(drawn_seed(self.random_state))
         settings = self._settings(self._sizes(source), seed)
-        fitted = run_kernel_fit(walk, plan, settings, weights.each, self.executor, keeper, progress)
+        fitted = run_kernel_fit(walk, plan, settings, weights.each, self.executor, writer, progress)
         self._take(fitted.fit, weights, fitted.fit.model, plan, source, (progress.stages, seed))
         self.kernel_ = fitted.kernel
         residual = fitted.trace_residual

@@ -39,7 +39,7 @@ from streamkm.fitting.kmeans import run_fit
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
-from streamkm.passes.resume import Keeper, is_worth_resuming
+from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan, plan_fit
@@ -307,12 +307,12 @@ class StreamKMeans(Incremental, Assigner):
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
         gathers = place is None or not is_on_cluster(self.executor)
         plan = self.plan_for(source, weighted=len(weights.each) > 0, gathers_labels=gathers)
-        with keeping(self, source, plan, weights.each) as keeper:
-            keeper.labels_to = place
-            self._run(source, plan, weights, keeper)
+        with checkpoint_writer(self, source, plan, weights.each) as writer:
+            writer.labels_to = place
+            self._run(source, plan, weights, writer)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: Weights, keeper: Keeper) -> None:
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
@@ -321,8 +321,8 @@ class StreamKMeans(Incremental, Assigner):
 
             metric = metric_on_store(stored, metric)
         walk = self._fit_walk(source, plan, metric)
-        seed = keeper.same_seed(drawn_seed(self.random_state))
-        fitted = run_fit(walk, plan, self._settings(seed), weights.each, self.executor, keeper, progress)
+        seed = writer.same_seed(drawn_seed(self.random_state))
+        fitted = run_fit(walk, plan, self._settings(seed), weights.each, self.executor, writer, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self._take(fitted, weights, model, plan, source, (progress.stages, seed))
@@ -445,14 +445,16 @@ class StreamKMeans(Incremental, Assigner):
 
 
 @contextmanager
-def keeping(estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]) -> Iterator[Keeper]:
+def checkpoint_writer(
+    estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]
+) -> Iterator[CheckpointWriter]:
     """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
     saved = estimator.checkpoint
     if saved is None or isinstance(saved, Checkpoint):
-        yield Keeper(saved)
+        yield CheckpointWriter(saved)
         return
     with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
-        yield Keeper(opened)
+        yield CheckpointWriter(opened)
         opened.discard()
 
 

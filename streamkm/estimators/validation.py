@@ -23,14 +23,14 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
-from streamkm.sketches.registry import FOUND, OBLIVIOUS
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.open import is_collection
 
 FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
 STARTS = ("k-means++", "random", "ls++")
 CHOICES = {
-    "sketch": ("auto", *OBLIVIOUS, *FOUND),
+    "sketch": ("auto", *OBLIVIOUS, *DATA_DEPENDENT),
     "sketch_fit": ("sample", "all"),
     "metric": ("euclidean", "cosine"),
     "assign_space": ("auto", "original", "sketch"),

@@ -25,7 +25,7 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.fitting.centers import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.reader import Walk
-from streamkm.passes.resume import Gathered, Keeper
+from streamkm.passes.resume import CheckpointWriter, Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates
@@ -93,7 +93,7 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
 
 
 class _Clock(Progress):
-    """Times stages and tells nobody: they are none of a fit."""
+    """Records times, draws no bars: these stages are none of a fit."""
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:  # noqa: ARG002
@@ -144,7 +144,7 @@ def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
         framed = frame_rows(here, replace(sampled, blocks=None), plan, settings, None)
-        return find_centers(here, framed, plan, settings, Keeper(), clock)
+        return find_centers(here, framed, plan, settings, CheckpointWriter(), clock)
 
 
 def _walked(

@@ -27,7 +27,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, pack_matrix, rows_between, unpack_matrix
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.assign import Assigned
-from streamkm.passes.resume import Keeper, KeptSteps, Record, pack_lloyd, unpack_lloyd
+from streamkm.passes.resume import CheckpointWriter, KeptSteps, Record, pack_lloyd, unpack_lloyd
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import Plan
@@ -41,7 +41,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
     sketch_from_dict,
 )
-from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 
 SKETCH_PREFIX = "sketch."
 FAR_ROWS = 100  # that tell whether centers are far
@@ -246,7 +246,7 @@ def find_centers(
     framed: Framed,
     plan: Plan,
     settings: Settings,
-    keeper: Keeper,
+    writer: CheckpointWriter,
     progress: Progress,
 ) -> Found:
     """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there.
@@ -263,11 +263,11 @@ def find_centers(
     with progress.stage("seed"):
         sampled = sample.block(here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
-        record = keeper.load("seed")
+        record = writer.load("seed")
         if record is None:
             rows = rows_between(sample.X, 0, n_searched)
             start = starting_centers(here, prefix(clustered, n_searched), rows, sketch, settings, frame)
-            keeper.save("seed", lambda: ({"centers": start}, {}))
+            writer.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
     history: list[dict[str, Any]] = []
@@ -276,7 +276,7 @@ def find_centers(
         if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
             result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
         else:
-            kept = KeptSteps(keeper, "lloyd", stage)
+            kept = KeptSteps(writer, "lloyd", stage)
             rows = sketched.blocks or LocalBlocks.of(here, clustered)
             result = lloyd(
                 rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
@@ -293,7 +293,7 @@ def find_centers(
             if iterated and not sample.complete:
                 result = replace(result, centers=centers)
             else:
-                kept = KeptSteps(keeper, "polish", stage)
+                kept = KeptSteps(writer, "polish", stage)
                 begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
@@ -326,7 +326,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
     """The sketch that was given or that a plan names; None for one that is found on rows."""
     if settings.sketch is not None:
         return settings.sketch
-    if plan.sketch in FOUND:
+    if plan.sketch in DATA_DEPENDENT:
         return None
     return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
 

@@ -41,7 +41,7 @@ from streamkm.fitting.centers import (
 from streamkm.passes.assign import Assigned, assign_blocks, assign_pass
 from streamkm.passes.labels import assign_and_hold, labels_of, n_writes, open_labels, write_labels
 from streamkm.passes.reader import Walk
-from streamkm.passes.resume import Gathered, Keeper, KeptLabels, Record
+from streamkm.passes.resume import CheckpointWriter, Gathered, KeptLabels, Record
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
@@ -116,7 +116,7 @@ def run_fit(
     settings: Settings,
     weights: NDArray[np.float64],
     executor: Any,
-    keeper: Keeper,
+    writer: CheckpointWriter,
     progress: Progress,
 ) -> Fit:
     """Fit.
@@ -125,21 +125,21 @@ def run_fit(
     ----------
     weights : float64 (n,) or (0,)
     executor : "auto", int, or a Dask client
-    keeper : Keeper
+    writer : CheckpointWriter
     """
     with ExitStack() as stack:
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         if plan.block_room is not None:
-            keeper.spill = stack.enter_context(closing(Spill(plan.block_room)))
-        gathering = _Gathering(workers, walk, plan, settings, weights, keeper, progress)
+            writer.spill = stack.enter_context(closing(Spill(plan.block_room)))
+        gathering = _Gathering(workers, walk, plan, settings, weights, writer, progress)
         sketched = None
-        found = Found.unpack(keeper.load("found"))
+        found = Found.unpack(writer.load("found"))
         if found is None:
             sketched, framed = gathering.all_rows()
-            found = find_centers(here, framed, plan, settings, keeper, progress)
+            found = find_centers(here, framed, plan, settings, writer, progress)
             del framed
-            keeper.save("found", found.pack)
+            writer.save("found", found.pack)
         if plan.chooses_space and found.space == "sketch":
             warnings.warn(_in_the_sketch(plan, settings, found.n_features), UserWarning, stacklevel=4)
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
@@ -154,7 +154,7 @@ def run_fit(
                 del again
             del sketched  # the passes to come need the memory
             give_back(plan.limit_bytes)
-            model, assigned, history = assign_found(labelling, found, settings.refine, keeper, progress)
+            model, assigned, history = assign_found(labelling, found, settings.refine, writer, progress)
         labels = labels_of(found.look.originals(), assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
@@ -181,7 +181,7 @@ class _Gathering:
     plan: Plan
     settings: Settings
     weights: NDArray[np.float64]
-    keeper: Keeper
+    writer: CheckpointWriter
     progress: Progress
 
     def all_rows(self) -> tuple[Sketched, Framed]:
@@ -189,7 +189,7 @@ class _Gathering:
         sketched = self.once()
         give_back(self.plan.limit_bytes)
         if not self.plan.fit_passes and not self.plan.sketches_later:
-            framed = frame_rows(self.workers, sketched, self.plan, self.settings, self.keeper.spill)
+            framed = frame_rows(self.workers, sketched, self.plan, self.settings, self.writer.spill)
             if self.walk.source.replayable:
                 sketched = replace(sketched, blocks=None)  # `framed` has them
             return sketched, framed
@@ -223,8 +223,8 @@ class _Gathering:
         Those are in memory, and gone with the process: their rows are read again.
         """
         gathered = self._nothing(sketch)
-        keeper = self.keeper if sketch is None or gathered.tree is not None else Keeper()
-        given, known = (self.workers, self.walk, gathered, stage, (keeper, record)), (self.weights, chunk_rows)
+        writer = self.writer if sketch is None or gathered.tree is not None else CheckpointWriter()
+        given, known = (self.workers, self.walk, gathered, stage, (writer, record)), (self.weights, chunk_rows)
         return kept_pass(*given, sketch=sketch, known=known)
 
     def _nothing(self, sketch: Sketch | None) -> Gathered:
@@ -233,14 +233,14 @@ class _Gathering:
         n_rows = self.walk.source.estimated_rows
         rule = SampleRule.of(plan.sample_rows, settings.word("sample"), n_rows, self.weights)
         coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
-        return Gathered(rule, coreset, self.keeper.spill)
+        return Gathered(rule, coreset, self.writer.spill)
 
     def _sketch(self, sketched: Sketched) -> Sketch:
         """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
-        plan, settings, keeper = self.plan, self.settings, self.keeper
+        plan, settings, writer = self.plan, self.settings, self.writer
         if not plan.fit_passes:
             return sketch_of(plan, settings, sketched.sample)
-        record = keeper.load("directions")
+        record = writer.load("directions")
         if record is not None:
             return sketch_from_dict(record[1], record[0])
         seed = settings.word("sketch")
@@ -251,7 +251,7 @@ class _Gathering:
             with self.progress.stage("directions", len(sketched.chunk_rows)) as stage:
                 found = fit_pass(self.workers, self.walk, found, self.weights, sketched.chunk_rows, stage)
         sketch = found
-        keeper.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
+        writer.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
         return sketch
 
 
@@ -260,7 +260,7 @@ def kept_pass(
     walk: Walk,
     gathered: Gathered,
     stage: Stage,
-    kept: tuple[Keeper, str],
+    kept: tuple[CheckpointWriter, str],
     *,
     sketch: Sketch | None = None,
     known: tuple[NDArray[np.float64], NDArray[np.int64] | None] = (NO_WEIGHTS, None),
@@ -269,16 +269,16 @@ def kept_pass(
 
     Parameters
     ----------
-    kept : (Keeper, str)
+    kept : (CheckpointWriter, str)
         Where what is gathered is kept, and as which record.
     known : (float64 (n,) or (0,), int64 (chunks,) or None)
         Weights, and the rows of each chunk.
     """
-    keeper, record = kept
-    gathered.restore(keeper.load(record))
-    stage.after_advance = lambda: keeper.maybe(record, gathered.pack)
+    writer, record = kept
+    gathered.restore(writer.load(record))
+    stage.after_advance = lambda: writer.save_if_due(record, gathered.pack)
     sketched = sketch_pass(workers, walk, sketch, gathered, *known, stage)
-    keeper.save(record, gathered.pack)
+    writer.save(record, gathered.pack)
     return sketched
 
 
@@ -293,23 +293,23 @@ def _sample_is_all(walk: Walk, plan: Plan, weights: NDArray[np.float64]) -> bool
 
 
 def assign_found(
-    by: Labelling, found: Found, refine: int, keeper: Keeper, progress: Progress
+    by: Labelling, found: Found, refine: int, writer: CheckpointWriter, progress: Progress
 ) -> tuple[Model, Assigned, tuple[dict[str, Any], ...]]:
     """Label all rows; then move the centers to the means of their clusters and label again, `refine` times."""
     workers, walk, weights = by.workers, by.walk, by.weights
     rows, model = found.chunk_rows, found.model(walk.metric)
     first, history = 0, list(found.history)
-    record = keeper.load("refined")
+    record = writer.load("refined")
     if record is not None:
         first, history = record[1]["index"], record[1]["history"]
         model = replace(model, centers=record[0]["centers"])
     for index in range(first, refine + 1):
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            if keeper.labels_to is not None:
+            if writer.labels_to is not None:
                 labels, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
                 assigned = Assigned(NO_LABELS, totals)
             elif by.sample is None:
-                kept = KeptLabels(keeper, f"assign-{index}", int(rows.sum()))
+                kept = KeptLabels(writer, f"assign-{index}", int(rows.sum()))
                 assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
             if by.sample is not None and by.here is not None:  # the same sums whoever writes the labels
                 assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage)
@@ -317,11 +317,11 @@ def assign_found(
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         if index < refine:
             model = replace(model, centers=assigned.totals.means(fallback=model.centers))
-            keeper.save("refined", partial(_refined, model.centers, index + 1, history))
-    if keeper.labels_to is not None:
+            writer.save("refined", partial(_refined, model.centers, index + 1, history))
+    if writer.labels_to is not None:
         with progress.stage("labels", n_writes(labels)) as stage:
-            write_labels(workers, labels, keeper.labels_to, stage)
-        assigned = replace(assigned, labels=open_labels(keeper.labels_to))
+            write_labels(workers, labels, writer.labels_to, stage)
+        assigned = replace(assigned, labels=open_labels(writer.labels_to))
     return model, assigned, tuple(history)
 
 

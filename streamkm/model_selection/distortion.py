@@ -34,7 +34,7 @@ from streamkm.sketches import (
     Sketch,
     TruncatedSVDSketch,
 )
-from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 
 COMPONENTS = (16, 64, 256)
@@ -231,7 +231,7 @@ class _Given:
 
 
 def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
-    known = [*OBLIVIOUS, *FOUND]
+    known = [*OBLIVIOUS, *DATA_DEPENDENT]
     for name in sketches:
         if name not in known:
             raise InvalidParameterError(f"sketch {name!r}; needed: one of {', '.join(map(repr, known))}")
@@ -241,7 +241,9 @@ def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
 
 def _make(name: str, m: int, X: Matrix, n_clusters: int, seed: int) -> Sketch:
     """The sketch of a name, found on the rows where it depends on them."""
-    return find_sketch(name, m, seed, X, n_clusters) if name in FOUND else make_sketch(name, m, seed, X.shape[1])
+    return (
+        find_sketch(name, m, seed, X, n_clusters) if name in DATA_DEPENDENT else make_sketch(name, m, seed, X.shape[1])
+    )
 
 
 def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:

@@ -42,13 +42,13 @@ from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepResult, SweepRow
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import Gathered, Keeper, Record
+from streamkm.passes.resume import CheckpointWriter, Gathered, Record
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
-from streamkm.sketches.registry import FOUND, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
@@ -140,7 +140,7 @@ def sweep(
     """
     wanted = _wanted(n_clusters)
     for name, value, choices in (
-        ("sketch", sketch, ("auto", *OBLIVIOUS, *FOUND)),
+        ("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT)),
         ("metric", metric, get_args(Metric)),
         ("on_invalid", on_invalid, get_args(OnInvalid)),
     ):
@@ -180,13 +180,13 @@ def sweep(
         if checkpoint is not None:
             described = {"source": fingerprint(source), "settings": settings}
             saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
-        keeper = Keeper(saved)
-        sketch_seed, sample_seed, runs = _streams(keeper.same_seed(drawn_seed(random_state)))
+        writer = CheckpointWriter(saved)
+        sketch_seed, sample_seed, runs = _streams(writer.same_seed(drawn_seed(random_state)))
         rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         with stages.stage("sample") as stage:
-            read = kept_pass(workers, walk, Gathered(rule), stage, (keeper, "sample"))
+            read = kept_pass(workers, walk, Gathered(rule), stage, (writer, "sample"))
         give_back(plan.limit_bytes)
         check_clusters(wanted[-1], read.n_valid)
         space = plan.space_for(read.n_features)
@@ -204,7 +204,7 @@ def sweep(
             for number, seed in enumerate(runs.spawn(seeds)):
                 scoring = Rescoring(here, rows, distances, wanted[-1])
                 run = partial(_grown, here, block, wanted, scoring, seed, stage)
-                found.append(_kept_run(run, keeper, f"run-{number}", stage))
+                found.append(_kept_run(run, writer, f"run-{number}", stage))
         if saved is not None:
             saved.discard()
     table = tuple(_rows(found, wanted, block.n_rows))
@@ -252,15 +252,15 @@ def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
     )
 
 
-def _kept_run(run: Callable[[], list[_Step]], keeper: Keeper, name: str, stage: Stage) -> list[_Step]:
+def _kept_run(run: Callable[[], list[_Step]], writer: CheckpointWriter, name: str, stage: Stage) -> list[_Step]:
     """One run, or what an earlier sweep has kept of it."""
-    record = keeper.load(name)
+    record = writer.load(name)
     if record is not None:
         steps = _unpack(record)
         stage.advance(len(steps))
         return steps
     steps = run()
-    keeper.save(name, partial(_pack, steps))
+    writer.save(name, partial(_pack, steps))
     return steps
 
 
@@ -360,7 +360,7 @@ def _sample_sizes(source: RowSource, most_clusters: int, sample_rows: int | str)
 
 def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) -> Sketch:
     d = sample.X.shape[1]
-    if kind not in FOUND:
+    if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, word, d)
     rows = sample.X[: pca_rows(d, m)] if kind == PCASketch.kind else sample.X
     return find_sketch(kind, m, word, rows, n_clusters)

@@ -298,7 +298,7 @@ class Throttle:
         self._interval_s, self._share = interval_s, share
         self._next = time.monotonic() + interval_s
 
-    def maybe(self, save: Callable[[], Any]) -> bool:
+    def save_if_due(self, save: Callable[[], Any]) -> bool:
         """Call `save` if it is time to; says whether it was."""
         started = time.monotonic()
         if started < self._next:

@@ -1,7 +1,7 @@
 """What of a fit is worth keeping while it runs, and how it looks on disk.
 
-A `Keeper` saves records now and then into a checkpoint and gives them back to the run that continues; without a
-checkpoint it does nothing. The functions here turn what stages gather into named arrays and JSON values, bit by bit.
+A `CheckpointWriter` saves records now and then into a checkpoint and gives them back to the run that continues; without
+a checkpoint it does nothing. The functions here turn what stages gather into named arrays and JSON values, bit by bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERVAL_S = 10.0  # between saves; runs that are shorter write nothing
 SHARE = 0.05  # of the time, at most, that saving may take
 
 
-class Keeper:
+class CheckpointWriter:
     """Saves what was done, not too often, and gives it back.
 
     Parameters
@@ -69,7 +69,7 @@ class Keeper:
         """A record of the run that is continued, if it got so far."""
         return self.checkpoint.load(name) if self.checkpoint is not None else None
 
-    def maybe(self, name: str, make: Callable[[], Record]) -> None:
+    def save_if_due(self, name: str, make: Callable[[], Record]) -> None:
         """Save a record that changes all the time, if the last save is long enough ago."""
         if self.checkpoint is not None:
             checkpoint = self.checkpoint
@@ -77,7 +77,7 @@ class Keeper:
 
     def when_due(self, save: Callable[[], None]) -> None:
         """Call `save` if the last one is long enough ago."""
-        self._throttle.maybe(save)
+        self._throttle.save_if_due(save)
 
     def save(self, name: str, make: Callable[[], Record]) -> None:
         """Save a record that ends a stage, unless the run is young: doing it again would take no longer."""
@@ -201,7 +201,7 @@ class KeptSums:
 
     Parameters
     ----------
-    keeper : Keeper
+    writer : CheckpointWriter
     name : str
         Of the record.
 
@@ -211,10 +211,10 @@ class KeptSums:
         What an earlier run has done of this pass.
     """
 
-    def __init__(self, keeper: Keeper, name: str):
-        self._keeper, self._name = keeper, name
+    def __init__(self, writer: CheckpointWriter, name: str):
+        self._writer, self._name = writer, name
         self.begun: Folded[NDArray[Any]] | None = None
-        record = keeper.load(name)
+        record = writer.load(name)
         if record is not None:
             arrays, meta = record
             levels = [
@@ -225,7 +225,7 @@ class KeptSums:
 
     def save(self, folded: Callable[[], Folded[NDArray[Any]]]) -> None:
         """Save what is done, if it is time."""
-        self._keeper.maybe(self._name, lambda: self._pack(folded()))
+        self._writer.save_if_due(self._name, lambda: self._pack(folded()))
 
     def _pack(self, folded: Folded[NDArray[Any]]) -> Record:
         arrays = {
@@ -240,7 +240,7 @@ class KeptLabels:
 
     Parameters
     ----------
-    keeper : Keeper
+    writer : CheckpointWriter
     name : str
         Of the record: one for each pass.
     n_rows : int
@@ -251,27 +251,27 @@ class KeptLabels:
         What an earlier run has done of this pass.
     """
 
-    def __init__(self, keeper: Keeper, name: str, n_rows: int):
-        self._keeper, self._name, self._n_rows = keeper, name, n_rows
+    def __init__(self, writer: CheckpointWriter, name: str, n_rows: int):
+        self._writer, self._name, self._n_rows = writer, name, n_rows
         self._n_written = 0
-        record = keeper.load(name)
-        if keeper.checkpoint is not None and not keeper.checkpoint.has_labels(n_rows):
+        record = writer.load(name)
+        if writer.checkpoint is not None and not writer.checkpoint.has_labels(n_rows):
             record = None
         self.begun = None if record is None else unpack_folded(record)
 
     def labels(self, n_rows: int) -> NDArray[np.int32]:
         """Labels of the first rows, as far as the earlier run got."""
         self._n_written = n_rows
-        if self._keeper.checkpoint is None:
+        if self._writer.checkpoint is None:
             raise ValueError("nothing is kept without a checkpoint")
-        with self._keeper.checkpoint.labels(self._n_rows) as file:
+        with self._writer.checkpoint.labels(self._n_rows) as file:
             return file.read(mapped=True)[:n_rows]
 
     def save(self, labels: NDArray[np.int32], bounds: NDArray[np.int64], folded: Callable[[], Folded[Totals]]) -> None:
         """Save what is done, if it is time: the labels that are new, then the sums with the number of chunks."""
-        if self._keeper.checkpoint is None:
+        if self._writer.checkpoint is None:
             return
-        checkpoint = self._keeper.checkpoint
+        checkpoint = self._writer.checkpoint
 
         def write() -> None:
             done = folded()
@@ -281,7 +281,7 @@ class KeptLabels:
                 file.commit(self._name, *pack_folded(done))
             self._n_written = stop
 
-        self._keeper.when_due(write)
+        self._writer.when_due(write)
 
 
 class KeptSteps:
@@ -289,7 +289,7 @@ class KeptSteps:
 
     Parameters
     ----------
-    keeper : Keeper
+    writer : CheckpointWriter
     name : str
         Of the record.
     stage : Stage
@@ -300,11 +300,11 @@ class KeptSteps:
         Where an earlier run got to.
     """
 
-    def __init__(self, keeper: Keeper, name: str, stage: Stage):
-        self._keeper, self._name, self._stage = keeper, name, stage
-        self.begun = unpack_lloyd(keeper.load(name))
+    def __init__(self, writer: CheckpointWriter, name: str, stage: Stage):
+        self._writer, self._name, self._stage = writer, name, stage
+        self.begun = unpack_lloyd(writer.load(name))
 
     def step(self, result: LloydResult) -> None:
         """Take note of a step."""
         self._stage.advance()
-        self._keeper.maybe(self._name, lambda: pack_lloyd(result))
+        self._writer.save_if_due(self._name, lambda: pack_lloyd(result))

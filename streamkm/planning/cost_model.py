@@ -53,7 +53,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan
-from streamkm.sketches.registry import FOUND
+from streamkm.sketches.registry import DATA_DEPENDENT
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
 SCHEDULER_BYTES = 200 << 20
@@ -176,7 +176,7 @@ class _Model:
         found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
         if "polish" in seconds:
             found.append(Step("polish", seconds["polish"], "client"))
-        sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in FOUND else 0
+        sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in DATA_DEPENDENT else 0
         shared = self.state_bytes + self.needs.table(self.width) + sketch_bytes
         load = _Load(
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,

@@ -19,7 +19,7 @@ from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, Needs, Regime
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import CountSketch, IdentitySketch, PreconditionedSampling, Sketch
 from streamkm.sketches.countsketch import DENSE_COMPONENTS
-from streamkm.sketches.registry import FOUND, STREAMED, n_directions
+from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -285,8 +285,8 @@ def plan_fit(
     )
     n_features = source.estimated_features or components
     allowance = Allowance.of(memory_limit, source)
-    found = kind in FOUND and isinstance(sketch, str)
-    streamed = found and sketch_fit == "all" and kind in STREAMED
+    found = kind in DATA_DEPENDENT and isinstance(sketch, str)
+    streamed = found and sketch_fit == "all" and kind in FIT_BY_PASS
     fit_passes = subspace_passes(n_features) if streamed else 0
     if once:
         _check_once(source, kind, assign_space, refine, found=found)

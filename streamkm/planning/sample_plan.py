@@ -22,7 +22,7 @@ from streamkm.planning.plan import (
     float_row_bytes,
     smaller_sizes,
 )
-from streamkm.sketches.registry import FOUND
+from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import ChunkedSource, RowSource
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
@@ -102,7 +102,7 @@ def plan_sweep(
     def stages(reading: int, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:
         sample, working = sizes.sample_rows * (row_bytes + PLACED), clustered * clustered_row
         width = n_features if space == "original" else m
-        found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in FOUND else 0
+        found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
         means = MEANS_COPIES * 8 * most_clusters * max(width, m)
         return {
             "sample": reading + int(CANDIDATES * sample),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import PCASketch, Sketch, fits_features
 from streamkm.sketches.bounds import FORMULAS, sizing
-from streamkm.sketches.registry import FOUND, STREAMED, most_components, needs_n_features
+from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, most_components, needs_n_features
 from streamkm.sources.base import RowSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
@@ -61,7 +61,7 @@ def choose_sketch(
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return sketch, d, why
     _check_fits(source, sketch, sketch_fit)
-    if sketch_fit == "all" and sketch in STREAMED:
+    if sketch_fit == "all" and sketch in FIT_BY_PASS:
         why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and eps is not None:
         if sketch not in FORMULAS:
@@ -69,7 +69,7 @@ def choose_sketch(
         bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=source.estimated_rows, n_features=d)
         return sketch, bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
-    if sketch in FOUND:
+    if sketch in DATA_DEPENDENT:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
     return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
 
@@ -95,10 +95,10 @@ def _check_fits(source: RowSource, sketch: str, sketch_fit: str) -> None:
     """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
     if sketch == "pca" and source.is_sparse:
         raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
-    if sketch_fit == "all" and sketch in FOUND and sketch not in STREAMED:
+    if sketch_fit == "all" and sketch in DATA_DEPENDENT and sketch not in FIT_BY_PASS:
         raise InvalidParameterError(
             f'sketch_fit="all" with sketch={sketch!r}, which is found on sampled rows only; pass sketch_fit="sample", '
-            f"or one of {', '.join(STREAMED)}"
+            f"or one of {', '.join(FIT_BY_PASS)}"
         )
     if needs_n_features(sketch) and source.n_features is None:
         raise InvalidParameterError(

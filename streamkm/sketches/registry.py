@@ -22,9 +22,9 @@ from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
 
-FOUND = ("pca", "svd", "leverage", "laplacian")
+DATA_DEPENDENT = ("pca", "svd", "leverage", "laplacian")
 """Sketches that depend on the data: found on sampled rows,"""
-STREAMED = ("pca", "svd", "leverage")
+FIT_BY_PASS = ("pca", "svd", "leverage")
 """or these on all rows, in a pass of their own."""
 LAPLACIAN_ROWS = 5000  # that a graph of neighbours is made of
 NO_WEIGHTS = np.empty(0)
@@ -73,7 +73,7 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     Parameters
     ----------
     kind : str
-        One of `FOUND`.
+        One of `DATA_DEPENDENT`.
     """
     n_rows, d = X.shape
     if kind == PCASketch.kind:
@@ -91,7 +91,7 @@ def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     Parameters
     ----------
     kind : str
-        One of `STREAMED`.
+        One of `FIT_BY_PASS`.
     X : ndarray or csr_array (s, d)
         Some of the rows: how wide they are, and for "pca" where they are.
     """

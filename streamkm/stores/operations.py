@@ -33,7 +33,7 @@ from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.sketches import Sketch
-from streamkm.sketches.registry import FOUND, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
@@ -80,7 +80,7 @@ def walk_for_store(
         If the pass would not fit in memory.
     """
     kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if kind in FOUND else 0
+    found_on = PCA_ROWS if kind in DATA_DEPENDENT else 0
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
     return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
@@ -106,7 +106,7 @@ def choose_store_sketch(
     """
     kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
     logger.info("sketch: %s, %d components: %s", kind, m, why)
-    if kind not in FOUND:
+    if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, seed, walk.source.n_features)
     rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
     X = sketch_pass(executor, walk, None, Gathered(rule), NO_WEIGHTS, None, stage).sample.X

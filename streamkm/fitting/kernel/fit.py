@@ -29,7 +29,7 @@ from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
 from streamkm.fitting.kmeans import Fit, Labelling, assign_found, kept_pass
 from streamkm.passes.reader import Walk
-from streamkm.passes.resume import Gathered, Keeper, KeptSteps, KeptSums, Record
+from streamkm.passes.resume import CheckpointWriter, Gathered, KeptSteps, KeptSums, Record
 from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass
 from streamkm.planning.plan import Plan
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
@@ -114,7 +114,7 @@ def run_kernel_fit(
     settings: KernelSettings,
     weights: NDArray[np.float64],
     executor: Any,
-    keeper: Keeper,
+    writer: CheckpointWriter,
     progress: Progress,
 ) -> KernelFit:
     """Fit.
@@ -123,16 +123,16 @@ def run_kernel_fit(
     ----------
     weights : float64 (n,) or (0,)
     executor : "auto", int, or a Dask client
-    keeper : Keeper
+    writer : CheckpointWriter
     """
     with open_executor(executor, plan.n_threads) as workers, local_executor(workers) as here:
-        found = KernelFound.unpack(keeper.load("found"), settings.kernel)
+        found = KernelFound.unpack(writer.load("found"), settings.kernel)
         if found is None:
-            found = _find(_Fitting(walk, plan, settings, weights, workers, here, keeper, progress))
-            keeper.save("found", found.pack)
+            found = _find(_Fitting(walk, plan, settings, weights, workers, here, writer, progress))
+            writer.save("found", found.pack)
         centers = found.centers
         give_back(plan.limit_bytes)
-        model, assigned, history = assign_found(Labelling(workers, walk, weights), centers, 0, keeper, progress)
+        model, assigned, history = assign_found(Labelling(workers, walk, weights), centers, 0, writer, progress)
     view = centers.look.sketched.X
     view_labels = assigned.labels[centers.look.sample.rows]
     rows = centers.chunk_rows
@@ -150,13 +150,13 @@ class _Fitting:
     weights: NDArray[np.float64]
     workers: Executor
     here: Executor
-    keeper: Keeper
+    writer: CheckpointWriter
     progress: Progress
 
 
 def _find(fit: _Fitting) -> KernelFound:
     """Find centers among the features: sample, landmarks, map, start, Lloyd."""
-    walk, settings, keeper, progress = fit.walk, fit.settings, fit.keeper, fit.progress
+    walk, settings, writer, progress = fit.walk, fit.settings, fit.writer, fit.progress
     rule = SampleRule.of(fit.plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, fit.weights)
     chunk_rows = None
     if fit.plan.counts_first:
@@ -164,7 +164,7 @@ def _find(fit: _Fitting) -> KernelFound:
             chunk_rows = count_pass(fit.workers, walk, stage)
     with progress.stage("sample", fit.plan.n_chunks) as stage:
         known = (fit.weights, chunk_rows)
-        sketched = kept_pass(fit.workers, walk, Gathered(rule), stage, (keeper, "sketch"), known=known)
+        sketched = kept_pass(fit.workers, walk, Gathered(rule), stage, (writer, "sketch"), known=known)
     give_back(fit.plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
@@ -178,16 +178,16 @@ def _find(fit: _Fitting) -> KernelFound:
             passed = sketch_pass(fit.workers, walk, features, gathered, fit.weights, chunk_rows, stage)
             blocks = passed.blocks or blocks
     with progress.stage("seed"):
-        record = keeper.load("seed")
+        record = writer.load("seed")
         if record is None:
             searched = prefix(sampled, search_rows(settings.n_clusters))
             rows = rows_between(sample.X, 0, searched.n_rows)
             start = starting_centers(fit.here, searched, rows, features, settings)
-            keeper.save("seed", lambda: ({"centers": start}, {}))
+            writer.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-        kept = KeptSteps(keeper, "lloyd", stage)
+        kept = KeptSteps(writer, "lloyd", stage)
         result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=kept.step, begun=kept.begun)
     few = prefix(sampled, VIEW_ROWS)
     seen = Sample(sample.X[:0], sample.rows[: few.n_rows], NO_WEIGHTS, complete=False)
@@ -199,29 +199,29 @@ def _find(fit: _Fitting) -> KernelFound:
 
 def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
     """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
-    settings, keeper, progress = fit.settings, fit.keeper, fit.progress
-    mapping = Mapping.unpack(keeper.load("map"), settings.kernel)
+    settings, writer, progress = fit.settings, fit.writer, fit.progress
+    mapping = Mapping.unpack(writer.load("map"), settings.kernel)
     if mapping is not None:
         return mapping
     with progress.stage("landmarks"):
-        mapping = Mapping.unpack(keeper.load("landmarks"), settings.kernel)
+        mapping = Mapping.unpack(writer.load("landmarks"), settings.kernel)
         if mapping is None:
             kernel = resolved(settings.kernel, sample.X[:BANDWIDTH_ROWS])
             rng = settings.generator("landmarks")
             mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, rng))
-            keeper.save("landmarks", mapping.pack)
+            writer.save("landmarks", mapping.pack)
         logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
     found = mapping.found
     with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
         if isinstance(found, GramFit) and settings.all_rows:
-            kept = KeptSums(keeper, "gram")
+            kept = KeptSums(writer, "gram")
             found = fit_pass(  # type: ignore[assignment]
                 fit.workers, fit.walk, found, fit.weights, chunk_rows, stage, kept
             )
         elif isinstance(found, GramFit):
             found = fit_on_sample(fit.here, sample, found)
     mapping = Mapping(mapping.kernel, found)
-    keeper.save("map", mapping.pack)
+    writer.save("map", mapping.pack)
     return mapping
 
 
