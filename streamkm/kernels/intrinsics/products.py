@@ -573,23 +573,43 @@ def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
     block, totals
         As `block_room` gives them; written.
     """
-    n_features, products = X.shape[1], totals[0]
-    n_padded = table.shape[0] // max(1, n_features)
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        load_block(X, first, n_rows, 0, n_features, shift, 1.0, block)
-        column = 0
-        while column < n_columns:
-            stop = panel_stop(column, n_padded, table.itemsize)
-            width, needed = stop - column, min(stop, n_columns) - column
-            direct = needed == width and n_rows == BLOCK_ROWS and not add  # nothing beyond what is needed is written
+        load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
+        _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
+
+
+@nb.njit(nogil=True, cache=True)
+def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply_narrow`, of C-contiguous rows of the table's dtype and without a shift: read where they are."""
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        rows, start = X, first
+        if n_rows < BLOCK_ROWS:
+            load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
+            rows, start = block, 0
+        _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals[0], out)
+
+
+@nb.njit(inline="always")
+def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
+    """Multiply a block of rows with all panels: whole vectors go where they belong, what is left by way of `totals`."""
+    n_features, lanes, column = rows.shape[1], vector_lanes(table), 0
+    n_padded = table.shape[0] // max(1, n_features)
+    while column < n_columns:
+        stop = panel_stop(column, n_padded, table.itemsize)
+        width, needed, done = stop - column, min(stop, n_columns) - column, 0
+        while done < needed:
+            direct = n_rows == BLOCK_ROWS and not add and needed - done >= lanes
+            part = (needed - done) // lanes * lanes if direct else needed - done
             multiply_panel(
-                block, 0, n_rows, n_features, table, column * n_features, width, needed, True,
-                out if direct else products, first if direct else 0, column if direct else 0,
+                rows, start, n_rows, n_features, table, column * n_features + done, width, part, True,
+                out if direct else totals, first if direct else 0, column + done if direct else 0,
             )  # fmt: skip
             if not direct:
-                _write(products, n_rows, first, column, needed, add, out)
-            column = stop
+                _write(totals, n_rows, first, column + done, part, add, out)
+            done += part
+        column = stop
 
 
 @nb.njit(nogil=True, cache=True)
@@ -624,7 +644,9 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
     out : dtype of the table (n, at least n_columns), C-contiguous
         Written.
     """
-    multiply_rows = multiply_narrow if X.shape[1] <= WIDE else multiply_pieces
+    multiply_rows = multiply_pieces if X.shape[1] > WIDE else multiply_narrow
+    if multiply_rows is multiply_narrow and X.dtype == table.dtype and X.flags.c_contiguous and not len(shift):
+        multiply_rows = multiply_ready
     multiply_rows(X, shift, table, n_columns, add, *block_room(table, X.shape[1], n_columns), out)
 
 
