@@ -11,6 +11,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -278,11 +279,12 @@ class ChangesAfter(ChunkedSource):
     def read(self, chunk):
         rows = self.source.read(chunk)
         count = self.path.with_name("count")
-        with count.open("ab") as file:
+        with count.open("ab", buffering=0) as file:
             file.write(b".")
-            n_done = file.tell()
-        if n_done == self.n_reads:
-            self.change(None, self.path)
+        if count.stat().st_size >= self.n_reads:  # two that read at once may both have counted before either looks
+            with suppress(FileExistsError):
+                self.path.with_name("changed").touch(exist_ok=False)
+                self.change(None, self.path)
         return rows
 
 
