@@ -114,7 +114,7 @@ def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible
     candidates, shift, exact = np.empty((n_trials, centers.shape[1])), np.empty(centers.shape[1]), np.empty(n_trials)
     shift[:] = 0.0
     bias[:] = np.inf
-    n_tried = np.int64(1)  # a number of the compiler's own would be compiled for once more
+    n_tried = np.int64(1)  # a literal would be a type of its own, and compiled once more
     for found in range(centers.shape[0]):
         candidates[:] = 0.0
         add_csr_rows(indptr, indices, data, trials, candidates)

@@ -271,7 +271,7 @@ def _compiled_multiply_columns(
 def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals, to_row, to_column):
     """Multiply a block of rows with a panel: ``totals[rows, columns] (+)= X[rows, :n_features] @ panel``.
 
-    O(n_rows * n_features * n_columns). Part of its caller's code: compiled apart, it would be compiled once more there.
+    O(n_rows * n_features * n_columns). Inlined: as a function of its own it would be compiled again in every caller.
 
     Parameters
     ----------
