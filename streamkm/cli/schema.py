@@ -40,7 +40,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
-    "refine": int,
+    "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,
     "memory_limit": int | float | str,

@@ -28,6 +28,7 @@ BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about th
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
 SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
 NO_NORMS = np.empty((0, 2))
+LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
 
 
@@ -217,8 +218,24 @@ class CenterTable:
         d2norms : float64 (n,), optional
             Squared norms of the rows, where they are known.
         """
+        return self._exactly(X, d2norms)[0]
+
+    def labels_and_shares(
+        self, X: Matrix, d2norms: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """As `labels`, and positive numbers near squared distances, which cost nothing: what rows are drawn by (n,).
+
+        They leave out products with the mean of the centers.
+        """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, _, _, doubtful = self._search(X, layout, layout.slope, d2norms)
+        labels, scores = self._exactly(X, d2norms)
+        around = self._made("around", lambda: float(self.centers.mean(axis=0) @ self.centers.mean(axis=0)))
+        return labels, np.maximum(scores / layout.scale**2 + around + d2norms, LEAST_SHARE * d2norms)
+
+    def _exactly(self, X: Matrix, d2norms: NDArray[np.float64] | None) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """`labels`, and the scores that most of them were found by."""
+        layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
+        labels, scores, _, doubtful = self._search(X, layout, layout.slope, d2norms)
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale
@@ -235,7 +252,7 @@ class CenterTable:
                 if layout.scale != 1:
                     data, norms = data.astype(np.float64) * layout.scale, center_norms(centers)
                 kernels.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
-        return labels
+        return labels, scores
 
     def _search(
         self, X: Matrix, layout: Layout, slope: float, d2norms: NDArray[np.float64] | None = None

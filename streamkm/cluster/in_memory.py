@@ -84,7 +84,7 @@ def label_sums(
     labels: NDArray[np.int32],
     n_clusters: int,
     stage: str = "lloyd",
-    to: CenterTable | None = None,
+    to: tuple[CenterTable, NDArray[np.float64]] | None = None,
 ) -> Totals:
     """Sums and counts of the rows of each label, by threads of this process.
 
@@ -93,17 +93,17 @@ def label_sums(
     X : ndarray (n, m) of any real dtype, or csr_array (n, m)
     weights : float64 (n,) or (0,)
     labels : int32 (n,)
-    to : CenterTable, optional
-        Where the sum of squared distances is wanted too.
+    to : (CenterTable, float64 (n,)), optional
+        Where squared distances are wanted too: to what, and where they are written.
     """
     order, starts = rows_by_label(labels, n_clusters)
     # uninitialised; `_add` writes every cluster
     totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))
-    d2 = np.empty(X.shape[0] if to is not None else 0)
+    table, d2 = (None, np.empty(0)) if to is None else to
     n_rows, n_pieces = int(starts[-1]), CLUSTER_PIECES * executor.n_workers
     shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
     cuts = sorted({0, *shares.tolist(), n_clusters})
-    executor.each(stage, _add, list(pairwise(cuts)), X, weights, (order, starts), totals, d2, to)
+    executor.each(stage, _add, list(pairwise(cuts)), X, weights, (order, starts), totals, d2, table)
     return totals if to is None else replace(totals, d2=float(weighted_sum(weights, d2)))
 
 

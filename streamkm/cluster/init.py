@@ -1,7 +1,7 @@
-"""Centers to start from, found on the sampled rows: seeding, Lloyd there, local search there.
+"""Centers to start from: seeding, Lloyd and local search on rows that stand for all that are held.
 
-Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on a sample, beats many
-full starts.
+Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on rows that stand for
+all of them, beats many full starts.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, row_d2norms
+from streamkm.cluster.blocks import Block
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.lloyd import Blocks, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
+from streamkm.cluster.search_set import centered, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.matrix import Matrix
 
-SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
-SMALLEST_SEED_ROWS = 5000
-SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
-SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
+FEW_CLUSTERS = 10  # which one start may miss, however it is searched
+MOST_STARTS = 10
+START_WORK = 6 * 10**7  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
@@ -47,9 +47,16 @@ Draw = Callable[[np.random.Generator], NDArray[np.float64]]
 
 
 def start_centers(
-    executor: Executor, sampled: Block, n_clusters: int, *, init: str | Draw, n_init: int, streams: Streams
+    executor: Executor,
+    sampled: Block,
+    n_clusters: int,
+    *,
+    init: str | Draw,
+    n_init: int | str,
+    streams: Streams,
+    blocks: Blocks | None = None,
 ) -> NDArray[np.float64]:
-    """Find centers on sampled rows.
+    """Find centers on the rows that are held, or on rows drawn from all of them.
 
     Parameters
     ----------
@@ -59,28 +66,35 @@ def start_centers(
         In random order: every prefix is a sample too.
     n_clusters : int
         At most s.
-    init : "k-means++", "ls++", "random", or a function that draws centers
+    init : "k-means++", "k-means||", "ls++", "random", or a function that draws centers
         "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
+        "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
-    n_init : int
+    n_init : int or "auto"
+        "auto": 10 for up to 10 clusters and where nothing is searched; else as many as `START_WORK` pays for, up to 10.
+    blocks : Blocks, optional
+        All rows that are held, `sampled` among them; None: those are all.
 
     Returns
     -------
     centers : float64 (at most k, m)
     """
-    block, shift = _centered(sampled)
+    drawn = init if not isinstance(init, str) else None
+    if init == "random" or drawn is not None:
+        searched = prefix(sampled, search_rows(n_clusters))
+    else:
+        searched = search_set(executor, sampled, blocks, n_clusters, streams.search)
+    block, shift = centered(searched)
     pieces = LocalBlocks.of(executor, block)
-    n_seeds = max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
-    seeds = prefix(block, n_seeds)
     best, best_inertia = None, np.inf
-    for _ in range(n_init):
-        if not isinstance(init, str):
-            centers = init(streams.seeding) - shift
+    for _ in range(_n_starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)):
+        if drawn is not None:
+            centers = drawn(streams.seeding) - shift
         elif init == "random":
-            centers = random_rows(seeds, n_clusters, rng=streams.seeding)
+            centers = random_rows(block, n_clusters, rng=streams.seeding)
         else:
-            centers = kmeans_plusplus(seeds, n_clusters, rng=streams.seeding, executor=executor)
+            centers = kmeans_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
@@ -91,6 +105,16 @@ def start_centers(
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best + shift
+
+
+def _n_starts(n_init: int | str, n_clusters: int, block: Block, *, unsearched: bool) -> int:
+    """The number that `n_init` stands for."""
+    if n_init != "auto":
+        return int(n_init)
+    if unsearched or n_clusters <= FEW_CLUSTERS:
+        return MOST_STARTS
+    entries = block.X.size if isinstance(block.X, np.ndarray) else block.X.nnz
+    return max(1, min(MOST_STARTS, START_WORK // max(1, int(entries) * n_clusters)))
 
 
 def drawn_by(
@@ -132,23 +156,3 @@ def check_centers(centers: NDArray[np.float64], n_clusters: int, n_features: int
         raise InvalidParameterError(f"init has shape {centers.shape}; needed: (n_clusters={n_clusters}, {width})")
     if not np.isfinite(centers).all():
         raise InvalidParameterError("init holds NaN or infinity; needed: finite centers")
-
-
-def search_rows(n_clusters: int) -> int:
-    """How many sampled rows `start_centers` should be given."""
-    wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
-    return max(wanted, n_clusters)
-
-
-def prefix(block: Block, n_rows: int) -> Block:
-    """The first rows of a block, all if it has no more."""
-    return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
-
-
-def _centered(block: Block) -> tuple[Block, NDArray[np.float64]]:
-    """Dense rows less their mean, and the mean: float32 distances between rows far from the origin would be noise."""
-    if sp.issparse(block.X):
-        return block, np.zeros(block.X.shape[1])
-    shift = block.X.mean(axis=0, dtype=np.float64)
-    X = (block.X - shift).astype(block.X.dtype)
-    return Block(X, row_d2norms(X), block.weights), shift

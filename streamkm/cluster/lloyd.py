@@ -83,19 +83,23 @@ def assigned(
     with_d2 : bool
         Squared distances are wanted, and labels that are the nearest centers in truth.
     d2norms : float64 (n,), optional
-        Squared norms of the rows: such labels are wanted, but no distances.
+        Squared norms of the rows: such labels are wanted, but no exact distances.
 
     Returns
     -------
     labels : int32 (n,)
     totals : Totals
     d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers.
+        Squared distances to the nearest centers; with `d2norms`, numbers near them: see `labels_and_shares`.
     """
     fresh = totals is None
     if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
-    labels = table.labels(X, d2norms) if with_d2 or d2norms is not None else step_labels(X, table)
+    if d2norms is not None:
+        labels, shares = table.labels_and_shares(X, d2norms)
+        add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
+        return labels, totals, shares
+    labels = table.labels(X) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
 

@@ -104,7 +104,22 @@ def _swaps(
 ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
     """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
     labels, d2, costs = _removal_costs(pieces, centers)
-    gains, halves = _split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
+    gains, halves = split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
+    return swaps_of(gains, costs, n_swaps, tried), halves
+
+
+def swaps_of(
+    gains: NDArray[np.float64], costs: NDArray[np.float64], n_swaps: int, tried: set[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """At most `n_swaps` pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first.
+
+    Parameters
+    ----------
+    gains, costs : float64 (k,)
+        Of splitting each cluster, and of removing it.
+    tried : set
+        Pairs that are left out.
+    """
     swaps: list[tuple[int, int]] = []
     busy: set[int] = set()
     removals = iter(np.argsort(costs, kind="stable").tolist())
@@ -113,14 +128,14 @@ def _swaps(
         while removed in busy or removed == split:
             removed = next(removals, -1)
             if removed < 0:
-                return swaps, halves
+                return swaps
         if len(swaps) == n_swaps or gains[split] <= costs[removed]:
             break
         if split in busy or (split, removed) in tried:
             continue
         swaps.append((split, removed))
         busy.update((split, removed))
-    return swaps, halves
+    return swaps
 
 
 def _removal_costs(
@@ -140,7 +155,7 @@ def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArra
     return labels, d2, (seconds.astype(np.float64) - scores) * weights
 
 
-def _split_gains(
+def split_gains(
     executor: Executor,
     whole: Block,
     labels: NDArray[np.int32],

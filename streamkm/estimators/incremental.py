@@ -22,7 +22,6 @@ from streamkm.estimators.validation import (
     check_weights,
     drawn_seed,
     given_start,
-    n_starts,
     parameters_of,
 )
 from streamkm.fitting.coreset_centers import Search
@@ -171,8 +170,7 @@ class Incremental:
         estimator, stream = vars(self), self.stream_
         given = parameters_of(self)
         init = given_start(given.init)
-        starts = n_starts(given.n_init, given.n_clusters, init)
-        search = Search(given.n_clusters, init, starts, given.max_iter, given.tol, stream.rule.seed)
+        search = Search(given.n_clusters, init, given.n_init, given.max_iter, given.tol, stream.rule.seed)
         found = stream.clusters(search, given.executor)
         sketch = IdentitySketch(stream.n_features)
         values = {

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from streamkm.cluster.init import FEW_CLUSTERS
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import FEW_CLUSTERS, as_number, check_init, check_integer, is_unsearched
+from streamkm.estimators.validation import as_number, check_init, check_integer, is_unsearched
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 

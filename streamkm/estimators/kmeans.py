@@ -29,7 +29,6 @@ from streamkm.estimators.validation import (
     digest,
     drawn_seed,
     given_start,
-    n_starts,
     parameters_of,
     plain,
 )
@@ -79,22 +78,25 @@ class StreamKMeans(Incremental, Assigner):
         a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`.
-    init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
-        "k-means++": greedy k-means++ on sampled rows, then split-and-merge search there. "ls++": the same, then local
-        search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019). "random": sampled rows. An array:
-        these centers, without any search. A callable: what ``init(X, n_clusters, random_state=...)`` gives for sampled
-        rows X; it is not saved with a model.
+    init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
+        "k-means++": greedy k-means++ on all rows that are held, or on rows drawn from all of them by their share of the
+        objective, then split-and-merge search there. "k-means||": such rows, seeded by their weights, without a search.
+        "ls++": the same, then local search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019).
+        "random": sampled rows. An array: these centers, without any search. A callable: what
+        ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a
-        callable, else 1, because the search finds what one start of many clusters misses.
+        Starts, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a callable, else as
+        many as cost little, up to 10: 1 where rows or clusters are many, because the search finds what it misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine": rows are scaled to unit length as they are read.
-    refine : int, default=0
-        Further passes, each an exact Lloyd step on all original rows.
+    refine : int or "auto", default="auto"
+        Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
+        say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
+        more pass assigns; twice at most. A number never looks further: it warns.
     assign_space : {"auto", "original", "sketch"}, default="auto"
         Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
         quarter of the memory.
@@ -151,6 +153,14 @@ class StreamKMeans(Incremental, Assigner):
     distortion_ : float or None
         Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.
         None where rows were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
+    expected_inertia_ : float or None
+        What the sample promised for `inertia_`, and
+    expected_inertia_error_ : float or None
+        the standard error of that; 0 where the sample held all rows. None for data that can be walked once only, and
+        where the memory limit leaves no room to draw rows.
+    possible_gain_ : float or None
+        Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
+        share of it; a warning where it is above 1 % and `refine` does not look further.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -212,7 +222,7 @@ class StreamKMeans(Incremental, Assigner):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
-        refine: int = 0,
+        refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
         half_life: float | None = None,
@@ -439,9 +449,8 @@ class StreamKMeans(Incremental, Assigner):
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)
         given = parameters_of(self)
-        n_init = n_starts(given.n_init, given.n_clusters, init)
         sketch = None if isinstance(given.sketch, str) else given.sketch
-        return Settings(given.n_clusters, init, n_init, given.max_iter, given.tol, given.refine, seeds, sketch)
+        return Settings(given.n_clusters, init, given.n_init, given.max_iter, given.tol, given.refine, seeds, sketch)
 
 
 @contextmanager

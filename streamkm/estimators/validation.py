@@ -26,9 +26,8 @@ from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.open import is_collection
 
-FEW_CLUSTERS = 10  # for which several starts cost little and find more than the search does
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
-STARTS = ("k-means++", "random", "ls++")
+STARTS = ("k-means++", "k-means||", "random", "ls++")
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *DATA_DEPENDENT),
     "sketch_fit": ("sample", "all"),
@@ -43,7 +42,8 @@ def check_parameters(estimator: Any) -> None:
     """Refuse parameters of an estimator that are out of range, saying what is needed."""
     check_integer("n_clusters", estimator.n_clusters, 1)
     check_integer("max_iter", estimator.max_iter, 1)
-    check_integer("refine", estimator.refine, 0)
+    if estimator.refine != "auto":
+        check_integer("refine", estimator.refine, 0)
     check_integer("first_row", estimator.first_row, 0)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
@@ -97,13 +97,6 @@ def given_start(init: Any) -> Any:
         return np.array(centers, np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(f"init cannot be made centers of real numbers: {error}") from error
-
-
-def n_starts(n_init: int | str, n_clusters: int, init: Any) -> int:
-    """The number that `n_init` stands for."""
-    if n_init == "auto":
-        return 10 if n_clusters <= FEW_CLUSTERS or is_unsearched(init) else 1
-    return int(n_init)
 
 
 def is_unsearched(init: Any) -> bool:

@@ -165,7 +165,9 @@ def _walked(
         first = workers.cost(lambda: sketch_pass(workers, walk, sketch, gathered, NO_WEIGHTS, None, Stage("sketch")))
         sketched = first.gave
         n_rows = int(sketched.chunk_rows.sum())
-        last = workers.cost(lambda: assign_pass(workers, walk, model, NO_WEIGHTS, sketched.chunk_rows, Stage("assign")))
+        last = workers.cost(
+            lambda: assign_pass(workers, walk, model, (NO_WEIGHTS, sketched.chunk_rows), Stage("assign"))
+        )
         step = NOTHING
         if sketched.blocks is not None:
             blocks, centers = sketched.blocks, np.asarray(found.result.centers, np.float64)

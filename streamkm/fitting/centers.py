@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.coreset import Coreset
+from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks, label_sums, nearest_in
-from streamkm.cluster.init import Streams, drawn_by, prefix, search_rows, start_centers
+from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample, as_block_matrix, first_rows, sketched_d2norms
+from streamkm.cluster.search_set import search_rows
 from streamkm.cluster.spill import Held, Spill, loaded
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
@@ -54,9 +56,11 @@ class Settings:
 
     Attributes
     ----------
-    n_clusters, n_init, max_iter, refine : int
+    n_clusters, max_iter : int
+    n_init : int or "auto"
+    refine : int or "auto"
     tol : float
-    init : "k-means++", "ls++", "random", float64 (k, d), or a function that gives centers
+    init : "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
     seeds : SeedSequence
         Source of the named random streams.
     sketch : Sketch or None
@@ -65,13 +69,13 @@ class Settings:
 
     n_clusters: int
     init: str | NDArray[np.float64] | Callable[..., Any]
-    n_init: int
+    n_init: int | str
     max_iter: int
     tol: float
-    refine: int
+    refine: int | str
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
-    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset")
+    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws")
 
     def stream(self, name: str) -> np.random.SeedSequence:
         """The random stream of a name of `streams`."""
@@ -130,7 +134,10 @@ class Found:
         arrays |= {"rows": sample.rows, "weights": sample.weights, "d2norms": block.d2norms}
         arrays |= {"chunk_rows": self.chunk_rows, "origin": self.look.frame.origin}
         meta |= {"space": self.space, "sketch": self.sketch.to_dict(), "history": list(self.history)}
-        meta |= {"complete": sample.complete, "scale": self.look.frame.scale}
+        meta |= {"complete": sample.complete, "scale": self.look.frame.scale, "keeps": self.look.whole is not None}
+        whole = self.look.whole
+        if whole is not None:
+            arrays |= pack_matrix("whole", whole.X) | {"whole_rows": whole.rows, "whole_weights": whole.weights}
         return arrays, meta | {"n_features": self.n_features}
 
     @classmethod
@@ -145,26 +152,42 @@ class Found:
         sample = Sample(unpack_matrix("sampled", arrays), arrays["rows"], weights, bool(meta["complete"]))
         block = Block(unpack_matrix("sketched", arrays), arrays["d2norms"], weights)
         sketch = sketch_from_dict(meta["sketch"], parts)
-        look, history = Look(sample, block, Frame(arrays["origin"], meta["scale"])), tuple(meta["history"])
+        whole = None
+        if meta["keeps"]:
+            drawn = (arrays["whole_rows"], arrays["whole_weights"])
+            whole = Sample(unpack_matrix("whole", arrays), *drawn, complete=bool(meta["complete"]))
+        look, history = Look(sample, block, Frame(arrays["origin"], meta["scale"]), whole), tuple(meta["history"])
         return cls(result, meta["space"], sketch, history, look, meta["n_features"], arrays["chunk_rows"])
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known."""
+    """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known.
+
+    Attributes
+    ----------
+    sample, sketched : Sample, Block
+        Of the same rows, in a
+    frame : Frame
+    whole : Sample, optional
+        All sampled rows, in the frame, where there may be another round and these are more.
+    """
 
     sample: Sample
     sketched: Block
     frame: Frame
+    whole: Sample | None = None
 
     @classmethod
-    def of(cls, here: Executor, sample: Sample, sketched: Block, frame: Frame, n_rows: int) -> Look:
-        """Copies, unless these are all rows: views would keep the whole sample."""
+    def of(cls, here: Executor, framed: tuple[Sample, Block, Frame], n_rows: int, *, keeps: bool) -> Look:
+        """Copies, unless these are all rows: views would keep the whole sample, which is kept only if asked for."""
+        sample, sketched, frame = framed
         if n_rows >= len(sample.rows):
             return cls(sample, sketched, frame)
         original, rows = here.each("polish", first_rows, [sample.X, sketched.X], n_rows)
         few = Sample(original, sample.rows[:n_rows].copy(), sample.weights[:n_rows].copy(), False)
-        return cls(few, Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy()), frame)
+        block = Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy())
+        return cls(few, block, frame, sample if keeps else None)
 
     def originals(self) -> Sample:
         """The sampled rows as the data have them."""
@@ -266,7 +289,8 @@ def find_centers(
         record = writer.load("seed")
         if record is None:
             rows = rows_between(sample.X, 0, n_searched)
-            start = starting_centers(here, prefix(clustered, n_searched), rows, sketch, settings, frame)
+            held = None if sample.complete else sketched.blocks
+            start = starting_centers(here, clustered, rows, sketch, settings, frame, held)
             writer.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]
@@ -297,7 +321,7 @@ def find_centers(
                 begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
-    look = Look.of(here, sample, sampled, frame, n_searched)
+    look = Look.of(here, (sample, sampled, frame), n_searched, keeps=plan.more_passes > 0)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:
         step["inertia"] /= frame.scale * frame.scale
@@ -305,7 +329,9 @@ def find_centers(
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
 
-def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage) -> Assigned:
+def assign_sample(
+    executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
+) -> Assigned:
     """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
 
     Parameters
@@ -315,11 +341,13 @@ def assign_sample(executor: Executor, sample: Sample, model: Model, n_rows: int,
     """
     table = model.table()
     found = nearest_in(executor, sample.X, table, stage.name)
-    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, table)
+    d2 = np.empty(sample.X.shape[0])
+    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
+    drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
     labels = np.full(n_rows, -1, np.int32)
     labels[sample.rows] = found
     stage.rows = n_rows
-    return Assigned(labels, totals)
+    return Assigned(labels, totals, drawn)
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
@@ -353,6 +381,7 @@ def starting_centers(
     sketch: Sketch,
     settings: Settings,
     frame: Frame = WHOLE,
+    blocks: Blocks | None = None,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m): those given, those that a function gives, or found on the sampled rows.
 
@@ -361,6 +390,8 @@ def starting_centers(
     sampled : Block (s, m)
     rows : ndarray or csr_array (r, d)
         Sampled rows in their frame.
+    blocks : Blocks, optional
+        All rows that are held, as of `start_centers`.
     """
 
     def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -380,6 +411,7 @@ def starting_centers(
         init=init,
         n_init=settings.n_init,
         streams=Streams(settings.generator("seeding"), settings.generator("search")),
+        blocks=blocks,
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import LARGEST_SEARCH_ROWS, Streams, drawn_by, prefix, start_centers
+from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import inertia_of
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample
@@ -34,8 +34,9 @@ class Search:
     ----------
     n_clusters : int
         At most so many are found where there are fewer distinct rows.
-    init : "k-means++", "ls++", "random", float64 (k, d), or a function that gives centers
-    n_init, max_iter : int
+    init : "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
+    n_init : int or "auto"
+    max_iter : int
     tol : float
         As of `StreamKMeans`.
     seed : int
@@ -44,7 +45,7 @@ class Search:
 
     n_clusters: int
     init: str | NDArray[np.float64] | Callable[..., Any]
-    n_init: int
+    n_init: int | str
     max_iter: int
     tol: float
     seed: int
@@ -108,7 +109,7 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
                 )
             centers = start_centers(
                 here,
-                prefix(sketched, max(LARGEST_SEARCH_ROWS, n_clusters)),
+                sketched,
                 n_clusters,
                 init=init,
                 n_init=search.n_init,

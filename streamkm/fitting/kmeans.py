@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.memory import give_back, human_bytes
@@ -30,7 +29,6 @@ from streamkm.fitting.centers import (
     Found,
     Framed,
     Settings,
-    assign_sample,
     check_clusters,
     distortion_of,
     find_centers,
@@ -38,39 +36,18 @@ from streamkm.fitting.centers import (
     oblivious_sketch,
     sketch_of,
 )
-from streamkm.passes.assign import Assigned, assign_blocks, assign_pass
-from streamkm.passes.labels import assign_and_hold, labels_of, n_writes, open_labels, write_labels
+from streamkm.fitting.certificate import Promise
+from streamkm.fitting.rounds import Further, Labelled, Labelling, assign_found, warn_of_gain
+from streamkm.passes.assign import assign_blocks
+from streamkm.passes.labels import labels_of
 from streamkm.passes.reader import Walk
-from streamkm.passes.resume import CheckpointWriter, Gathered, KeptLabels, Record
+from streamkm.passes.resume import CheckpointWriter, Gathered
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketches.registry import first_round
 
-NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
-
-
-@dataclass(frozen=True, slots=True)
-class Labelling:
-    """What labels all rows.
-
-    Attributes
-    ----------
-    workers : Executor
-    walk : Walk
-    weights : float64 (n,) or (0,)
-    here : Executor, optional
-        Of this process, with a
-    sample : Sample, optional
-        that holds all rows: they are labelled in place of the source's.
-    """
-
-    workers: Executor
-    walk: Walk
-    weights: NDArray[np.float64]
-    here: Executor | None = None
-    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +74,10 @@ class Fit:
         Sketched rows of the sample, and
     view_labels : int32
         their clusters.
+    promise : Promise or None
+    gain : float or None
+    n_rounds : int
+        As of `rounds.Labelled`.
     """
 
     model: Model
@@ -108,6 +89,9 @@ class Fit:
     history: tuple[dict[str, Any], ...]
     view: Any
     view_labels: NDArray[np.int32]
+    promise: Promise | None = None
+    gain: float | None = None
+    n_rounds: int = 0
 
 
 def run_fit(
@@ -145,21 +129,38 @@ def run_fit(
         if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
             model = found.model(walk.metric)
             with progress.stage("label", len(sketched.blocks.handles)) as stage:
-                assigned, history = assign_blocks(sketched, sketched.blocks, model, stage), found.history
+                assigned = assign_blocks(sketched, sketched.blocks, model, stage)
+            labelled = Labelled(model, assigned, found.history)
         else:
-            labelling = Labelling(workers, walk, weights)
+            labelling = Labelling(workers, here, walk, weights)
             if _sample_is_all(walk, plan, weights):
                 again = sketched or gathering.once()
-                labelling = replace(labelling, here=here, sample=again.sample)
+                labelling = replace(labelling, sample=again.sample)
                 del again
             del sketched  # the passes to come need the memory
             give_back(plan.limit_bytes)
-            model, assigned, history = assign_found(labelling, found, settings.refine, writer, progress)
+            labelled = assign_found(
+                labelling, found, Further(settings, plan.drawn_rows, plan.more_passes), writer, progress
+            )
+            warn_of_gain(labelled.gain, settings.refine)
+        model, assigned = labelled.model, labelled.assigned
         labels = labels_of(found.look.originals(), assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
-    rows = found.chunk_rows
-    return Fit(model, assigned.labels, rows, assigned.totals, distortion, found.result, history, view, seen)
+    return Fit(
+        model,
+        assigned.labels,
+        found.chunk_rows,
+        assigned.totals,
+        distortion,
+        found.result,
+        labelled.history,
+        view,
+        seen,
+        labelled.promise,
+        labelled.gain,
+        labelled.n_rounds,
+    )
 
 
 def _in_the_sketch(plan: Plan, settings: Settings, n_features: int) -> str:
@@ -290,41 +291,3 @@ def _sample_is_all(walk: Walk, plan: Plan, weights: NDArray[np.float64]) -> bool
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.regime == "sample"
     original = walk.source.n_features is not None and plan.space_for(walk.source.n_features) == "original"
     return fits and original and walk.source.in_process and not len(weights)
-
-
-def assign_found(
-    by: Labelling, found: Found, refine: int, writer: CheckpointWriter, progress: Progress
-) -> tuple[Model, Assigned, tuple[dict[str, Any], ...]]:
-    """Label all rows; then move the centers to the means of their clusters and label again, `refine` times."""
-    workers, walk, weights = by.workers, by.walk, by.weights
-    rows, model = found.chunk_rows, found.model(walk.metric)
-    first, history = 0, list(found.history)
-    record = writer.load("refined")
-    if record is not None:
-        first, history = record[1]["index"], record[1]["history"]
-        model = replace(model, centers=record[0]["centers"])
-    for index in range(first, refine + 1):
-        with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            if writer.labels_to is not None:
-                labels, totals = assign_and_hold(workers, walk, model, weights, rows, stage)
-                assigned = Assigned(NO_LABELS, totals)
-            elif by.sample is None:
-                kept = KeptLabels(writer, f"assign-{index}", int(rows.sum()))
-                assigned = assign_pass(workers, walk, model, weights, rows, stage, kept)
-            if by.sample is not None and by.here is not None:  # the same sums whoever writes the labels
-                assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage)
-        if index > 0:
-            history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
-        if index < refine:
-            model = replace(model, centers=assigned.totals.means(fallback=model.centers))
-            writer.save("refined", partial(_refined, model.centers, index + 1, history))
-    if writer.labels_to is not None:
-        with progress.stage("labels", n_writes(labels)) as stage:
-            write_labels(workers, labels, writer.labels_to, stage)
-        assigned = replace(assigned, labels=open_labels(writer.labels_to))
-    return model, assigned, tuple(history)
-
-
-def _refined(centers: NDArray[np.float64], index: int, history: list[dict[str, Any]]) -> Record:
-    """Centers for the pass `index`, as a record."""
-    return {"centers": centers}, {"index": index, "history": history}

@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import Streams, prefix, search_rows, start_centers
+from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule
@@ -289,8 +289,7 @@ def _given(here: Executor, sample: Sample, n_rows: int, given: NDArray[Any], str
 def _clustered(here: Executor, sample: Sample, n_clusters: int, streams: Streams) -> NDArray[np.int32]:
     """Labels of k-means on the sampled rows."""
     block = sample.original_block()
-    few = prefix(block, search_rows(n_clusters))
-    centers = start_centers(here, few, n_clusters, init="k-means++", n_init=1, streams=streams)
+    centers = start_centers(here, block, n_clusters, init="k-means++", n_init=1, streams=streams)
     return _iterated(here, block, centers)
 
 

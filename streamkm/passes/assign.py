@@ -6,27 +6,41 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2
-from streamkm.cluster.lloyd import JOIN_TOTALS, Blocks, Totals, assigned, inertia_of, merged
+from streamkm.cluster.draws import Drawn, DrawRule
+from streamkm.cluster.lloyd import (
+    JOIN_TOTALS,
+    Blocks,
+    Totals,
+    absorb_totals,
+    assigned,
+    inertia_of,
+    join_totals,
+    merged,
+)
 from streamkm.cluster.model import Model
 from streamkm.cluster.spill import Held, loaded
-from streamkm.compute import Executor, Folded, Listener
+from streamkm.compute import Executor, Folded, Joining, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.passes.reader import Item, Walk, Weighed, changed_source
-from streamkm.passes.resume import KeptLabels
+from streamkm.passes.resume import KeptLabels, Passed
 from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
 """Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""
+
+Known: TypeAlias = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""Weights (n,) or (0,), and the rows of each chunk."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,31 +56,36 @@ class Assigned:
     totals : Totals
         Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
         the model's space.
+    drawn : Drawn or None
+        Rows drawn by their share of the objective, in the model's space, if they were wanted.
     """
 
     labels: NDArray[np.int32]
     totals: Totals
+    drawn: Drawn | None = None
 
 
 def assign_pass(
     executor: Executor,
     walk: Walk,
     model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
+    known: Known,
     stage: Stage,
     kept: KeptLabels | None = None,
+    rule: DrawRule | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
     Parameters
     ----------
-    weights : float64 (n,) or (0,)
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, from the pass before.
+    known : (float64 (n,) or (0,), int64 (chunks,))
+        Weights, and the rows of each chunk, from the pass before.
     kept : KeptLabels, optional
         What was done before, and where to save what is.
+    rule : DrawRule, optional
+        How rows are to be drawn.
     """
+    chunk_rows = known[1]
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
     begun = None if kept is None else kept.begun
     done = 0 if begun is None else begun.n_items
@@ -81,80 +100,100 @@ def assign_pass(
         done += 1
         stage.advance()
 
-    def keep(folded: Callable[[], Folded[Totals]]) -> None:
+    def keep(folded: Callable[[], Folded[Passed]]) -> None:
         if kept is not None:
             kept.save(labels, bounds, folded)
 
-    totals = fold_assigned(executor, walk, model, weights, chunk_rows, stage, Listener(take, begun, keep))
+    listener = Listener(take, begun, keep)
+    totals, drawn = fold_assigned(executor, walk, model, known, stage, listener, rule)
     if done != len(chunk_rows):
         raise changed_source(walk)
-    return Assigned(labels, totals)
+    return Assigned(labels, totals, drawn)
 
 
 def fold_assigned(
     executor: Executor,
     walk: Walk,
     model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
+    known: Known,
     stage: Stage,
-    listener: Listener[Totals],
-) -> Totals:
+    listener: Listener[Passed],
+    rule: DrawRule | None = None,
+) -> tuple[Totals, Drawn | None]:
     """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels.
+
+    Draws rows on the way, if there is a rule for it.
 
     Where centers are far from sparse rows, the objective follows from squared norms and the clusters' sums, which saves
     a look at k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms: where it turns
     out to be a small part of that, rows are read once more for it.
     """
-    totals = _folded(executor, walk, model, weights, chunk_rows, stage.name, listener)
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
+    passed = _folded(executor, walk, model, known, stage.name, listener, rule)
+    totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
+    stage.rows, stage.read_bytes = int(known[1].sum()), walk.source.n_bytes or 0
     if not model.far:
-        return totals
+        return totals, drawn
     d2 = inertia_of(totals, model.centers, totals.d2)
     if d2 > LEAST_SHARE * totals.d2:
-        return replace(totals, d2=d2)
+        return replace(totals, d2=d2), drawn
     logger.info(
         "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass", stage.name
     )
-    again = _folded(executor, walk, replace(model, far=False), weights, chunk_rows, stage.name, Listener())
-    return replace(totals, d2=again.d2)
+    again = _folded(executor, walk, replace(model, far=False), known, stage.name, Listener(), None)
+    return replace(totals, d2=again.totals.d2), drawn
 
 
 def _folded(
     executor: Executor,
     walk: Walk,
     model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
+    known: Known,
     name: str,
-    listener: Listener[Totals],
-) -> Totals:
+    listener: Listener[Passed],
+    rule: DrawRule | None,
+) -> Passed:
     """Sums of the clusters, and their objective, or the rows' squared norms where the model's centers are far."""
     return executor.fold(
         name,
         _assign_item,
-        JOIN_TOTALS,
-        walk.items(executor, weights, chunk_rows),
-        len(chunk_rows),
-        executor.share((walk.for_calls(executor), model, model.table())),
+        Joining(partial(_join, rule), partial(_absorb, rule)),
+        walk.items(executor, *known),
+        len(known[1]),
+        executor.share((walk.for_calls(executor), model, model.table(), rule)),
         large="items" if walk.gives_rows else "state" if 8 * model.centers.size > walk.target_bytes else None,
         listener=listener,
     )
 
 
 def _assign_item(
-    state: Totals | None,
+    state: Passed | None,
     item: Weighed,
-    shared: tuple[Walk, Model, CenterTable],
-) -> tuple[Totals, NDArray[np.int32]]:
-    walk, model, table = shared
+    shared: tuple[Walk, Model, CenterTable, DrawRule | None],
+) -> tuple[Passed, NDArray[np.int32]]:
+    walk, model, table, rule = shared
     rows, weights = walk.read_weighed(item)
-    norms = rows.d2norms if model.far else None
-    labels, totals, d2 = assigned(state, model.place(rows.X), weights, table, with_d2=norms is None, d2norms=norms)
-    if norms is not None:
-        d2 = norms
-    gathered = float(weighted_sum(weights, d2))
-    return Totals(totals.sums, totals.counts, totals.d2 + gathered), rows.spread(labels, -1)
+    norms, X = rows.d2norms if model.far else None, model.place(rows.X)
+    before, drawn = (None, ()) if state is None else (state.totals, state.drawn)
+    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms)
+    if rule is not None and len(labels):
+        drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))
+    gathered = float(weighted_sum(weights, d2 if norms is None else norms))
+    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), drawn), rows.spread(labels, -1)
+
+
+def _join(rule: DrawRule | None, parts: Sequence[Passed]) -> Passed:
+    """Add up, in order; no addend is changed."""
+    totals = join_totals([part.totals for part in parts])
+    return Passed(totals, _gathered(rule, [each for part in parts for each in part.drawn]))
+
+
+def _absorb(rule: DrawRule | None, first: Passed, second: Passed) -> Passed:
+    """As `_join` of both, in the memory of the first."""
+    return Passed(absorb_totals(first.totals, second.totals), _gathered(rule, [*first.drawn, *second.drawn]))
+
+
+def _gathered(rule: DrawRule | None, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
+    return () if rule is None else rule.gather(parts)
 
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:

@@ -17,16 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable
-from streamkm.cluster.lloyd import Totals
+from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.progress import Stage
-from streamkm.passes.assign import fold_assigned, nearest_labels
+from streamkm.passes.assign import Assigned, Known, fold_assigned, nearest_labels
 from streamkm.passes.reader import Item, Walk, changed_source
+from streamkm.passes.resume import Passed
 
+NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
 SKIPPED = "n_skipped"  # another: how many labels are -1
 FORMAT = 1
@@ -101,10 +103,10 @@ def assign_and_hold(
     executor: Executor,
     walk: Walk,
     model: Model,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64],
+    known: Known,
     stage: Stage,
-) -> tuple[HeldLabels, Totals]:
+    rule: DrawRule | None = None,
+) -> tuple[HeldLabels, Assigned]:
     """As `assign.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
     handles: list[Any] = []
 
@@ -112,10 +114,11 @@ def assign_and_hold(
         handles.append(handle)
         stage.advance()
 
-    totals = fold_assigned(executor, walk, model, weights, chunk_rows, stage, Listener(take, held=True))
-    if len(handles) != len(chunk_rows):
+    told = Listener[Passed](take, held=True)
+    totals, drawn = fold_assigned(executor, walk, model, known, stage, told, rule)
+    if len(handles) != len(known[1]):
         raise changed_source(walk)
-    return HeldLabels(tuple(handles), chunk_rows), totals
+    return HeldLabels(tuple(handles), known[1]), Assigned(NO_LABELS, totals, drawn)
 
 
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:

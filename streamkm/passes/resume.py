@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
+from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.cluster.spill import Spill
@@ -28,6 +29,7 @@ from streamkm.passes.checkpoint import Checkpoint, Throttle, records
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 BEGIN = "begin"  # the record that every run writes at once
+DRAWN_ARRAYS = ("places", "weights", "d2", "keys")  # of drawn rows, beside the rows
 INTERVAL_S = 10.0  # between saves; runs that are shorter write nothing
 SHARE = 0.05  # of the time, at most, that saving may take
 
@@ -173,25 +175,55 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     return LloydResult(arrays["centers"], inertia, len(history), converged, history, arrays.get("means"), pace)
 
 
-def pack_folded(folded: Folded[Totals]) -> Record:
-    """How far sums over chunks have come, as a record."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What an assign pass gathers over rows: one addend of the reduction.
+
+    Attributes
+    ----------
+    totals : Totals
+    drawn : tuple of Drawn
+        Rows drawn by their share of the objective, if they are wanted.
+    """
+
+    totals: Totals
+    drawn: tuple[Drawn, ...] = ()
+
+
+def pack_folded(folded: Folded[Passed]) -> Record:
+    """How far an assign pass has come, as a record."""
     arrays: dict[str, NDArray[Any]] = {}
     levels = []
     for level, (count, states) in enumerate(folded.levels):
+        told = []
         for i, state in enumerate(states):
-            arrays[f"sums.{level}.{i}"], arrays[f"counts.{level}.{i}"] = state.sums, state.counts
-        levels.append([count, [state.d2 for state in states]])
+            at = f"{level}.{i}"
+            arrays[f"sums.{at}"], arrays[f"counts.{at}"] = state.totals.sums, state.totals.counts
+            for j, drawn in enumerate(state.drawn):
+                arrays |= pack_matrix(f"drawn.{at}.{j}", drawn.X)
+                arrays |= {f"{name}.{at}.{j}": getattr(drawn, name) for name in DRAWN_ARRAYS}
+            told.append([state.totals.d2, [drawn.limit for drawn in state.drawn]])
+        levels.append([count, told])
     return arrays, {"n_items": folded.n_items, "levels": levels}
 
 
-def unpack_folded(record: Record) -> Folded[Totals]:
+def unpack_folded(record: Record) -> Folded[Passed]:
     """The inverse of `pack_folded`."""
     arrays, meta = record
     levels = []
-    for level, (count, d2s) in enumerate(meta["levels"]):
-        states = [
-            Totals(arrays[f"sums.{level}.{i}"], arrays[f"counts.{level}.{i}"], float(d2)) for i, d2 in enumerate(d2s)
-        ]
+    for level, (count, told) in enumerate(meta["levels"]):
+        states = []
+        for i, (d2, limits) in enumerate(told):
+            at = f"{level}.{i}"
+            drawn = tuple(
+                Drawn(
+                    unpack_matrix(f"drawn.{at}.{j}", arrays),
+                    limit=float(limit),
+                    **{name: arrays[f"{name}.{at}.{j}"] for name in DRAWN_ARRAYS},
+                )
+                for j, limit in enumerate(limits)
+            )
+            states.append(Passed(Totals(arrays[f"sums.{at}"], arrays[f"counts.{at}"], float(d2)), drawn))
         levels.append((int(count), tuple(states)))
     return Folded(int(meta["n_items"]), tuple(levels))
 
@@ -267,7 +299,7 @@ class KeptLabels:
         with self._writer.checkpoint.labels(self._n_rows) as file:
             return file.read(mapped=True)[:n_rows]
 
-    def save(self, labels: NDArray[np.int32], bounds: NDArray[np.int64], folded: Callable[[], Folded[Totals]]) -> None:
+    def save(self, labels: NDArray[np.int32], bounds: NDArray[np.int64], folded: Callable[[], Folded[Passed]]) -> None:
         """Save what is done, if it is time: the labels that are new, then the sums with the number of chunks."""
         if self._writer.checkpoint is None:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.init import search_rows
+from streamkm.cluster.search_set import search_rows
 from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 

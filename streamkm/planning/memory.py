@@ -27,6 +27,7 @@ FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
+DRAWN_SLACK = 1.25  # of rows that a call may draw; see `cluster.draws`
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
 PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
 PLACED_ROW_BYTES = 16  # of a row of a coreset: its weight and its place
@@ -79,6 +80,10 @@ class Needs:
         Whether labels are gathered in this process.
     shared_bytes : int
         Of the source.
+    drawn_rows : int
+        That a call draws in the pass that assigns rows.
+    keeps_sample : bool
+        Whether the row sample is kept through that pass.
     """
 
     n_rows: int
@@ -102,6 +107,8 @@ class Needs:
     once: bool = False
     labels: bool = True
     shared_bytes: int = 0
+    drawn_rows: int = 0
+    keeps_sample: bool = False
 
     def stages(self, regime: Regime, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.
@@ -141,6 +148,7 @@ class Needs:
         n_states = waiting + IN_FLIGHT
         states = n_states * 8 * self.n_clusters * width
         rows = kept_blocks if self.once else reading
+        rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)

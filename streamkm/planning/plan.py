@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from streamkm.cluster.coreset import CoresetRule, Method, default_size
+from streamkm.cluster.draws import draw_rows
 from streamkm.cluster.model import Space
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
@@ -30,11 +31,13 @@ SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the ob
 SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+DRAWN_SHARE, FEWEST_DRAWN = 64, 64  # of that room, for rows that one call draws; fewer tell nothing
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 UNKNOWN_ROW_BYTES = 1024
 LEAVES_ZEROS = ("countsketch", "identity", "leverage", "laplacian", "selection")  # of sparse rows
+MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
@@ -77,6 +80,11 @@ class Allowance:
     def most_sampled(self, row_bytes: int) -> int:
         """Rows that the row sample has room for."""
         return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
+
+    def drawn(self, n_clusters: int, row_bytes: int) -> int:
+        """Rows that a pass draws by their share of the objective; 0 where there is no room for enough."""
+        rows = min(draw_rows(n_clusters, row_bytes), int(self._room / DRAWN_SHARE) // max(1, row_bytes))
+        return rows if rows >= FEWEST_DRAWN else 0
 
     @property
     def _room(self) -> int:
@@ -130,6 +138,10 @@ class Plan:
         Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
     chooses_space : bool
         Whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then.
+    more_passes : int
+        That are made, at most, where the sample missed something.
+    drawn_rows : int
+        Rows that the last pass draws by their share of the objective, to tell whether it did; 0: none.
     """
 
     source: str
@@ -156,6 +168,8 @@ class Plan:
     fit_passes: int = 0
     block_room: int | None = None
     chooses_space: bool = False
+    more_passes: int = 0
+    drawn_rows: int = 0
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -202,7 +216,7 @@ class Plan:
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
-            ("passes", str(self.passes)),
+            ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
                 "unknown"
@@ -212,6 +226,9 @@ class Plan:
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
         ]
+
+    def _more(self) -> str:
+        return f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.needs is not None:
@@ -243,7 +260,7 @@ def plan_fit(
     n_components: int | str,
     eps: float | None,
     delta: float,
-    refine: int,
+    refine: int | str,
     assign_space: Space | Literal["auto"],
     coreset: str | None,
     chunk_bytes: int | str,
@@ -288,8 +305,9 @@ def plan_fit(
     found = kind in DATA_DEPENDENT and isinstance(sketch, str)
     streamed = found and sketch_fit == "all" and kind in FIT_BY_PASS
     fit_passes = subspace_passes(n_features) if streamed else 0
+    asked = refine if isinstance(refine, int) else 0
     if once:
-        _check_once(source, kind, assign_space, refine, found=found)
+        _check_once(source, kind, assign_space, asked, found=found)
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
     fewest = max(n_clusters, min(few, wanted, SMALLEST_SAMPLE_BYTES // row_bytes))  # whatever the limit
@@ -320,6 +338,8 @@ def plan_fit(
         once=once,
         labels=gathers_labels,
         shared_bytes=source.shared_bytes,
+        drawn_rows=0 if once else allowance.drawn(n_clusters, row_bytes),
+        keeps_sample=refine == "auto" and not once,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
     spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)
@@ -337,7 +357,7 @@ def plan_fit(
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=1 if once else 2 + refine + counts_first + fit_passes + (found and regime != "sample"),
+        passes=1 if once else 2 + asked + counts_first + fit_passes + (found and regime != "sample"),
         counts_first=counts_first,
         chunk_bytes=choice.sizes.chunk_bytes,
         n_chunks=choice.n_chunks,
@@ -357,6 +377,8 @@ def plan_fit(
         fit_passes=fit_passes,
         block_room=choice.room if regime == "spilled" else None,
         chooses_space=len(spaces) > 1,
+        more_passes=MOST_ROUNDS if refine == "auto" and needs.drawn_rows else 0,
+        drawn_rows=needs.drawn_rows,
     )
     if not refuses:
         return plan

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import prefix, search_rows
 from streamkm.cluster.lloyd import Blocks, Totals, lloyd
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
@@ -27,7 +27,8 @@ from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
-from streamkm.fitting.kmeans import Fit, Labelling, assign_found, kept_pass
+from streamkm.fitting.kmeans import Fit, kept_pass
+from streamkm.fitting.rounds import Further, Labelling, assign_found
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, KeptSteps, KeptSums, Record
 from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass
@@ -132,7 +133,9 @@ def run_kernel_fit(
             writer.save("found", found.pack)
         centers = found.centers
         give_back(plan.limit_bytes)
-        model, assigned, history = assign_found(Labelling(workers, walk, weights), centers, 0, writer, progress)
+        labelling = Labelling(workers, here, walk, weights)
+        labelled = assign_found(labelling, centers, Further(settings), writer, progress)
+        model, assigned, history = labelled.model, labelled.assigned, labelled.history
     view = centers.look.sketched.X
     view_labels = assigned.labels[centers.look.sample.rows]
     rows = centers.chunk_rows
@@ -180,9 +183,9 @@ def _find(fit: _Fitting) -> KernelFound:
     with progress.stage("seed"):
         record = writer.load("seed")
         if record is None:
-            searched = prefix(sampled, search_rows(settings.n_clusters))
-            rows = rows_between(sample.X, 0, searched.n_rows)
-            start = starting_centers(fit.here, searched, rows, features, settings)
+            rows = rows_between(sample.X, 0, search_rows(settings.n_clusters))
+            held = None if sample.complete or not settings.all_rows else blocks
+            start = starting_centers(fit.here, sampled, rows, features, settings, blocks=held)
             writer.save("seed", lambda: ({"centers": start}, {}))
         else:
             start = record[0]["centers"]

@@ -1,0 +1,183 @@
+"""Rows drawn by their share of an objective: what a uniform sample does not see.
+
+Half of the rate at which a row is drawn is its share of all weight, the other half its share of the objective of known
+centers. Keys are hashes of places, so what is drawn depends neither on workers nor on timing; what several calls drew
+is joined by keeping the lowest keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.row_sample import stacked
+from streamkm.core.matrix import Matrix, matrix_bytes
+from streamkm.kernels.cluster.drawing import lowest_by_rate
+
+SPARE = 1.5  # rows expected for each that is kept, where the objective is what was expected
+SLACK = 1.25  # rows that may wait for each that is kept, before the highest keys are dropped
+ROWS_PER_CLUSTER, FEWEST_ROWS = 40, 4096
+DRAW_BYTES = 4 << 20  # of the rows that one call may hold
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Rows that were drawn, in the order of their places.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (r, m)
+    places : int64 (r,)
+    weights : float64 (r,)
+        Their own.
+    d2 : float64 (r,)
+        Squared distances that they were drawn by.
+    keys : float64 (r,)
+    limit : float
+        Every row whose key is below it is here.
+    """
+
+    X: Matrix
+    places: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    d2: NDArray[np.float64]
+    keys: NDArray[np.float64]
+    limit: float
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return len(self.places)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory."""
+        return matrix_bytes(self.X) + 32 * len(self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRule:
+    """How rows are drawn: those of the lowest keys, a row of weight w at the rate ``w (per_weight + per_d2 d2)``.
+
+    Attributes
+    ----------
+    size : int
+        Rows at most.
+    seed : int
+        Of the hash of places; below 2^64.
+    per_weight, per_d2 : float
+
+    References
+    ----------
+    Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2: rounds of
+    draws by share of the objective. Efraimidis and Spirakis, Inf. Process. Lett. 97 (2006): exponential keys. Cohen and
+    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007: probabilities given the lowest key left out.
+    """
+
+    size: int
+    seed: int
+    per_weight: float
+    per_d2: float
+
+    @classmethod
+    def of(cls, size: int, seed: int, total_weight: float, objective: float) -> DrawRule:
+        """Draw about as many by weight as by share of the objective, if that is what is expected here."""
+        by_d2 = size / 2 / objective if objective > 0 else 0.0
+        return cls(size, seed, size / 2 / total_weight, by_d2)
+
+    def draw(
+        self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64], d2: NDArray[np.float64]
+    ) -> Drawn:
+        """Draw some of the rows.
+
+        Parameters
+        ----------
+        X : ndarray or csr_array (n, m)
+        places : int64 (n,)
+        weights : float64 (n,) or (0,)
+        d2 : float64 (n,)
+            Squared distances to the nearest centers.
+        """
+        for most in (self.size, len(places)):  # the second where far more lies far away than was expected
+            picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
+            given = (np.uint64(self.seed), places, weights, d2, self.per_weight, self.per_d2, SPARE, most)
+            found = lowest_by_rate(*given, picked, keys)
+            if found <= most:
+                break
+        picked, keys = picked[:found], keys[:found]
+        own = weights[picked] if len(weights) else np.ones(found)
+        return self._lowest(Drawn(X[picked], places[picked], own, d2[picked], keys, SPARE))
+
+    def gather(self, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
+        """What is kept of several: as they are while that is little more than wanted, else joined."""
+        if sum(part.n_rows for part in parts) <= SLACK * self.size:
+            return tuple(parts)
+        return (self.join(parts),)
+
+    def join(self, parts: Sequence[Drawn]) -> Drawn:
+        """What would have been drawn of all rows at once; in the order of places, whatever the order of `parts`."""
+        limit = min(part.limit for part in parts)
+        below = [np.flatnonzero(part.keys < limit) for part in parts]
+        taken = list(zip(parts, below, strict=True))
+        joined = Drawn(
+            stacked([part.X[rows] for part, rows in taken]),
+            np.concatenate([part.places[rows] for part, rows in taken]),
+            np.concatenate([part.weights[rows] for part, rows in taken]),
+            np.concatenate([part.d2[rows] for part, rows in taken]),
+            np.concatenate([part.keys[rows] for part, rows in taken]),
+            limit,
+        )
+        return self._lowest(joined)
+
+    def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+        """Of rows with these weights and squared distances to be drawn, where every key below `limit` was."""
+        return -np.expm1(-limit * weights * (self.per_weight + self.per_d2 * d2))
+
+    def unbiased(self, drawn: Drawn) -> NDArray[np.float64]:
+        """Weights with which sums over the drawn rows are those over all rows, in expectation."""
+        return drawn.weights / self.probabilities(drawn.weights, drawn.d2, drawn.limit)
+
+    def _lowest(self, drawn: Drawn) -> Drawn:
+        """Those of the lowest keys, in the order of places."""
+        order, limit = np.argsort(drawn.places, kind="stable"), drawn.limit
+        if drawn.n_rows > self.size:
+            limit = float(np.partition(drawn.keys, self.size)[self.size])
+            order = order[drawn.keys[order] < limit]
+        own = (drawn.places[order], drawn.weights[order], drawn.d2[order], drawn.keys[order])
+        return Drawn(drawn.X[order], *own, limit)
+
+
+def draw_rows(n_clusters: int, row_bytes: int) -> int:
+    """How many rows of so many bytes a pass draws for k clusters."""
+    return min(max(FEWEST_ROWS, ROWS_PER_CLUSTER * n_clusters), DRAW_BYTES // max(1, row_bytes))
+
+
+def combined(rules: Sequence[DrawRule], parts: Sequence[Drawn], d2s: Sequence[NDArray[np.float64]]) -> Drawn:
+    """Several drawings of the same rows as one: each row with the weight that keeps every sum unbiased.
+
+    A row that was drawn twice is here twice: by the balance heuristic, each time with its weight over the sum of its
+    probabilities.
+
+    Parameters
+    ----------
+    d2s : sequence of float64 (r,)
+        For each rule, what it would have drawn the rows of all parts by, part after part.
+
+    References
+    ----------
+    Veach and Guibas, "Optimally combining sampling techniques for Monte Carlo rendering", SIGGRAPH 1995, section 3.2.
+    """
+    weights = np.concatenate([part.weights for part in parts])
+    chances = sum(rule.probabilities(weights, d2, part.limit) for rule, part, d2 in zip(rules, parts, d2s, strict=True))
+    return Drawn(
+        stacked([part.X for part in parts]),
+        np.concatenate([part.places for part in parts]),
+        weights / chances,
+        NO_WEIGHTS,
+        NO_WEIGHTS,
+        np.inf,
+    )

@@ -1,0 +1,155 @@
+"""What starts are searched on: all rows that are held, or rows drawn from all of them.
+
+Rows are drawn in rounds, as k-means|| does: by weight, and by their squared distance to rough centers, which grow by
+what the round before has drawn. So few rows far away are among them, which no uniform sample of that size holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.lloyd import Blocks, merged
+from streamkm.cluster.spill import loaded
+from streamkm.compute import Executor
+from streamkm.core.matrix import Matrix, rows_between
+from streamkm.kernels.cluster.totals import weighted_sum
+
+SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
+SMALLEST_SEED_ROWS = 5000
+SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
+SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
+SMALL_ENTRIES = 1 << 20  # of rows that are all searched
+ROUNDS = (0.25, 0.75)  # of drawing: the share of the rows that each draws
+
+logger = logging.getLogger(__name__)
+
+
+def search_rows(n_clusters: int, n_components: int | None = None) -> int:
+    """How many rows starts are searched on; more where they are narrow."""
+    wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
+    narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
+    return max(wanted, narrow, n_clusters)
+
+
+def seed_rows(n_clusters: int) -> int:
+    """How many rows k-means++ is given."""
+    return max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
+
+
+def prefix(block: Block, n_rows: int) -> Block:
+    """The first rows of a block, all if it has no more."""
+    return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
+
+
+def search_set(
+    executor: Executor, sampled: Block, blocks: Blocks | None, n_clusters: int, rng: np.random.Generator
+) -> Block:
+    """Rows that stand for all rows that are held, in random order.
+
+    Two passes over the blocks, with k and 2 k rough centers: O(n * m * k), or O(nnz * k).
+
+    Parameters
+    ----------
+    executor : Executor
+        Of this process.
+    sampled : Block of s rows
+        In random order: every prefix is a sample too.
+    blocks : Blocks, optional
+        All rows, of which `sampled` are some; None: those are all.
+    rng : Generator
+
+    Returns
+    -------
+    Block
+        `sampled` itself where that is all there is and not too many; else drawn rows with the weights that keep the
+        objective of any centers unbiased.
+    """
+    size = search_rows(n_clusters, sampled.X.shape[1])
+    n_rows = sampled.n_rows if blocks is None else blocks.n_rows
+    if n_rows <= min(size, sampled.n_rows):
+        return sampled
+    held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
+    seeds = [int(seed) for seed in rng.integers(2**63, size=len(ROUNDS))]
+    rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
+    parts: list[Drawn] = []
+    rules: list[DrawRule] = []
+    tables: list[CenterTable] = []
+    for share, seed in zip(ROUNDS, seeds, strict=True):
+        rule = DrawRule.of(max(n_clusters, int(share * size)), seed, held.total_weight, objective)
+        table = CenterTable.build(rough, held.dtype, around_origin=True)
+        drawn = draw_from(held, table, rule)
+        parts.append(drawn)
+        rules.append(rule)
+        tables.append(table)
+        if len(parts) < len(ROUNDS):
+            weighted = _block(drawn.X, rule.unbiased(drawn))
+            rough = np.concatenate([rough, seeded(executor, weighted, n_clusters, rng)])
+            found = CenterTable.build(rough, held.dtype, around_origin=True)
+            objective = float(weighted_sum(weighted.weights, squared_distances(weighted, found)))
+    rows = [_block(part.X, NO_WEIGHTS) for part in parts]
+    d2s = [np.concatenate([squared_distances(block, table) for block in rows]) for table in tables]
+    joined = combined(rules, parts, d2s)
+    order = rng.permutation(joined.n_rows)
+    logger.debug("starts are searched on %d rows drawn from %d", joined.n_rows, n_rows)
+    return _block(joined.X[order], joined.weights[order])
+
+
+def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> Drawn:
+    """Draw rows from all blocks, by their squared distances to centers laid out around the origin."""
+    shared = blocks.executor.share((table, rule))
+    parts: tuple[Drawn, ...] = ()
+    for part in blocks.executor.map("draw", _draw_item, map(list, enumerate(blocks.handles)), shared):
+        parts = rule.gather((*parts, part))
+    return rule.join(parts)
+
+
+def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
+    """Squared distances of rows around the origin to their nearest centers, as exact as products of the dtype."""
+    return np.maximum(table.nearest(block.X)[1] + block.d2norms, 0.0)
+
+
+def seeded(executor: Executor, block: Block, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Rows of a block as centers, by greedy k-means++ (at most k, m)."""
+    around, shift = centered(block)
+    return kmeans_plusplus(around, min(n_clusters, block.n_rows), rng=rng, executor=executor) + shift
+
+
+def centered(block: Block) -> tuple[Block, NDArray[np.float64]]:
+    """Dense rows less their mean, and the mean: float32 distances between rows far from the origin would be noise."""
+    if sp.issparse(block.X):
+        return block, np.zeros(block.X.shape[1])
+    shift = block.X.mean(axis=0, dtype=np.float64)
+    X = (block.X - shift).astype(block.X.dtype)
+    return replace(block, X=X, d2norms=row_d2norms(X)), shift
+
+
+def _rough(
+    executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], float]:
+    """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
+    some = prefix(sampled, seed_rows(n_clusters))
+    rough = seeded(executor, some, n_clusters, rng)
+    d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
+    return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()
+
+
+def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
+    return Block(X, row_d2norms(X), weights)
+
+
+def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> Drawn:
+    (index, held), (table, rule) = item, shared
+    block = loaded(held)
+    rows = Block(merged(block.X), block.d2norms, block.weights)
+    places = (index << 40) + np.arange(block.n_rows, dtype=np.int64)
+    return rule.draw(rows.X, places, rows.weights, squared_distances(rows, table))

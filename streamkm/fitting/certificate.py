@@ -1,0 +1,328 @@
+"""What the sample promised, what another round could gain, and centers for that round.
+
+The pass that assigns all rows knows their objective and draws rows by their share of it: what the sample missed is
+among them. Reads no source.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2, row_d2norms
+from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.frame import Frame
+from streamkm.cluster.in_memory import LocalBlocks, nearest_in
+from streamkm.cluster.init import SEARCH_ROUNDS
+from streamkm.cluster.lloyd import LloydResult, Totals, merged
+from streamkm.cluster.model import Model
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
+from streamkm.cluster.row_sample import Sample, as_block_matrix
+from streamkm.cluster.split_merge import split_gains, split_merge, swaps_of
+from streamkm.compute import Executor
+from streamkm.core.matrix import Matrix, rows_between
+from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.sketches import IdentitySketch
+
+PROMISE_ROWS = 10_000  # of the sample, whose objective is what it promises
+WORTH = 0.01  # share of the objective that another round should gain, at least
+CERTAINTY = 2.0  # standard errors that an estimate is lowered by
+SPLIT_ENTRIES = 1 << 22  # of the centers of clusters that are split for a look, at most
+MOST_SWAPS = 256  # looked at
+CERTAIN = 0.9  # probability from which a row is in both halves of what was drawn
+ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
+HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halves
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The objective that the sample promises for all rows.
+
+    Attributes
+    ----------
+    inertia : float
+    error : float
+        Standard error of it; 0 where the sample holds all rows.
+    """
+
+    inertia: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What another round could gain, by rows drawn in the pass before.
+
+    Attributes
+    ----------
+    gain : float
+        Share of the objective, estimated from below: that clusters have other means than their centers, or that some
+        split in two pay for others that merge.
+    swaps : tuple of (int, int)
+        Clusters to split, each with the one to give up.
+    halves : tuple of float64 (2, m)
+        Means of the two halves of each cluster that is to be split.
+    """
+
+    gain: float
+    swaps: tuple[tuple[int, int], ...]
+    halves: tuple[NDArray[np.float64], ...]
+
+
+def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
+    """What the sample promises. O(PROMISE_ROWS * d * k).
+
+    Parameters
+    ----------
+    sample : Sample
+        Original rows.
+    total_weight : float
+        Of all rows.
+    """
+    n_rows = len(sample.rows) if sample.complete and len(sample.rows) <= PROMISE_ROWS else PROMISE_ROWS
+    X = model.place(rows_between(sample.X, 0, n_rows))
+    table = model.table()
+    d2 = row_d2(X, nearest_in(here, X, table, "promise"), table)
+    weights = sample.weights[: len(d2)] if len(sample.weights) else np.ones(len(d2))
+    mean = float(weighted_sum(weights, d2)) / float(weights.sum())
+    if sample.complete and len(d2) == len(sample.rows):
+        return Promise(total_weight * mean, 0.0)
+    spread = float(np.sqrt(np.sum((weights * (d2 - mean)) ** 2))) / float(weights.sum())
+    return Promise(total_weight * mean, total_weight * spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """What it costs to give up clusters, at most: all rows of each go to one other.
+
+    Drawn rows do not tell: those of a small cluster lie near its center, and few are drawn.
+
+    Attributes
+    ----------
+    means : float64 (k, m)
+        Of the clusters, around the origin.
+    counts : float64 (k,)
+        Rows, or their weight.
+    """
+
+    means: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    def costs(self) -> NDArray[np.float64]:
+        """For each cluster, where all others stay (k,)."""
+        table = CenterTable.build(self.means, np.float64, around_origin=True)
+        seconds = table.nearest(self.means)[2]
+        return np.maximum(seconds + np.einsum("ij,ij->i", self.means, self.means), 0.0) * self.counts
+
+    def cost_of(self, given_up: list[int]) -> float:
+        """For several together."""
+        left = np.delete(self.means, given_up, axis=0)
+        rows, table = self.means[given_up], CenterTable.build(left, np.float64)
+        return float(self.counts[given_up] @ row_d2(rows, table.labels(rows), table))
+
+
+@dataclass(frozen=True, slots=True)
+class AfterPass:
+    """What an assign pass leaves, to look further from.
+
+    Attributes
+    ----------
+    here : Executor
+        Of this process.
+    model : Model
+        Its centers made the labels.
+    frame : Frame
+        In which clusters are looked for.
+    totals : Totals
+        Of all rows.
+    rule : DrawRule
+    drawn : Drawn
+        Rows that the pass drew by it, in the model's space.
+    """
+
+    here: Executor
+    model: Model
+    frame: Frame
+    totals: Totals
+    rule: DrawRule
+    drawn: Drawn
+
+    def outlook(self) -> Outlook:
+        """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
+
+        One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
+        in that, says what it gains. Rows that were sure to be drawn stand for no others: both halves have them. What
+        clusters gain by moving to their means is known exactly.
+        """
+        model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
+        if totals.d2 <= 0:
+            return Outlook(0.0, (), ())
+        means = totals.means(fallback=model.centers)
+        moved = means - model.centers
+        by_moving = float(totals.counts @ np.einsum("ij,ij->i", moved, moved)) / totals.d2
+        block, centers, shift = self._space(drawn.X, rule.unbiased(drawn), model.centers, sketched=False)
+        table = CenterTable.build(centers, block.X.dtype, around_origin=True)
+        labels, scores, _ = table.nearest(block.X)
+        d2 = np.maximum(scores + block.d2norms, 0.0)
+        chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
+        certain, first = chances > CERTAIN, _first_half(drawn.places)
+        chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
+        if not len(chosen) or not len(judged) or len(centers) < 3:
+            return Outlook(by_moving, (), ())
+        times = np.where(certain, 1.0, 2.0)
+        half, other = _part(block, chosen, times), _part(block, judged, times)
+        merging = Merging(self.frame.points(means) - shift, totals.counts)
+        gains, halves = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers))
+        swaps = swaps_of(gains, merging.costs(), min(MOST_SWAPS, len(centers)), set())
+        unsure = 1 - (chances / times)[judged]
+        each = [_gained(other, (labels[judged], d2[judged]), split, halves[split]) for split, _ in swaps]
+        best, n_best = 0.0, 0
+        for n_swaps in sorted({*(2**power for power in range(len(swaps).bit_length())), len(swaps)} - {0}):
+            gained = np.sum(each[:n_swaps], axis=0)
+            lower = float(gained.sum() - CERTAINTY * np.sqrt(unsure @ gained**2))
+            lower -= merging.cost_of([given_up for _, given_up in swaps[:n_swaps]])
+            if lower > best:
+                best, n_best = lower, n_swaps
+        by_swaps = best / self.frame.scale**2 / totals.d2
+        kept = tuple(swaps[:n_best])
+        return Outlook(max(by_swaps, by_moving), kept, tuple(halves[split] for split, _ in kept))
+
+    def next_centers(
+        self, sample: Sample, own_weights: NDArray[np.float64], found: Outlook, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Centers for another round (k, m): the search goes on, on the sample and the rows that were drawn.
+
+        Parameters
+        ----------
+        sample : Sample
+            Original rows, drawn evenly, or by weight.
+        own_weights : float64 (s,)
+            Weights of the sampled rows themselves.
+        """
+        start = self.totals.means(fallback=self.model.centers)
+        both = self._joined(sample, own_weights)
+        if both.n_rows < ROWS_PER_CLUSTER * len(start):
+            return self._swapped(start, found)
+        framed = not self._is_sketched(both.X)
+        block, centers, shift = self._space(both.X, both.weights, start, sketched=not framed)
+        pieces = LocalBlocks.of(self.here, block)
+        begun = LloydResult(centers, float("nan"), 0, False, ())
+        result = split_merge(block, pieces, begun, max_rounds=SEARCH_ROUNDS, rng=rng)
+        rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)
+        searched = result.centers + shift
+        if not framed:
+            searched, _ = original_centers(self.here, rows, block, result.centers)
+        if len(searched) < len(start):
+            return start
+        polished = polish(self.here, rows, searched, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
+        return self.frame.originals(polished) if framed else polished
+
+    def _joined(self, sample: Sample, own_weights: NDArray[np.float64]) -> Drawn:
+        """Sampled and drawn rows as one drawing."""
+        X, drawn, model = as_block_matrix(self.model.place(sample.X), sketched=False), self.drawn, self.model
+        if sample.complete:
+            return Drawn(X, sample.rows, own_weights, NO_WEIGHTS, NO_WEIGHTS, np.inf)
+        table = model.table()
+        if model.far:
+            shares = table.labels_and_shares(X, row_d2norms(X))[1]
+        else:
+            shares = row_d2(X, nearest_in(self.here, X, table, "draws"), table)
+        # rows of weight w are in the sample with probability 1 - exp(-limit w)
+        chance = own_weights[0] / sample.weights[0] if len(sample.weights) else X.shape[0] / self.totals.counts.sum()
+        limit = float(-np.log1p(-min(chance, 1 - 1e-12)) / own_weights[0])
+        evenly = DrawRule(len(shares), 0, 1.0, 0.0)
+        taken = Drawn(X, sample.rows, own_weights, shares, NO_WEIGHTS, limit)
+        drawn = replace(drawn, X=as_block_matrix(drawn.X, sketched=False))
+        shares = np.concatenate([shares, drawn.d2])
+        return combined([evenly, self.rule], [taken, drawn], [shares, shares])
+
+    def _swapped(self, start: NDArray[np.float64], found: Outlook) -> NDArray[np.float64]:
+        """Means of all rows, but for clusters that are split and those given up for it."""
+        if not found.swaps:
+            return start
+        centers = self.frame.points(start)
+        shift = self._shift(self.drawn.X)
+        for (split, given_up), halves in zip(found.swaps, found.halves, strict=True):
+            centers[[split, given_up]] = halves + shift
+        return self.frame.originals(centers)
+
+    def _space(
+        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64], *, sketched: bool
+    ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
+        """Rows and centers in the frame, dense ones around the origin, or sketched; and what was taken from both."""
+        if sketched:
+            X = as_block_matrix(merged(self.model.sketch.apply(X)))
+            centers = np.asarray(self.model.sketch.apply(centers), np.float64)
+            return Block(X, row_d2norms(X), weights), centers, np.zeros(centers.shape[1])
+        X, centers = as_block_matrix(self.frame.rows(X), sketched=False), self.frame.points(centers)
+        shift = self._shift(X)
+        if isinstance(X, np.ndarray):
+            X = (X - shift).astype(X.dtype)
+        return Block(X, row_d2norms(X), weights), centers - shift, shift
+
+    def _shift(self, X: Matrix) -> NDArray[np.float64]:
+        """What is taken from rows in the frame: from dense ones the mean of the centers."""
+        if isinstance(X, np.ndarray):
+            return np.asarray(self.frame.points(self.model.centers).mean(axis=0), np.float64)
+        return np.zeros(self.model.centers.shape[1])
+
+    def _splits(
+        self, half: Block, labels: NDArray[np.int32], d2: NDArray[np.float64], n_clusters: int
+    ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
+        """What splitting each cluster gains (k,), and the halves (2, m) of those that were tried: the costliest."""
+        n_tried = min(n_clusters, max(1, SPLIT_ENTRIES // half.X.shape[1]))
+        cost = np.bincount(labels, d2, minlength=n_clusters)
+        tried = np.sort(np.argsort(-cost, kind="stable")[:n_tried])
+        numbers = np.full(n_clusters, -1, np.int32)
+        numbers[tried] = np.arange(n_tried)
+        rng = np.random.default_rng(self.rule.seed)
+        gains = np.zeros(n_clusters)
+        gains[tried], halves = split_gains(self.here, half, numbers[labels], d2, n_tried, rng, {})
+        return gains, dict(zip(tried.tolist(), halves, strict=True))
+
+    def _is_sketched(self, X: Matrix) -> bool:
+        """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""
+        wide = self.model.space == "original" and not isinstance(self.model.sketch, IdentitySketch)
+        return wide and not isinstance(X, np.ndarray)
+
+
+def _part(block: Block, rows: NDArray[np.intp], times: NDArray[np.float64]) -> Block:
+    """Some rows of a block, their weights multiplied, which stand for the whole."""
+    return Block(block.X[rows], block.d2norms[rows], times[rows] * block.weights[rows])
+
+
+def _first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of two halves each row belongs to, by its place."""
+    hashes = np.empty(len(places), np.int64)
+    hash_places(np.uint64(HALVES_SEED), places, hashes)
+    return (hashes & 1) == 0
+
+
+def _gained(
+    block: Block,
+    assigned: tuple[NDArray[np.int32], NDArray[np.float64]],
+    split: int,
+    halves: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """What every row gains, by its weight, if one cluster is split in these halves (r,).
+
+    Parameters
+    ----------
+    assigned : (int32 (r,), float64 (r,))
+        Labels, and squared distances to their centers.
+    """
+    labels, d2 = assigned
+    out = np.zeros(len(labels))
+    inside = np.flatnonzero(labels == split)
+    if len(inside):
+        X = block.X[inside]
+        table = CenterTable.build(halves, X.dtype, around_origin=True)
+        nearest = np.maximum(table.nearest(X)[1] + block.d2norms[inside], 0.0)
+        out[inside] = d2[inside] - nearest
+    return out * block.weights

@@ -1,0 +1,55 @@
+"""Rows drawn by their share of an objective.
+
+numba only; arrays in, arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.intrinsics.hashing import mix
+
+
+@nb.njit(nogil=True, cache=True)
+def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, picked, keys):
+    """Find the rows whose exponential key is below a limit, in order.
+
+    A row's rate is ``w (per_weight + per_d2 d2)``, its key ``-log(1 - u) / rate`` with u the hash of its place as a
+    number in (0, 1): it is below t with probability ``1 - exp(-t rate)``.
+
+    Parameters
+    ----------
+    seed : uint64
+    places : int64 (n,)
+    weights : float64 (n,) or (0,)
+    d2 : float64 (n,)
+        Not negative.
+    per_weight, per_d2, limit : float64
+    most : int
+        Nothing more is found once there are more than so many.
+    picked : int64 (at least most + 1,)
+        Written: the rows.
+    keys : float64 (at least most + 1,)
+        Written: their keys.
+
+    Returns
+    -------
+    int64
+        How many; ``most + 1`` if there are more than `most`.
+    """
+    found = 0
+    weighted = weights.shape[0] > 0
+    for i in range(places.shape[0]):
+        rate = per_weight + per_d2 * d2[i]
+        if weighted:
+            rate *= weights[i]
+        u = (np.float64(mix(seed, np.uint64(places[i])) >> np.uint64(12)) + 0.5) / 2.0**52
+        if u < limit * rate:  # the key is at least u / rate
+            key = -np.log1p(-u) / rate
+            if key < limit:
+                picked[found], keys[found] = i, key
+                found += 1
+                if found > most:
+                    break
+    return found
