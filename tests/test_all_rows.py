@@ -19,13 +19,14 @@ from tests.children import StoppedError, chunks_read, stopped_after
 from tests.test_passes import CountingSource, StreamedSource, groups
 from tests.test_sketch_fit import wide_rows
 
+pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # few components, and no look at more rows
 KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
 K = 12
 
 
 def kmeans(n_clusters=K, **parameters):
     return StreamKMeans(
-        n_clusters, **{"coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
+        n_clusters, **{"refine": 0, "coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
     )
 
 

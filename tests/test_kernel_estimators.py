@@ -244,7 +244,7 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
         ({"rank": 0}, 'rank=0; needed: an integer from 1 or "auto"'),
         ({"n_landmarks": 1.5}, "n_landmarks=1.5"),
         ({"landmark_rank": 0}, "landmark_rank=0"),
-        ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'random', 'ls\\+\\+'"),
+        ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'k-means\\|\\|', 'random', 'ls\\+\\+'"),
         ({"init": np.zeros((3, 2))}, "n_clusters=10"),
         ({"init": np.full((10, 2), np.nan)}, "finite centers"),
         ({"tol": -1}, "tol=-1"),

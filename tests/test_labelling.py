@@ -15,7 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
-from streamkm.fitting import kmeans as fitting
+from streamkm.fitting import rounds
 from streamkm.passes import labels as labelling
 from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree
@@ -121,7 +121,7 @@ def test_what_came_while_rows_were_read_stays(tmp_path, monkeypatch):
         (tmp_path / "labels.zarr" / "mine").write_text("mine")
         return original(held)
 
-    monkeypatch.setattr(fitting, "n_writes", meanwhile)
+    monkeypatch.setattr(rounds, "n_writes", meanwhile)
     with pytest.raises(OutputError, match=r"labels.zarr exists"):
         kmeans().fit(dense_matrix(), labels_to=tmp_path / "labels.zarr")
     assert [path.name for path in tmp_path.rglob("*")] == ["labels.zarr", "mine"]

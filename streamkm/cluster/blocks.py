@@ -230,7 +230,9 @@ class CenterTable:
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         labels, scores = self._exactly(X, d2norms)
         around = self._made("around", lambda: float(self.centers.mean(axis=0) @ self.centers.mean(axis=0)))
-        return labels, np.maximum(scores / layout.scale**2 + around + d2norms, LEAST_SHARE * d2norms)
+        return labels, np.maximum(
+            scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms, LEAST_SHARE * d2norms
+        )
 
     def _exactly(self, X: Matrix, d2norms: NDArray[np.float64] | None) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """`labels`, and the scores that most of them were found by."""

@@ -19,7 +19,8 @@ from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import Blocks, merged
-from streamkm.cluster.spill import loaded
+from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.kernels.cluster.totals import weighted_sum
@@ -79,6 +80,8 @@ def search_set(
     if n_rows <= min(size, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
+    if n_rows <= size:
+        return _all_rows(held, rng)
     seeds = [int(seed) for seed in rng.integers(2**63, size=len(ROUNDS))]
     rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
     parts: list[Drawn] = []
@@ -145,6 +148,19 @@ def _rough(
 
 def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
     return Block(X, row_d2norms(X), weights)
+
+
+def _all_rows(blocks: Blocks, rng: np.random.Generator) -> Block:
+    """All rows that are held, in random order."""
+    parts = list(blocks.executor.map("draw", _merged_item, blocks.handles))
+    order = rng.permutation(blocks.n_rows)
+    weights = np.concatenate([part.weights for part in parts])
+    return _block(stacked([part.X for part in parts])[order], weights[order] if len(weights) else NO_WEIGHTS)
+
+
+def _merged_item(held: Held) -> Block:
+    block = loaded(held)
+    return replace(block, X=merged(block.X))
 
 
 def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> Drawn:

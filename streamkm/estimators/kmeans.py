@@ -96,7 +96,8 @@ class StreamKMeans(Incremental, Assigner):
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
-        more pass assigns; twice at most. A number never looks further: it warns.
+        more pass assigns; twice at most, and never where `init` gives the centers or draws them at random. A number
+        never looks further: it warns.
     assign_space : {"auto", "original", "sketch"}, default="auto"
         Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
         quarter of the memory.

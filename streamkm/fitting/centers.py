@@ -77,6 +77,11 @@ class Settings:
     sketch: Sketch | None = None
     streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws")
 
+    @property
+    def searches(self) -> bool:
+        """Whether the start is looked for, and not given or drawn at random."""
+        return isinstance(self.init, str) and self.init != "random"
+
     def stream(self, name: str) -> np.random.SeedSequence:
         """The random stream of a name of `streams`."""
         index = self.streams.index(name)

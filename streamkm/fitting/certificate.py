@@ -23,7 +23,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, 
 from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.split_merge import split_gains, split_merge, swaps_of
 from streamkm.compute import Executor
-from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.sketches import IdentitySketch
@@ -166,10 +166,10 @@ class AfterPass:
         means = totals.means(fallback=model.centers)
         moved = means - model.centers
         by_moving = float(totals.counts @ np.einsum("ij,ij->i", moved, moved)) / totals.d2
-        block, centers, shift = self._space(drawn.X, rule.unbiased(drawn), model.centers, sketched=False)
+        block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
         table = CenterTable.build(centers, block.X.dtype, around_origin=True)
-        labels, scores, _ = table.nearest(block.X)
-        d2 = np.maximum(scores + block.d2norms, 0.0)
+        labels = nearest_in(self.here, block.X, table, "search")
+        d2 = row_d2(block.X, labels, table)
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
         certain, first = chances > CERTAIN, _first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
@@ -189,7 +189,7 @@ class AfterPass:
             lower -= merging.cost_of([given_up for _, given_up in swaps[:n_swaps]])
             if lower > best:
                 best, n_best = lower, n_swaps
-        by_swaps = best / self.frame.scale**2 / totals.d2
+        by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
         kept = tuple(swaps[:n_best])
         return Outlook(max(by_swaps, by_moving), kept, tuple(halves[split] for split, _ in kept))
 
@@ -210,7 +210,7 @@ class AfterPass:
         if both.n_rows < ROWS_PER_CLUSTER * len(start):
             return self._swapped(start, found)
         framed = not self._is_sketched(both.X)
-        block, centers, shift = self._space(both.X, both.weights, start, sketched=not framed)
+        block, centers, shift = self._searched(both.X, both.weights, start)
         pieces = LocalBlocks.of(self.here, block)
         begun = LloydResult(centers, float("nan"), 0, False, ())
         result = split_merge(block, pieces, begun, max_rounds=SEARCH_ROUNDS, rng=rng)
@@ -252,18 +252,25 @@ class AfterPass:
             centers[[split, given_up]] = halves + shift
         return self.frame.originals(centers)
 
-    def _space(
-        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64], *, sketched: bool
+    def _searched(
+        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64]
     ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
-        """Rows and centers in the frame, dense ones around the origin, or sketched; and what was taken from both."""
-        if sketched:
+        """Rows and centers where clusters are looked for, and what was taken from both; see `_is_sketched`."""
+        if self._is_sketched(X):
             X = as_block_matrix(merged(self.model.sketch.apply(X)))
             centers = np.asarray(self.model.sketch.apply(centers), np.float64)
             return Block(X, row_d2norms(X), weights), centers, np.zeros(centers.shape[1])
+        block, centers, shift = self._framed(X, weights, centers)
+        return replace(block, X=block.X.astype(working_dtype(X.dtype), copy=False)), centers, shift
+
+    def _framed(
+        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64]
+    ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
+        """Rows and centers in the frame, dense ones around the origin, in float64; and what was taken from both."""
         X, centers = as_block_matrix(self.frame.rows(X), sketched=False), self.frame.points(centers)
         shift = self._shift(X)
         if isinstance(X, np.ndarray):
-            X = (X - shift).astype(X.dtype)
+            X = X - shift
         return Block(X, row_d2norms(X), weights), centers - shift, shift
 
     def _shift(self, X: Matrix) -> NDArray[np.float64]:
@@ -323,6 +330,5 @@ def _gained(
     if len(inside):
         X = block.X[inside]
         table = CenterTable.build(halves, X.dtype, around_origin=True)
-        nearest = np.maximum(table.nearest(X)[1] + block.d2norms[inside], 0.0)
-        out[inside] = d2[inside] - nearest
+        out[inside] = d2[inside] - row_d2(X, table.labels(X), table)
     return out * block.weights

@@ -140,9 +140,14 @@ def run_fit(
             del sketched  # the passes to come need the memory
             give_back(plan.limit_bytes)
             labelled = assign_found(
-                labelling, found, Further(settings, plan.drawn_rows, plan.more_passes), writer, progress
+                labelling,
+                found,
+                Further(settings, plan.drawn_rows, plan.more_passes if settings.searches else 0),
+                writer,
+                progress,
             )
-            warn_of_gain(labelled.gain, settings.refine)
+            if settings.searches:
+                warn_of_gain(labelled.gain, settings.refine)
         model, assigned = labelled.model, labelled.assigned
         labels = labels_of(found.look.originals(), assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)

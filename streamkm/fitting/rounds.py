@@ -129,8 +129,7 @@ def assign_found(
             centers = assigned.totals.means(fallback=model.centers)
         elif rule is not None and assigned.drawn is not None:
             after = AfterPass(by.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
-            with progress.stage("check"):
-                outlook = after.outlook()
+            outlook = after.outlook()
             gain = outlook.gain
             logger.info("objective %.6g; at least %.3g of it to gain", assigned.totals.d2, gain)
             if n_rounds < further.most_rounds and gain > WORTH:

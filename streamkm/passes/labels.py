@@ -114,7 +114,7 @@ def assign_and_hold(
         handles.append(handle)
         stage.advance()
 
-    told = Listener[Passed](take, held=True)
+    told: Listener[Passed] = Listener(take, held=True)
     totals, drawn = fold_assigned(executor, walk, model, known, stage, told, rule)
     if len(handles) != len(known[1]):
         raise changed_source(walk)

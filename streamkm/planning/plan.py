@@ -31,7 +31,7 @@ SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the ob
 SMALLEST_SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
-DRAWN_SHARE, FEWEST_DRAWN = 64, 64  # of that room, for rows that one call draws; fewer tell nothing
+DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
@@ -80,11 +80,6 @@ class Allowance:
     def most_sampled(self, row_bytes: int) -> int:
         """Rows that the row sample has room for."""
         return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
-
-    def drawn(self, n_clusters: int, row_bytes: int) -> int:
-        """Rows that a pass draws by their share of the objective; 0 where there is no room for enough."""
-        rows = min(draw_rows(n_clusters, row_bytes), int(self._room / DRAWN_SHARE) // max(1, row_bytes))
-        return rows if rows >= FEWEST_DRAWN else 0
 
     @property
     def _room(self) -> int:
@@ -315,6 +310,7 @@ def plan_fit(
         allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
         n_threads,
         max(fewest, min(wanted, allowance.most_sampled(row_bytes))),
+        0 if once else draw_rows(n_clusters, row_bytes),
     )
     needs = Needs(
         n_rows=n_rows or first.sample_rows,
@@ -338,7 +334,6 @@ def plan_fit(
         once=once,
         labels=gathers_labels,
         shared_bytes=source.shared_bytes,
-        drawn_rows=0 if once else allowance.drawn(n_clusters, row_bytes),
         keeps_sample=refine == "auto" and not once,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
@@ -391,12 +386,13 @@ class Sizes:
 
     Attributes
     ----------
-    chunk_bytes, n_threads, sample_rows : int
+    chunk_bytes, n_threads, sample_rows, drawn_rows : int
     """
 
     chunk_bytes: int
     n_threads: int
     sample_rows: int
+    drawn_rows: int = 0
 
 
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
@@ -408,6 +404,10 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
     sizes = first
     while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
         sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
+        yield sizes
+    while sizes.drawn_rows:
+        fewer = sizes.drawn_rows // DRAWN_STEP
+        sizes = replace(sizes, drawn_rows=fewer if fewer >= FEWEST_DRAWN else 0)
         yield sizes
     while sizes.n_threads > 1:
         sizes = replace(sizes, n_threads=_power_below(sizes.n_threads, 1))
@@ -517,6 +517,7 @@ def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
         n_rows=n_rows or sizes.sample_rows,
         sample_rows=sizes.sample_rows,
         n_threads=sizes.n_threads,
+        drawn_rows=sizes.drawn_rows,
         largest_chunk=cut.largest,
         n_chunks=MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks),
     )
