@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm import __version__
 from streamkm.estimators.validation import plain
+from streamkm.fitting.certificate import WORTH
 from streamkm.passes.labels import count_skipped
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans, source: RowSource) -
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
+    if hasattr(estimator, "expected_inertia_"):
+        names = ("expected_inertia", "expected_inertia_error", "possible_gain")
+        summary["result"] |= {name: getattr(estimator, f"{name}_") for name in names}
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     values: dict[str, Any] = _plain(summary)
@@ -88,8 +92,19 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row), {_space_text(result)}"),
+        *_promise_lines(result),
         ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
     ]
+
+
+def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the sample promised, and what another round could gain, where that was looked at."""
+    expected, gain = result.get("expected_inertia"), result.get("possible_gain")
+    if expected is None or gain is None:
+        return []
+    said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} by the sample"
+    more = f"at least {gain:.1%} could be gained" if gain > WORTH else "nothing seen that another pass would gain"
+    return [("expected", f"{said}; {more}")]
 
 
 def _space_text(result: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 MOST_STARTS = 10
+SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
 START_WORK = 6 * 10**7  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
@@ -113,8 +114,8 @@ def _n_starts(n_init: int | str, n_clusters: int, block: Block, *, unsearched: b
         return int(n_init)
     if unsearched or n_clusters <= FEW_CLUSTERS:
         return MOST_STARTS
-    entries = block.X.size if isinstance(block.X, np.ndarray) else block.X.nnz
-    return max(1, min(MOST_STARTS, START_WORK // max(1, int(entries) * n_clusters)))
+    entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
+    return max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
 
 
 def drawn_by(

@@ -27,10 +27,12 @@ from streamkm.kernels.cluster.totals import weighted_sum
 
 SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
 SMALLEST_SEED_ROWS = 5000
+FEWEST_ROUGH_ROWS = 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
-ROUNDS = (0.25, 0.75)  # of drawing: the share of the rows that each draws
+MOST_ROUNDS = 3  # of drawing
+SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +42,6 @@ def search_rows(n_clusters: int, n_components: int | None = None) -> int:
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
     narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
     return max(wanted, narrow, n_clusters)
-
-
-def seed_rows(n_clusters: int) -> int:
-    """How many rows k-means++ is given."""
-    return max(SMALLEST_SEED_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters)
 
 
 def prefix(block: Block, n_rows: int) -> Block:
@@ -57,7 +54,8 @@ def search_set(
 ) -> Block:
     """Rows that stand for all rows that are held, in random order.
 
-    Two passes over the blocks, with k and 2 k rough centers: O(n * m * k), or O(nnz * k).
+    A pass over the blocks with k rough centers, O(n * m * k) or O(nnz * k); one more, with k more centers, as long as
+    the objective is more than rough centers were thought to leave, up to `MOST_ROUNDS`, which draws half as many rows.
 
     Parameters
     ----------
@@ -75,30 +73,31 @@ def search_set(
         `sampled` itself where that is all there is and not too many; else drawn rows with the weights that keep the
         objective of any centers unbiased.
     """
-    size = search_rows(n_clusters, sampled.X.shape[1])
+    few = search_rows(n_clusters, sampled.X.shape[1])
     n_rows = sampled.n_rows if blocks is None else blocks.n_rows
-    if n_rows <= min(size, sampled.n_rows):
+    if n_rows <= min(few, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
-    if n_rows <= size:
+    if n_rows <= few:
         return _all_rows(held, rng)
-    seeds = [int(seed) for seed in rng.integers(2**63, size=len(ROUNDS))]
+    size = search_rows(n_clusters)
     rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
     tables: list[CenterTable] = []
-    for share, seed in zip(ROUNDS, seeds, strict=True):
-        rule = DrawRule.of(max(n_clusters, int(share * size)), seed, held.total_weight, objective)
-        table = CenterTable.build(rough, held.dtype, around_origin=True)
-        drawn = draw_from(held, table, rule)
+    for round_ in range(MOST_ROUNDS):
+        rules.append(
+            DrawRule.of(max(n_clusters, size >> round_), int(rng.integers(2**63)), held.total_weight, objective)
+        )
+        tables.append(CenterTable.build(rough, held.dtype, around_origin=True))
+        drawn, found = draw_from(held, tables[-1], rules[-1])
         parts.append(drawn)
-        rules.append(rule)
-        tables.append(table)
-        if len(parts) < len(ROUNDS):
-            weighted = _block(drawn.X, rule.unbiased(drawn))
-            rough = np.concatenate([rough, seeded(executor, weighted, n_clusters, rng)])
-            found = CenterTable.build(rough, held.dtype, around_origin=True)
-            objective = float(weighted_sum(weighted.weights, squared_distances(weighted, found)))
+        if found <= SURPRISE * objective:
+            break
+        weighted = _block(drawn.X, rules[-1].unbiased(drawn))
+        rough = np.concatenate([rough, seeded(executor, weighted, n_clusters, rng)])
+        table = CenterTable.build(rough, held.dtype, around_origin=True)
+        objective = float(weighted_sum(weighted.weights, squared_distances(weighted, table)))
     rows = [_block(part.X, NO_WEIGHTS) for part in parts]
     d2s = [np.concatenate([squared_distances(block, table) for block in rows]) for table in tables]
     joined = combined(rules, parts, d2s)
@@ -107,13 +106,15 @@ def search_set(
     return _block(joined.X[order], joined.weights[order])
 
 
-def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> Drawn:
-    """Draw rows from all blocks, by their squared distances to centers laid out around the origin."""
+def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn, float]:
+    """Draw rows from all blocks, by their squared distances to centers laid out around the origin; their objective."""
     shared = blocks.executor.share((table, rule))
     parts: tuple[Drawn, ...] = ()
-    for part in blocks.executor.map("draw", _draw_item, map(list, enumerate(blocks.handles)), shared):
+    objective = 0.0
+    for part, added in blocks.executor.map("draw", _draw_item, map(list, enumerate(blocks.handles)), shared):
         parts = rule.gather((*parts, part))
-    return rule.join(parts)
+        objective += added
+    return rule.join(parts), objective
 
 
 def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
@@ -140,7 +141,7 @@ def _rough(
     executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
-    some = prefix(sampled, seed_rows(n_clusters))
+    some = prefix(sampled, max(FEWEST_ROUGH_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
     d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
     return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()
@@ -163,9 +164,10 @@ def _merged_item(held: Held) -> Block:
     return replace(block, X=merged(block.X))
 
 
-def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> Drawn:
+def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> tuple[Drawn, float]:
     (index, held), (table, rule) = item, shared
     block = loaded(held)
     rows = Block(merged(block.X), block.d2norms, block.weights)
     places = (index << 40) + np.arange(block.n_rows, dtype=np.int64)
-    return rule.draw(rows.X, places, rows.weights, squared_distances(rows, table))
+    d2 = squared_distances(rows, table)
+    return rule.draw(rows.X, places, rows.weights, d2), float(weighted_sum(rows.weights, d2))

@@ -274,10 +274,6 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.counts_ = factor * fitted.totals.counts
         self.inertia_ = factor * fitted.totals.d2
         self.distortion_ = fitted.distortion
-        promise = fitted.promise
-        self.expected_inertia_ = None if promise is None else factor * promise.inertia
-        self.expected_inertia_error_ = None if promise is None else factor * promise.error
-        self.possible_gain_ = fitted.gain
         self.assign_space_ = model.space
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged

@@ -337,6 +337,10 @@ class StreamKMeans(Incremental, Assigner):
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
         self._take(fitted, weights, model, plan, source, (progress.stages, seed))
+        promise = fitted.promise
+        self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
+        self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
+        self.possible_gain_ = fitted.gain
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2, row_d2norms
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
@@ -30,9 +30,11 @@ from streamkm.sketches import IdentitySketch
 
 PROMISE_ROWS = 10_000  # of the sample, whose objective is what it promises
 WORTH = 0.01  # share of the objective that another round should gain, at least
+SURE = 0.005  # share of a promised objective that its error may be, where it is trusted
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
-SPLIT_ENTRIES = 1 << 22  # of the centers of clusters that are split for a look, at most
+SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
 MOST_SWAPS = 256  # looked at
+FEWEST_CLUSTERS = 3  # of which one may be split and two others merge
 CERTAIN = 0.9  # probability from which a row is in both halves of what was drawn
 ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
 HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halves
@@ -53,6 +55,11 @@ class Promise:
 
     inertia: float
     error: float
+
+    def is_kept(self, inertia: float) -> bool:
+        """Whether it was sure, and the objective is what it said."""
+        sure = self.error <= SURE * self.inertia
+        return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +160,12 @@ class AfterPass:
     rule: DrawRule
     drawn: Drawn
 
-    def outlook(self) -> Outlook:
+    def outlook(self, promise: Promise) -> Outlook:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
 
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
         in that, says what it gains. Rows that were sure to be drawn stand for no others: both halves have them. What
-        clusters gain by moving to their means is known exactly.
+        clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed.
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
@@ -166,6 +173,8 @@ class AfterPass:
         means = totals.means(fallback=model.centers)
         moved = means - model.centers
         by_moving = float(totals.counts @ np.einsum("ij,ij->i", moved, moved)) / totals.d2
+        if promise.is_kept(totals.d2):
+            return Outlook(by_moving, (), ())
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
         table = CenterTable.build(centers, block.X.dtype, around_origin=True)
         labels = nearest_in(self.here, block.X, table, "search")
@@ -173,13 +182,17 @@ class AfterPass:
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
         certain, first = chances > CERTAIN, _first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
-        if not len(chosen) or not len(judged) or len(centers) < 3:
+        if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
             return Outlook(by_moving, (), ())
         times = np.where(certain, 1.0, 2.0)
         half, other = _part(block, chosen, times), _part(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
-        gains, halves = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers))
-        swaps = swaps_of(gains, merging.costs(), min(MOST_SWAPS, len(centers)), set())
+        most = max(1, min(MOST_SWAPS, len(centers), SPLIT_ENTRIES // centers.shape[1]))
+        gains, pairs = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers))
+        swaps = swaps_of(gains, merging.costs(), most, set())
+        halves = {
+            split: self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]) for split, _ in swaps
+        }
         unsure = 1 - (chances / times)[judged]
         each = [_gained(other, (labels[judged], d2[judged]), split, halves[split]) for split, _ in swaps]
         best, n_best = 0.0, 0
@@ -281,17 +294,24 @@ class AfterPass:
 
     def _splits(
         self, half: Block, labels: NDArray[np.int32], d2: NDArray[np.float64], n_clusters: int
-    ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """What splitting each cluster gains (k,), and the halves (2, m) of those that were tried: the costliest."""
-        n_tried = min(n_clusters, max(1, SPLIT_ENTRIES // half.X.shape[1]))
-        cost = np.bincount(labels, d2, minlength=n_clusters)
-        tried = np.sort(np.argsort(-cost, kind="stable")[:n_tried])
-        numbers = np.full(n_clusters, -1, np.int32)
-        numbers[tried] = np.arange(n_tried)
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What splitting each cluster gains (k,), and the halves (k, 2, m); of wide sparse rows in the sketch."""
+        if self._is_sketched(half.X):
+            X = as_block_matrix(merged(self.model.sketch.apply(half.X)))
+            half = Block(X, row_d2norms(X), half.weights)
         rng = np.random.default_rng(self.rule.seed)
-        gains = np.zeros(n_clusters)
-        gains[tried], halves = split_gains(self.here, half, numbers[labels], d2, n_tried, rng, {})
-        return gains, dict(zip(tried.tolist(), halves, strict=True))
+        return split_gains(self.here, half, labels, d2, n_clusters, rng, {})
+
+    def _halves(self, half: Block, rows: NDArray[np.intp], pair: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The halves of one cluster in the model's space (2, m)."""
+        if not self._is_sketched(half.X):
+            return pair
+        X = half.X[rows]
+        sketched = as_block_matrix(merged(self.model.sketch.apply(X)))
+        labels = CenterTable.build(pair, sketched.dtype, around_origin=True).labels(sketched)
+        totals = Totals.zeros(2, self.model.centers.shape[1])
+        add_rows(X, half.weights[rows], labels, totals.sums, totals.counts)
+        return totals.means(fallback=np.zeros(totals.sums.shape))
 
     def _is_sketched(self, X: Matrix) -> bool:
         """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""

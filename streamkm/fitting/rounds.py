@@ -127,9 +127,9 @@ def assign_found(
         centers = None
         if index < further.n_passes:
             centers = assigned.totals.means(fallback=model.centers)
-        elif rule is not None and assigned.drawn is not None:
+        elif promise is not None and rule is not None and assigned.drawn is not None:
             after = AfterPass(by.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
-            outlook = after.outlook()
+            outlook = after.outlook(promise)
             gain = outlook.gain
             logger.info("objective %.6g; at least %.3g of it to gain", assigned.totals.d2, gain)
             if n_rounds < further.most_rounds and gain > WORTH:

@@ -306,11 +306,12 @@ def plan_fit(
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
     fewest = max(n_clusters, min(few, wanted, SMALLEST_SAMPLE_BYTES // row_bytes))  # whatever the limit
+    drawn = draw_rows(n_clusters, row_bytes)
     first = Sizes(
         allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
         n_threads,
         max(fewest, min(wanted, allowance.most_sampled(row_bytes))),
-        0 if once else draw_rows(n_clusters, row_bytes),
+        0 if once or drawn < FEWEST_DRAWN else drawn,
     )
     needs = Needs(
         n_rows=n_rows or first.sample_rows,

@@ -1,0 +1,323 @@
+"""Rows that a uniform sample does not show: how they are drawn, found, certified and acted on."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from streamkm import StreamKMeans
+from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.search_set import search_set
+from streamkm.compute import open_executor
+from streamkm.kernels.intrinsics.hashing import mix
+from streamkm.passes import resume
+from tests.children import StoppedError, stopped_after
+
+WARNED = "the objective could be"
+
+
+def rare_rows(n=12_000, d=6, groups=12, share=0.004, far=100.0, seed=0):
+    """Mostly standard normal rows; some lie far away in small groups, which come last."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    n_far = max(groups, int(share * n))
+    X[-n_far:] += far * rng.normal(size=(groups, d))[np.arange(n_far) * groups // n_far]
+    return X.astype(np.float32)
+
+
+def kmeans(n_clusters=15, **parameters):
+    return StreamKMeans(n_clusters, **{"random_state": 0, "progress": False, **parameters})
+
+
+def fit_warned(estimator, X):
+    """The estimator, fitted, and whether it warned that more could be gained."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        estimator.fit(X)
+    return estimator, any(WARNED in str(warning.message) for warning in seen)
+
+
+# ---- draws
+
+
+def drawn_naively(rule, places, weights, d2):
+    """Rows, in the order of their places, and the first key left out."""
+    u = np.array([(int(mix(np.uint64(rule.seed), np.uint64(p))) >> 12) + 0.5 for p in places]) / 2.0**52
+    rates = weights * (rule.per_weight + rule.per_d2 * d2)
+    with np.errstate(divide="ignore"):
+        keys = np.where(rates > 0, -np.log1p(-u) / rates, np.inf)
+    order = np.argsort(keys)
+    limit = 1.5
+    if len(keys) > rule.size and keys[order[rule.size]] < limit:
+        limit = keys[order[rule.size]]
+    kept = np.flatnonzero(keys < limit)
+    return kept[np.argsort(places[kept])], limit
+
+
+@given(seed=st.integers(0, 2**63), n=st.integers(1, 300), size=st.integers(1, 40), cuts=st.integers(1, 6))
+@settings(max_examples=60)
+def test_what_is_drawn_is_the_same_however_rows_are_cut_and_joined(seed, n, size, cuts):
+    rng = np.random.default_rng(seed)
+    places, weights, d2 = rng.permutation(10 * n)[:n], rng.integers(0, 3, n) * 1.0, rng.exponential(size=n) ** 3
+    X = rng.normal(size=(n, 3))
+    rule = DrawRule(size, seed, size / n, size / max(d2.sum(), 1e-9) * rng.choice([0.1, 1, 20]))
+    kept, limit = drawn_naively(rule, places, weights, d2)
+    pieces = np.array_split(rng.permutation(n), cuts)
+    parts = ()
+    for rows in pieces:
+        parts = rule.gather((*parts, rule.draw(X[rows], places[rows], weights[rows], d2[rows])))
+    found = rule.join(parts)
+    np.testing.assert_array_equal(found.places, places[kept])
+    np.testing.assert_array_equal(found.X, X[kept])
+    np.testing.assert_allclose(found.limit, limit, rtol=1e-12)
+    assert found.n_rows <= size
+
+
+def test_sums_over_drawn_rows_are_unbiased():
+    rng = np.random.default_rng(1)
+    n = 3000
+    values, d2, weights = rng.normal(3, 1, n), rng.pareto(1.5, n), rng.integers(1, 4, n) * 1.0
+    X, places = values[:, None], np.arange(n)
+    truth = weights @ values
+    one, two = [], []
+    for seed in range(300):
+        rules = [DrawRule.of(150, 2 * seed + i, weights.sum(), weights @ d2 / (1 + i)) for i in range(2)]
+        others = [d2, np.sqrt(d2)]  # what each is drawn by
+        drawn = [rule.draw(X, places, weights, by) for rule, by in zip(rules, others, strict=True)]
+        one.append(rules[0].unbiased(drawn[0]) @ drawn[0].X[:, 0])
+        both = combined(rules, drawn, [np.concatenate([by[part.places] for part in drawn]) for by in others])
+        two.append(both.weights @ both.X[:, 0])
+    for sums in (one, two):
+        assert abs(np.mean(sums) - truth) < 3.5 * np.std(sums) / np.sqrt(len(sums))
+    assert np.std(two) < np.std(one)
+
+
+def test_a_search_set_holds_small_groups_far_away():
+    X = rare_rows(20_000)
+    rng = np.random.default_rng(0)
+    shuffled = X[rng.permutation(len(X))]
+    block = Block(shuffled, row_d2norms(shuffled), NO_WEIGHTS)
+    wide = np.concatenate([block.X] * 12, axis=1)  # too many entries to be searched all
+    block = Block(wide, row_d2norms(wide), NO_WEIGHTS)
+    with open_executor(2) as here:
+        found = search_set(here, block, None, 15, np.random.default_rng(3))
+    far = np.linalg.norm(found.X[:, :6], axis=1) > 20
+    np.testing.assert_allclose(found.weights[far].sum(), np.sum(np.linalg.norm(X, axis=1) > 20), rtol=0.1)
+    np.testing.assert_allclose(found.weights.sum(), len(X), rtol=0.05)
+    centers = KMeans(15, n_init=1, random_state=0).fit(wide[:2000]).cluster_centers_.astype(np.float64)
+    table = CenterTable.build(centers, np.float64, around_origin=True)
+    sums = [
+        weights @ (table.scores(rows).min(axis=1) + norms)
+        for rows, norms, weights in (
+            (wide, block.d2norms, np.ones(len(X))),
+            (found.X, found.d2norms, found.weights),
+        )
+    ]
+    np.testing.assert_allclose(sums[1], sums[0], rtol=0.1)
+
+
+# ---- the objective
+
+
+@pytest.mark.parametrize("order", ["first", "last", "mixed"])
+@pytest.mark.parametrize("share", [0.0008, 0.01])
+def test_rare_rows_are_clustered_as_well_as_scikit_learn_does(order, share):
+    X = rare_rows(share=share, far=300.0)
+    X = {"first": X[::-1], "last": X, "mixed": X[np.random.default_rng(0).permutation(len(X))]}[order]
+    best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(4))
+    found = [kmeans(random_state=seed).fit(X).inertia_ / best for seed in range(3)]
+    assert np.median(found) <= 1.005
+    assert max(found) <= 1.03
+
+
+def test_heavy_tails_in_sparse_counts():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(
+        rng.pareto(1.5, (4000, 1)) * rng.dirichlet(np.full(3000, 0.02), 8)[rng.integers(0, 8, 4000)] * 30
+    )
+    X = sp.csr_array(counts.astype(np.float32))
+    best = min(KMeans(12, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5))
+    assert np.median([kmeans(12, random_state=seed).fit(X).inertia_ / best for seed in range(3)]) <= 1.005
+
+
+# ---- the certificate, and what is done about it
+
+
+def random_rows(seed):
+    """Blobs of some spread, half of them with a few rows far away."""
+    rng = np.random.default_rng(seed)
+    d, k = int(rng.integers(3, 10)), int(rng.integers(4, 20))
+    X = rng.normal(size=(5000, d)) * rng.choice([0.3, 1, 3]) + rng.normal(0, 3, (k, d))[rng.integers(0, k, 5000)]
+    if seed % 2:
+        n_far, groups = int(rng.integers(4, 30)), int(rng.integers(2, 5))
+        X[rng.choice(5000, n_far, replace=False)] += (
+            rng.choice([20, 100, 1000]) * rng.normal(size=(groups, d))[np.arange(n_far) % groups]
+        )
+    return X.astype(np.float32), k
+
+
+def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
+    """50 data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
+    from streamkm.planning import plan as budget
+
+    data = [random_rows(seed) for seed in range(50)]
+    full = [kmeans(k).fit(X).inertia_ for X, k in data]
+    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    silent, false, n_bad = [], [], 0
+    for seed, ((X, k), best) in enumerate(zip(data, full, strict=True)):
+        blind, warned = fit_warned(kmeans(k, coreset="uniform", refine=0), X)
+        ratio = blind.inertia_ / best
+        n_bad += ratio >= 1.05
+        if ratio >= 1.05 and not warned:
+            silent.append((seed, ratio, blind.possible_gain_))
+        if ratio <= 1.01 and warned:
+            false.append((seed, ratio, blind.possible_gain_))
+    assert n_bad >= 10
+    assert not silent
+    assert not false
+
+
+def test_another_round_finds_what_the_sample_missed(small_sample):
+    X = rare_rows()
+    X = X[np.random.default_rng(0).permutation(len(X))]
+    best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(4))
+    estimator = kmeans(coreset="uniform")
+    assert dict(estimator.plan(X).lines())["passes"] == "2, up to 2 more if the sample missed something"
+    fitted = estimator.fit(X)
+    assert fitted.n_passes_ in (3, 4)
+    assert [step["stage"] for step in fitted.history_][-1] == "refine"
+    assert fitted.inertia_ <= 1.01 * best
+    np.testing.assert_allclose(fitted.inertia_, -fitted.score(X), rtol=1e-9)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    blind, warned = fit_warned(clone_with(estimator, refine=0), X)
+    assert warned
+    assert blind.n_passes_ == 2
+    assert blind.possible_gain_ > 0.01
+    assert blind.inertia_ > 1.1 * best
+    asked, warned = fit_warned(clone_with(estimator, refine=1), X)
+    assert warned
+    assert asked.n_passes_ == 3
+
+
+def clone_with(estimator, **parameters):
+    return type(estimator)(**{**estimator.get_params(), **parameters})
+
+
+def test_where_nothing_was_missed_there_are_two_passes_and_the_promise_holds():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(0, 5, (6, 8))[rng.integers(0, 6, 60_000)] + rng.normal(size=(60_000, 8))).astype(np.float32)
+    fitted, warned = fit_warned(kmeans(6, coreset="uniform"), X)
+    assert not warned
+    assert fitted.n_passes_ == 2
+    assert abs(fitted.expected_inertia_ - fitted.inertia_) <= 4 * fitted.expected_inertia_error_
+    assert 0 < fitted.expected_inertia_error_ < 0.05 * fitted.inertia_
+    everything = kmeans(6).fit(X[:3000])
+    assert everything.expected_inertia_error_ == 0
+    np.testing.assert_allclose(everything.expected_inertia_, everything.inertia_, rtol=1e-6)
+
+
+def test_centers_that_are_given_or_drawn_at_random_stay(small_sample):
+    X = rare_rows(3000)
+    for init in (X[:15].astype(np.float64), "random"):
+        fitted, warned = fit_warned(kmeans(init=init, max_iter=3, n_init=1), X)
+        assert fitted.n_passes_ == 2
+        assert not warned
+
+
+def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample, tmp_path):
+    X = rare_rows(12_000)
+    np.save(tmp_path / "x.npy", X)
+    csr = sp.csr_array(np.maximum(X, 0))
+    for rows, options in ((str(tmp_path / "x.npy"), {}), (csr, {"sketch": "countsketch", "n_components": 4})):
+        given = {"coreset": "uniform", "chunk_bytes": 30_000, **options}
+        one, *others = (kmeans(executor=executor, **given).fit(rows) for executor in (1, 3, client))
+        assert one.n_passes_ > 2
+        for other in others:
+            np.testing.assert_array_equal(other.labels_, one.labels_)
+            np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
+            assert (other.inertia_, other.possible_gain_) == (one.inertia_, one.possible_gain_)
+
+
+@pytest.mark.parametrize("record", ["assign-0", "refined", "assign-1"])
+def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_path, monkeypatch, record):
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
+    X = rare_rows(12_000)
+    np.save(tmp_path / "x.npy", X)
+    options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
+    wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
+    estimator = kmeans(checkpoint=tmp_path / "state", **options)
+    with monkeypatch.context() as patched:
+        if record.startswith("assign"):
+            stopped_in_labels(patched, record)
+        else:
+            stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            estimator.fit(str(tmp_path / "x.npy"))
+    fitted = estimator.fit(str(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+    assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
+    assert fitted.possible_gain_ == wanted.possible_gain_
+
+
+def stopped_in_labels(monkeypatch, record):
+    """Stop a fit behind the second save of a pass that assigns rows."""
+    original, seen = resume.KeptLabels.save, []
+
+    def save(self, *given):
+        original(self, *given)
+        seen.append(self._name)
+        if seen.count(record) == 2:
+            raise StoppedError(record)
+
+    monkeypatch.setattr(resume.KeptLabels, "save", save)
+
+
+def test_labels_that_workers_write_are_those_of_the_last_round(small_sample, tmp_path):
+    X = rare_rows(12_000)
+    np.save(tmp_path / "x.npy", X)
+    estimator = kmeans(coreset="uniform")
+    gathered = estimator.fit(str(tmp_path / "x.npy")).labels_
+    written = estimator.fit(str(tmp_path / "x.npy"), labels_to=tmp_path / "labels.zarr")
+    assert written.n_passes_ > 2
+    np.testing.assert_array_equal(written.labels_[:], gathered)
+
+
+def test_weights_of_rows_count_in_draws(small_sample):
+    X = rare_rows(6000)
+    weights = np.random.default_rng(0).integers(0, 3, len(X)) * 1.0
+    fitted = kmeans(coreset="uniform").fit(X, sample_weight=weights)
+    best = min(KMeans(15, n_init=1, random_state=s).fit(X, sample_weight=weights).inertia_ for s in range(5))
+    assert fitted.inertia_ <= 1.02 * best
+
+
+def test_kmeans_parallel_by_name():
+    X = rare_rows()
+    best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5))
+    assert kmeans(init="k-means||", n_init=3).fit(X).inertia_ <= 1.05 * best
+
+
+def test_nothing_is_drawn_where_memory_has_no_room():
+    X = np.zeros((40, 200_000), np.float32) + np.arange(40, dtype=np.float32)[:, None]
+    fitted = kmeans(2, memory_limit="700 MiB").fit(X)
+    assert fitted.plan_.drawn_rows == 0
+    assert fitted.expected_inertia_ is fitted.possible_gain_ is None
+
+
+def test_joining_keeps_what_others_left_out():
+    """A part that left rows out bounds what the whole may keep."""
+    rule = DrawRule(2, 0, 1.0, 0.0)
+    one = Drawn(np.ones((2, 1)), np.array([0, 1]), np.ones(2), np.ones(2), np.array([0.1, 0.2]), 0.3)
+    other = Drawn(np.ones((2, 1)), np.array([2, 3]), np.ones(2), np.ones(2), np.array([0.05, 0.9]), 1.5)
+    joined = rule.join([one, other])
+    assert joined.places.tolist() == [0, 2]
+    assert joined.limit == 0.2
