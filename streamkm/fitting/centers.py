@@ -326,7 +326,7 @@ def find_centers(
                 begun = explained if kept.begun is None else kept.begun
                 result = polish(here, sample, centers, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
                 history += noted("polish", result)
-    look = Look.of(here, (sample, sampled, frame), n_searched, keeps=plan.more_passes > 0)
+    look = Look.of(here, (sample, sampled, frame), n_searched, keeps=plan.keeps_sample)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:
         step["inertia"] /= frame.scale * frame.scale

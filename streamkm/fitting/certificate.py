@@ -23,7 +23,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, 
 from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.split_merge import split_gains, split_merge, swaps_of
 from streamkm.compute import Executor
-from streamkm.core.matrix import Matrix, rows_between, working_dtype
+from streamkm.core.matrix import Matrix, rows_between
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.sketches import IdentitySketch
@@ -148,19 +148,19 @@ class AfterPass:
         In which clusters are looked for.
     totals : Totals
         Of all rows.
-    rule : DrawRule
-    drawn : Drawn
-        Rows that the pass drew by it, in the model's space.
+    rule : DrawRule or None
+    drawn : Drawn or None
+        Rows that the pass drew by it, in the model's space; None where there was no room for them.
     """
 
     here: Executor
     model: Model
     frame: Frame
     totals: Totals
-    rule: DrawRule
-    drawn: Drawn
+    rule: DrawRule | None
+    drawn: Drawn | None
 
-    def outlook(self, promise: Promise) -> Outlook:
+    def outlook(self, promise: Promise | None) -> Outlook:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
 
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
@@ -173,7 +173,7 @@ class AfterPass:
         means = totals.means(fallback=model.centers)
         moved = means - model.centers
         by_moving = float(totals.counts @ np.einsum("ij,ij->i", moved, moved)) / totals.d2
-        if promise.is_kept(totals.d2):
+        if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
             return Outlook(by_moving, (), ())
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
         table = CenterTable.build(centers, block.X.dtype, around_origin=True)
@@ -188,7 +188,8 @@ class AfterPass:
         half, other = _part(block, chosen, times), _part(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
         most = max(1, min(MOST_SWAPS, len(centers), SPLIT_ENTRIES // centers.shape[1]))
-        gains, pairs = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers))
+        rng = np.random.default_rng(rule.seed)
+        gains, pairs = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers), rng)
         swaps = swaps_of(gains, merging.costs(), most, set())
         halves = {
             split: self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]) for split, _ in swaps
@@ -221,7 +222,7 @@ class AfterPass:
         start = self.totals.means(fallback=self.model.centers)
         both = self._joined(sample, own_weights)
         if both.n_rows < ROWS_PER_CLUSTER * len(start):
-            return self._swapped(start, found)
+            return self.swapped(found)
         framed = not self._is_sketched(both.X)
         block, centers, shift = self._searched(both.X, both.weights, start)
         pieces = LocalBlocks.of(self.here, block)
@@ -239,7 +240,7 @@ class AfterPass:
     def _joined(self, sample: Sample, own_weights: NDArray[np.float64]) -> Drawn:
         """Sampled and drawn rows as one drawing."""
         X, drawn, model = as_block_matrix(self.model.place(sample.X), sketched=False), self.drawn, self.model
-        if sample.complete:
+        if sample.complete or drawn is None or self.rule is None:
             return Drawn(X, sample.rows, own_weights, NO_WEIGHTS, NO_WEIGHTS, np.inf)
         table = model.table()
         if model.far:
@@ -255,9 +256,10 @@ class AfterPass:
         shares = np.concatenate([shares, drawn.d2])
         return combined([evenly, self.rule], [taken, drawn], [shares, shares])
 
-    def _swapped(self, start: NDArray[np.float64], found: Outlook) -> NDArray[np.float64]:
-        """Means of all rows, but for clusters that are split and those given up for it."""
-        if not found.swaps:
+    def swapped(self, found: Outlook) -> NDArray[np.float64]:
+        """Means of all rows as centers, but for clusters that are split and those given up for it (k, m)."""
+        start = self.totals.means(fallback=self.model.centers)
+        if not found.swaps or self.drawn is None:
             return start
         centers = self.frame.points(start)
         shift = self._shift(self.drawn.X)
@@ -273,17 +275,19 @@ class AfterPass:
             X = as_block_matrix(merged(self.model.sketch.apply(X)))
             centers = np.asarray(self.model.sketch.apply(centers), np.float64)
             return Block(X, row_d2norms(X), weights), centers, np.zeros(centers.shape[1])
-        block, centers, shift = self._framed(X, weights, centers)
-        return replace(block, X=block.X.astype(working_dtype(X.dtype), copy=False)), centers, shift
+        return self._framed(X, weights, centers, exactly=False)
 
     def _framed(
-        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64]
+        self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64], *, exactly: bool = True
     ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
-        """Rows and centers in the frame, dense ones around the origin, in float64; and what was taken from both."""
+        """Rows and centers in the frame, dense ones around the origin; and what was taken from both.
+
+        In float64, or in the dtype of products.
+        """
         X, centers = as_block_matrix(self.frame.rows(X), sketched=False), self.frame.points(centers)
         shift = self._shift(X)
         if isinstance(X, np.ndarray):
-            X = X - shift
+            X = np.subtract(X, shift, dtype=np.float64 if exactly else X.dtype, casting="same_kind")
         return Block(X, row_d2norms(X), weights), centers - shift, shift
 
     def _shift(self, X: Matrix) -> NDArray[np.float64]:
@@ -293,13 +297,17 @@ class AfterPass:
         return np.zeros(self.model.centers.shape[1])
 
     def _splits(
-        self, half: Block, labels: NDArray[np.int32], d2: NDArray[np.float64], n_clusters: int
+        self,
+        half: Block,
+        labels: NDArray[np.int32],
+        d2: NDArray[np.float64],
+        n_clusters: int,
+        rng: np.random.Generator,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What splitting each cluster gains (k,), and the halves (k, 2, m); of wide sparse rows in the sketch."""
         if self._is_sketched(half.X):
             X = as_block_matrix(merged(self.model.sketch.apply(half.X)))
             half = Block(X, row_d2norms(X), half.weights)
-        rng = np.random.default_rng(self.rule.seed)
         return split_gains(self.here, half, labels, d2, n_clusters, rng, {})
 
     def _halves(self, half: Block, rows: NDArray[np.intp], pair: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -142,7 +142,7 @@ def run_fit(
             labelled = assign_found(
                 labelling,
                 found,
-                Further(settings, plan.drawn_rows, plan.more_passes if settings.searches else 0),
+                Further.of(settings, plan),
                 writer,
                 progress,
             )

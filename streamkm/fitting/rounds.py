@@ -15,6 +15,7 @@ from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor
+from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting.centers import Found, Settings, assign_sample
 from streamkm.fitting.certificate import WORTH, AfterPass, Outlook, Promise, promise_of
@@ -22,6 +23,9 @@ from streamkm.passes.assign import Assigned, assign_pass
 from streamkm.passes.labels import HeldLabels, assign_and_hold, n_writes, open_labels, write_labels
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import CheckpointWriter, KeptLabels, Record
+from streamkm.planning.plan import Plan
+
+WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +63,32 @@ class Further:
         Rows that each pass draws; 0: none, and nothing is looked for.
     most_rounds : int
         Of looking further.
+    worth : float
+        Share of the objective that is worth another round.
+    searches : bool
+        Whether rounds begin with a search on the row sample, which is kept.
+    limit_bytes : int or None
+        Of memory, which what one step left is given back for.
     """
 
     settings: Settings
     n_drawn: int = 0
     most_rounds: int = 0
+    worth: float = WORTH
+    searches: bool = False
+    limit_bytes: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, plan: Plan) -> Further:
+        """As a plan says; no rounds where the start was given or drawn at random."""
+        most_rounds = plan.more_passes if settings.searches else 0
+        worth = WORTH_OF_FEW if plan.few_sampled else WORTH
+        return cls(settings, plan.drawn_rows, most_rounds, worth, plan.keeps_sample, plan.limit_bytes)
+
+    def give_back(self) -> None:
+        """Give freed memory back to the system where there is a limit to keep."""
+        if self.limit_bytes is not None:
+            give_back(self.limit_bytes)
 
     @property
     def n_passes(self) -> int:
@@ -127,12 +152,14 @@ def assign_found(
         centers = None
         if index < further.n_passes:
             centers = assigned.totals.means(fallback=model.centers)
-        elif promise is not None and rule is not None and assigned.drawn is not None:
+        elif further.n_drawn or further.most_rounds:
             after = AfterPass(by.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
+            further.give_back()
             outlook = after.outlook(promise)
+            further.give_back()
             gain = outlook.gain
             logger.info("objective %.6g; at least %.3g of it to gain", assigned.totals.d2, gain)
-            if n_rounds < further.most_rounds and gain > WORTH:
+            if n_rounds < further.most_rounds and gain > further.worth:
                 with progress.stage(f"search-{n_rounds + 1}"):
                     centers = _searched(by, found, further, after, outlook)
                 n_rounds += 1
@@ -185,9 +212,11 @@ def _pass(
 def _searched(by: Labelling, found: Found, further: Further, after: AfterPass, outlook: Outlook) -> NDArray[np.float64]:
     """Centers for another round."""
     look = found.look
+    if not further.searches:
+        return after.swapped(outlook)
     sample = look.originals() if look.whole is None else replace(look.whole, X=look.frame.original_rows(look.whole.X))
     own = by.weights[sample.rows] if len(by.weights) else np.ones(len(sample.rows))
-    rng = np.random.default_rng([further.settings.word("draws"), after.rule.seed])
+    rng = np.random.default_rng([further.settings.word("draws"), len(outlook.swaps)])
     return after.next_centers(sample, own, outlook, rng)
 
 

@@ -27,6 +27,8 @@ FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
+CHECK_COPIES = 5  # of drawn rows, while it is looked what could be gained
+ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `cluster.draws`
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
 PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
@@ -150,10 +152,27 @@ class Needs:
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
+        if self.drawn_rows:
+            looked_at = self.drawn_rows * (self.row_bytes + CHECK_COPIES * self._double_row(space))
+            stages["check"] = looked_at + self.steps(width) + LABEL_BYTES * self.n_rows * self.labels
+            stages["check"] += sample * self.keeps_sample
+        if self.keeps_sample:
+            floats = (kept + self.drawn_rows) * self._float_row(space)
+            stages["search"] = sample + ROUND_COPIES * floats + self.search() + self.steps(width)
+            stages["search"] += LABEL_BYTES * self.n_rows * self.labels
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
         return {name: base + size for name, size in stages.items()}
+
+    def _float_row(self, space: Space) -> int:
+        """Bytes of a row as floats, where it is assigned."""
+        return self.block_row_bytes if space == "sketch" else max(self.row_bytes, self.sample_floats)
+
+    def _double_row(self, space: Space) -> int:
+        """The same in float64, dense rows."""
+        floats = self._float_row(space)
+        return floats * 8 // self.itemsize if floats >= self.itemsize * self.n_features else floats
 
     def _reading(self) -> int:
         """Bytes of a pass over the rows, beside what it keeps."""

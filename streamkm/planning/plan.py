@@ -137,6 +137,10 @@ class Plan:
         That are made, at most, where the sample missed something.
     drawn_rows : int
         Rows that the last pass draws by their share of the objective, to tell whether it did; 0: none.
+    keeps_sample : bool
+        Whether the row sample is kept, so that such a pass begins with a search.
+    few_sampled : bool
+        Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
     """
 
     source: str
@@ -165,6 +169,8 @@ class Plan:
     chooses_space: bool = False
     more_passes: int = 0
     drawn_rows: int = 0
+    keeps_sample: bool = False
+    few_sampled: bool = False
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -312,6 +318,7 @@ def plan_fit(
         n_threads,
         max(fewest, min(wanted, allowance.most_sampled(row_bytes))),
         0 if once or drawn < FEWEST_DRAWN else drawn,
+        refine == "auto" and not once,
     )
     needs = Needs(
         n_rows=n_rows or first.sample_rows,
@@ -335,7 +342,6 @@ def plan_fit(
         once=once,
         labels=gathers_labels,
         shared_bytes=source.shared_bytes,
-        keeps_sample=refine == "auto" and not once,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
     spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)
@@ -373,8 +379,10 @@ def plan_fit(
         fit_passes=fit_passes,
         block_room=choice.room if regime == "spilled" else None,
         chooses_space=len(spaces) > 1,
-        more_passes=MOST_ROUNDS if refine == "auto" and needs.drawn_rows else 0,
+        more_passes=MOST_ROUNDS if refine == "auto" and not once else 0,
         drawn_rows=needs.drawn_rows,
+        keeps_sample=needs.keeps_sample,
+        few_sampled=needs.sample_rows < min(wanted, n_rows or wanted),
     )
     if not refuses:
         return plan
@@ -388,12 +396,15 @@ class Sizes:
     Attributes
     ----------
     chunk_bytes, n_threads, sample_rows, drawn_rows : int
+    keeps_sample : bool
+        Whether the row sample is kept for rounds that look further.
     """
 
     chunk_bytes: int
     n_threads: int
     sample_rows: int
     drawn_rows: int = 0
+    keeps_sample: bool = False
 
 
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
@@ -405,6 +416,9 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
     sizes = first
     while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
         sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
+        yield sizes
+    if sizes.keeps_sample:
+        sizes = replace(sizes, keeps_sample=False)
         yield sizes
     while sizes.drawn_rows:
         fewer = sizes.drawn_rows // DRAWN_STEP
@@ -519,6 +533,7 @@ def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
         sample_rows=sizes.sample_rows,
         n_threads=sizes.n_threads,
         drawn_rows=sizes.drawn_rows,
+        keeps_sample=sizes.keeps_sample,
         largest_chunk=cut.largest,
         n_chunks=MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks),
     )
