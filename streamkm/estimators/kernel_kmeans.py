@@ -101,9 +101,12 @@ class StreamKernelKMeans(Assigner):
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
-        The exact kernel objective of the clusters lies between `inertia_`, taken at their means, and that plus this
-        number: the trace of what the features leave of the kernel matrix. None where it is not known. `exact_inertia`
-        computes it for rows in memory.
+        The trace of what the features leave of the kernel matrix. With O the objective of the clusters at their means
+        in the space of the features, the exact kernel objective lies between O and O plus this number. O is `inertia_`
+        less the sum of `counts_` times the squared distances of `cluster_centers_` from `cluster_means_`: nearly
+        nothing where Lloyd's algorithm saw all rows, little where it saw a sample, and much for "two-step", whose
+        centers are the landmarks'. None where it is not known. `exact_inertia` computes the exact one for rows in
+        memory.
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
