@@ -250,6 +250,19 @@ class TestFit:
             features = fitted.sketch_.apply(X).astype(np.float64)
             assert fitted.trace_residual_ == pytest.approx(np.trace(K - features @ features.T), rel=1e-3)
 
+    def test_objective_of_two_steps_lies_in_the_bounds_at_the_means(self):
+        # its centers are the landmarks', so that inertia_ may be above the exact objective and its bounds
+        X = np.random.default_rng(0).normal(size=(400, 3))
+        above = 0
+        for seed in range(10):
+            fitted = StreamKernelKMeans(8, method="two-step", n_landmarks=12, random_state=seed, progress=False).fit(X)
+            exact = fitted.exact_inertia(X)
+            moved = ((fitted.cluster_means_ - fitted.cluster_centers_) ** 2).sum(axis=1)
+            at_means = fitted.inertia_ - float(fitted.counts_ @ moved)
+            assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
+            above += fitted.inertia_ > exact
+        assert above > 0
+
     @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "precomputed"])
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("sparse", [False, True])
