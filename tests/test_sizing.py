@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import CountSketch, SignProjection
 from streamkm.sketches.bounds import (
     ALL_PARTITIONS,
@@ -20,6 +20,8 @@ from streamkm.sketches.bounds import (
     FORMULAS,
     UP_TO_A_CONSTANT,
     eps_of_loss,
+    feature_hashing,
+    hashing_spread,
     kernel_columns,
     n_components,
     nnz_per_feature,
@@ -281,3 +283,66 @@ def test_more_for_less_error(sketch):
 def test_refuses_nonsense(options, message):
     with pytest.raises(InvalidParameterError, match=message):
         n_components(**{"sketch": "signs", "n_clusters": 5, "eps": 0.5, **options})
+
+
+def counts_of_words(n_rows, seed=0):
+    """Rows (n, 800) of word counts, Zipf's law, and groups of rows that share words."""
+    rng = np.random.default_rng(seed)
+    groups = rng.integers(0, 4, n_rows)
+    shares = 1 / np.arange(1, 801) * (1 + 3 * (np.arange(800) % 4 == np.arange(4)[:, None]))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return sp.csr_array(np.array([rng.multinomial(80, shares[group]) for group in groups]).astype(float)), groups
+
+
+def residuals(X, labels):
+    rows = naive.dense(X).astype(float)
+    return rows - np.stack([rows[labels == label].mean(axis=0) for label in range(labels.max() + 1)])[labels]
+
+
+def test_the_spread_of_hashed_objectives_is_the_sum_over_pairs():
+    X, groups = counts_of_words(60)
+    rest = residuals(X, groups)
+    # Senuma's psi: twice the sum over different features of x_i x_j y_i y_j
+    wanted = sum(2 * ((x @ y) ** 2 - (x**2 * y**2).sum()) for x in rest for y in rest)
+    assert hashing_spread(X, groups) == pytest.approx(wanted, rel=1e-9)
+    assert hashing_spread(X.toarray(), groups) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_spread_of_a_sample_is_that_of_all_rows():
+    X, groups = counts_of_words(1500)
+    rng, whole, found = np.random.default_rng(1), hashing_spread(X, groups), []
+    for _ in range(30):
+        picked = rng.choice(1500, 300, replace=False)
+        found.append(hashing_spread(X[picked], groups[picked], n_rows=1500))
+    assert np.mean(found) == pytest.approx(whole, rel=0.05)
+    assert np.std(found) < 0.2 * whole
+
+
+def test_hashed_objectives_keep_senumas_bound():
+    X, groups = counts_of_words(300)
+    rest = residuals(X, groups)
+    drss, n_seeds = 0.05 * (rest**2).sum(), 200
+    bound = feature_hashing(X, groups, drss=drss, delta=DELTA)
+    moved = np.empty((n_seeds, 2))
+    for i, m in enumerate((bound.n_components, max(1, bound.n_components // 40))):
+        for seed in range(n_seeds):
+            moved[seed, i] = abs((CountSketch(m, seed).apply(rest) ** 2).sum() - (rest**2).sum())
+    kept, far_fewer = (moved < drss).mean(axis=0)
+    assert interval(1 - kept, n_seeds)[1] < DELTA
+    assert interval(1 - far_fewer, n_seeds)[0] > DELTA
+    # Chebyshev's inequality is what the theorem is made of: the variance is what it says
+    assert np.sqrt(np.mean(moved[:, 0] ** 2)) == pytest.approx(drss * math.sqrt(DELTA), rel=0.2)
+
+
+def test_feature_hashing_refuses_what_cannot_be():
+    X, groups = counts_of_words(20)
+    for options, message in (
+        ({"drss": 0.0}, "drss=0.0; needed"),
+        ({"drss": math.nan}, "drss=nan; needed"),
+        ({"drss": 1.0, "delta": 1.0}, "delta=1.0; needed"),
+    ):
+        with pytest.raises(InvalidParameterError, match=message):
+            feature_hashing(X, groups, **options)
+    for labels in (groups[:5], groups - 9):
+        with pytest.raises(InvalidInputError, match=r"labels .* of 20 rows"):
+            feature_hashing(X, labels, drss=1.0)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches.countsketch import MAX_PER_FEATURE
+from streamkm.sketches.residuals import feature_hashing, hashing_spread
 from streamkm.sketches.theorems import (
     ALL_PARTITIONS,
     BEST_PARTITION,
@@ -34,6 +35,8 @@ __all__ = [
     "UP_TO_A_CONSTANT",
     "Bound",
     "eps_of_loss",
+    "feature_hashing",
+    "hashing_spread",
     "kernel_columns",
     "n_components",
     "nnz_per_feature",
@@ -101,7 +104,7 @@ def sizing(
 
     Examples
     --------
-    >>> from streamkm.sketches.bounds import sizing
+    >>> from streamkm import sizing
     >>> sizing("countsketch", n_clusters=10, eps=0.25, n_rows=10**6).n_components
     17600
     >>> sizing("signs", n_clusters=10, eps=0.25, n_rows=10**6).n_components
