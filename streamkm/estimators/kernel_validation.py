@@ -32,6 +32,8 @@ def check_kernel_parameters(estimator: Any) -> None:
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
         value = getattr(estimator, name)
+        if value is None and name == "eps":
+            continue
         number = as_number(value)
         if not 0 <= number < np.inf or (above_zero and number == 0):
             raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
