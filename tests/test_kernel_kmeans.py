@@ -82,6 +82,20 @@ class TestExact:
         assert features.shape == (300, 20)
         assert np.trace(K - features @ features.T) <= 1.02 * best_trace(K, 20)
 
+    def test_columns_and_steps_of_power_features(self, blobs):
+        K = rbf_kernel(blobs[0], gamma=GAMMA)
+
+        def trace(**how):
+            found = [power_features(K, 10, rng=np.random.default_rng(seed), **how) for seed in range(5)]
+            return np.mean([np.trace(K - features @ features.T) for features in found])
+
+        traces = [trace(n_columns=10, n_steps=1), trace(n_columns=10, n_steps=4), trace(n_columns=40, n_steps=4)]
+        assert traces[0] > traces[1] > traces[2] >= best_trace(K, 10) * (1 - 1e-9)
+        assert trace(n_columns=20, n_steps=2) == trace()
+        for wrong in ({"n_columns": 9}, {"n_steps": 0}):
+            with pytest.raises(InvalidParameterError, match="needed: from 10, and from 1"):
+                trace(**wrong)
+
     def test_spectral_with_all_landmarks_is_normalized_cuts(self):
         X, y = make_moons(300, noise=0.04, random_state=0)
         K = rbf_kernel(X, gamma=30)

@@ -25,6 +25,7 @@ from streamkm.sketches.bounds import (
     kernel_columns,
     n_components,
     nnz_per_feature,
+    nystroem_columns,
     sizing,
 )
 from tests import naive
@@ -226,6 +227,21 @@ def test_columns_of_the_kernel_matrix():
     )
     with pytest.raises(InvalidParameterError, match="eps=1"):
         kernel_columns(n_rows=100, eps=1)
+
+
+def test_columns_of_nystroem_features():
+    known = {"rank": 20, "eps": 0.1, "n_rows": 10_000, "coherence": 3.0}
+    sizes = {
+        name: nystroem_columns(name, **known) for name in ("gaussian", "leverage", "srht", "uniform", "countsketch")
+    }
+    assert sizes == {"gaussian": 200, "leverage": 260, "srht": 380, "uniform": 780, "countsketch": 600}
+    for sketch, options, message in (
+        ("uniform", {}, "needs coherence"),
+        ("srht", {}, "needs n_rows"),
+        ("signs", {}, "needed: one of uniform"),
+    ):
+        with pytest.raises(InvalidParameterError, match=message):
+            nystroem_columns(sketch, rank=20, eps=0.1, **options)
 
 
 def test_logarithm_of_many_clusters_is_less_than_their_number():

@@ -40,6 +40,7 @@ __all__ = [
     "kernel_columns",
     "n_components",
     "nnz_per_feature",
+    "nystroem_columns",
     "sizing",
 ]
 
@@ -212,6 +213,51 @@ def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
     """
     _check(1, eps, delta, n_rows, None)
     return math.ceil((4 * math.log(n_rows) - 2 * math.log(delta)) / (eps - math.log1p(eps)))
+
+
+def nystroem_columns(
+    sketch: str, *, rank: int, eps: float, n_rows: int | None = None, coherence: float | None = None
+) -> int:
+    """Columns c of a sketch of the kernel matrix K for rank-restricted Nystroem features, with the constants 1.
+
+    So many that the trace error of s features is at most 1 + eps times the least, with constant probability, up to a
+    constant factor. "uniform": ``mu s (1 / eps + ln s)``, mu the coherence of K's s leading directions, 1 to n / s;
+    "leverage": ``s (1 / eps + ln s)``; "gaussian": ``s / eps``; "srht": ``(s + ln n) (1 / eps + ln s)``; "countsketch":
+    ``s (1 / eps + s)``. In the copy of Wang et al. that these follow, table 2 has lost its formulas: they are
+    reconstructed from what is known of the sketches.
+
+    Parameters
+    ----------
+    sketch : {"uniform", "leverage", "gaussian", "srht", "countsketch"}
+    rank : int
+        s.
+    eps : float
+        In (0, 1).
+    n_rows : int, optional
+        n, for "srht".
+    coherence : float, optional
+        mu, for "uniform".
+
+    References
+    ----------
+    Wang, Gittens and Mahoney, JMLR 20 (2019), section 3.1 and table 2 (reconstructed); Woodruff, "Sketching as a tool
+    for numerical linear algebra", Found. Trends Theor. Comput. Sci. 10 (2014).
+    """
+    _check(rank, eps, 0.5, n_rows, None)
+    if (sketch == "uniform" and coherence is None) or (sketch == "srht" and n_rows is None):
+        needed = "coherence" if sketch == "uniform" else "n_rows"
+        raise InvalidParameterError(f"sketch={sketch!r} needs {needed} for its number of columns")
+    share, log = 1 / eps, math.log(rank)
+    sizes = {
+        "uniform": (coherence or 1.0) * rank * (share + log),
+        "leverage": rank * (share + log),
+        "gaussian": rank * share,
+        "srht": (rank + math.log(n_rows or 1)) * (share + log),
+        "countsketch": rank * (share + rank),
+    }
+    if sketch not in sizes:
+        raise InvalidParameterError(f"sketch={sketch!r}; needed: one of {', '.join(sizes)}")
+    return math.ceil(sizes[sketch])
 
 
 def _check(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_features: int | None) -> None:
