@@ -222,7 +222,7 @@ class TestNystroem:
         np.testing.assert_allclose(features @ features.T, rbf_kernel(blobs[0], gamma=GAMMA), atol=2e-4)
 
     def test_error_falls_to_that_of_the_best_rank(self, blobs):
-        """Wang, Gittens and Mahoney, theorem 9: within 1 + eps of the best trace error, as landmarks grow."""
+        """Wang, Gittens and Mahoney, section 3.1: within 1 + eps of the best trace error, as landmarks grow."""
         K = rbf_kernel(blobs[0], gamma=GAMMA)
         for rank in (5, 10, 20):
             best = best_trace(K, rank)

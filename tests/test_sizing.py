@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sketches import CountSketch, SignProjection
+from streamkm.sketches import CountSketch, LeverageSampling, SignProjection
 from streamkm.sketches.bounds import (
     ALL_PARTITIONS,
     BEST_PARTITION,
@@ -28,6 +28,7 @@ from streamkm.sketches.bounds import (
     nystroem_columns,
     sizing,
 )
+from streamkm.sketches.subspace import Subspace
 from tests import naive
 
 DELTA = 0.1
@@ -120,6 +121,33 @@ def test_a_quarter_of_the_components_is_not_enough():
     assert interval(shares_of_failures("gaussian", m, 3, 0.4)["pairs"])[0] > DELTA
 
 
+@pytest.mark.parametrize(("n_clusters", "eps"), [(1, 0.5), (2, 0.5), (3, 0.75)])
+def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
+    m = n_components("svd", n_clusters=n_clusters, eps=eps)
+    forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
+    for name, X in matrices().items():
+        u, s, _ = np.linalg.svd(X, full_matrices=False)
+        Y = u[:, :m] * s[:m]
+        constant = (X**2).sum() - (Y**2).sum()
+        wanted, got = (forms @ (rows @ rows.T).ravel() for rows in (X, Y))
+        assert (np.abs(got + constant - wanted) <= eps * wanted + 1e-9 * (X**2).sum()).all(), name
+
+
+@pytest.mark.parametrize(("n_clusters", "eps"), [(2, 0.5), (3, 0.6)])
+def test_the_best_partition_by_leverage_costs_at_most_three_plus_eps(n_clusters, eps):
+    m = n_components("leverage", n_clusters=n_clusters, eps=eps, delta=DELTA, n_features=N_FEATURES)
+    assert m < N_FEATURES
+    forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
+    for name, X in matrices().items():
+        costs, n_failed = forms @ (X @ X.T).ravel(), 0
+        _, s, vt = np.linalg.svd(X, full_matrices=False)
+        leading = Subspace(vt[:n_clusters].T, s[:n_clusters] ** 2, None, np.dtype(float))
+        for seed in range(N_SEEDS):
+            Y = LeverageSampling(m, seed)(leading).apply(X)
+            n_failed += costs[(forms @ (Y @ Y.T).ravel()).argmin()] > (3 + eps) * costs.min() + 1e-9 * (X**2).sum()
+        assert interval(n_failed / N_SEEDS)[1] < DELTA, name
+
+
 N_WIDE, N_WIDE_SEEDS = 10**6, 400
 
 
@@ -134,7 +162,8 @@ def rows_of_own_features(k, eps):
 def share_of_failures(sketch, X, eps, n_seeds=N_WIDE_SEEDS):
     """How often the cost of some two of the rows, a partition into k clusters, changes by more than eps."""
     n_failed, pairs = 0, np.triu_indices(X.shape[0], 1)
-    wanted = naive.d2_matrix(X.toarray()[:, X.indices], X.toarray()[:, X.indices])[pairs]
+    own = X[:, X.indices].toarray()
+    wanted = naive.d2_matrix(own, own)[pairs]
     for seed in range(n_seeds):
         Y = sp.csr_array(sketch(seed).apply(X)).astype(np.float64)
         products = (Y @ Y.T).toarray()

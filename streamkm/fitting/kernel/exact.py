@@ -147,7 +147,8 @@ def power_features(
 
     The power method from a Gaussian start of c columns: with Q a basis of ``K^t G``, the leading eigenvectors of ``Q' K
     Q``. It is made orthogonal after every product, not after the last alone, which is the same space but for rounding.
-    O(n^2 c t). Few steps do: of the order of log(n / eps) over the log of the gap of eigenvalues s and s + 1.
+    O(n^2 c t). Few steps do: of the order of log(n / eps) over the log of the gap of eigenvalues s and s + 1
+    (reconstructed).
 
     Parameters
     ----------
