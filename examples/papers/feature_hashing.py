@@ -179,7 +179,7 @@ def plot(path, rows):
             panel.axvline(PAPER_SIZE, color="#9a9a9a", linewidth=0.8)
             panel.set_xscale("log", base=2)
             panel.set_xlabel("hash size, m")
-    common.finish(figure, axes, path, ncols=5)
+    common.finish(figure, axes, path, ncols=3)
 
 
 def main():

@@ -170,19 +170,18 @@ def beside(name, rows):
     others = [method for method in methods if method != "SE"]
     best = max(others, key=lambda method: of(method)[0])
     first, last = (common.mean_by(rows, "accuracy", method="SE")[1][i] for i in (0, -1))
-    overlap = "ranges of seeds overlap" if of(best)[1] <= of("SE")[2] else "beyond the range of seeds"
-    se_best = bool(of("SE")[0] >= of(best)[0])
-    add(
-        "accuracy",
-        "SE is the most accurate reduction",
-        f"{told('SE')}; {told(best)}",
-        se_best,
-        "" if se_best else overlap,
+    low, high = sorted((of(best)[:3], of("SE")[:3]))
+    one, apart = (
+        of("SE")[1] == of("SE")[2],
+        "ranges of seeds do not meet" if low[2] < high[1] else "ranges of seeds meet",
     )
+    overlap = "one seed" if one else apart
+    told_best, se_best = f"{told('SE')}; {told(best)}", bool(of("SE")[0] >= of(best)[0])
+    add("accuracy", "SE is the most accurate reduction", told_best, se_best, overlap)
     add("accuracy", "rises with m", f"SE {first:.3f} to {last:.3f}", bool(last >= first))
     worst = min(methods, key=lambda method: of(method)[0])
     named = [method for method in ("LLE", "LS") if method in methods]
-    add("accuracy", "LLE and LS are generally the worst", "; ".join(map(told, {*named, worst})), worst in named)
+    add("accuracy", "LLE and LS are generally the worst", "; ".join(map(told, dict.fromkeys([*named, worst]))), worst in named)
     spectral = {"SVD", "LLE"} & set(methods)
     slowest = sorted(methods, key=lambda method: -of(method, "sketch_seconds")[0])[: len(spectral)]
     add(
