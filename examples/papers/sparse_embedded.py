@@ -181,7 +181,12 @@ def beside(name, rows):
     add("accuracy", "rises with m", f"SE {first:.3f} to {last:.3f}", bool(last >= first))
     worst = min(methods, key=lambda method: of(method)[0])
     named = [method for method in ("LLE", "LS") if method in methods]
-    add("accuracy", "LLE and LS are generally the worst", "; ".join(map(told, dict.fromkeys([*named, worst]))), worst in named)
+    add(
+        "accuracy",
+        "LLE and LS are generally the worst",
+        "; ".join(map(told, dict.fromkeys([*named, worst]))),
+        worst in named,
+    )
     spectral = {"SVD", "LLE"} & set(methods)
     slowest = sorted(methods, key=lambda method: -of(method, "sketch_seconds")[0])[: len(spectral)]
     add(

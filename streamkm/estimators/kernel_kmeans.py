@@ -90,8 +90,7 @@ class StreamKernelKMeans(Assigner):
     init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
-        10, else 1.
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1.
     max_iter : int, default=100
     tol : float, default=1e-4
     chunk_bytes : int or "auto", default="auto"
