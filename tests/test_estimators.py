@@ -34,7 +34,7 @@ from sklearn.utils.estimator_checks import (
 from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
-from streamkm.sketches.bounds import n_components
+from streamkm.sketches.bounds import FORMULAS, n_components
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from tests import naive
 from tests.benchmarks.make_topics import Topics
@@ -933,6 +933,31 @@ def test_components_by_a_theorem():
         "countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000
     )
     assert "eps=0.5" in fitted.plan_.why_sketch
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse):
+    # eleven rows of nine features of their own: a map to 99 components kept the objective in none of the seeds
+    X = np.kron(np.eye(11), np.ones(9))
+    given = sp.csr_array(X) if sparse else X
+    for sketch in ("auto", *FORMULAS):
+        if sketch == "sparse-jl" or (sparse and sketch == "pca"):
+            continue
+        for seed in range(3):
+            kmeans = StreamKMeans(10, sketch=sketch, eps=0.1, random_state=seed, progress=False)
+            plan, fitted = kmeans.plan(given), kmeans.fit(given)
+            assert (plan.sketch, plan.n_components) == (fitted.sketch_.kind, fitted.n_components_)
+            # eleven rows have eleven singular vectors, which keep the objective too
+            assert (plan.sketch, plan.n_components) == ((sketch, 11) if sketch in ("svd", "pca") else ("identity", 99))
+            assert fitted.inertia_ == pytest.approx(9, rel=1e-6)  # one pair of rows, whichever
+            assert fitted.distortion_ == pytest.approx(1, rel=1e-6)
+
+
+def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
+    path = tmp_path / "rows.svm"
+    path.write_text("".join(f"0 {i + 1}:1\n" for i in range(40)))
+    with pytest.raises(InvalidParameterError, match="n_components=9300000000"):
+        StreamKMeans(30, sketch="countsketch", eps=0.001, progress=False).plan(path)
 
 
 @pytest.mark.parametrize("refine", [0, 2])

@@ -280,8 +280,8 @@ def test_refuses_components_and_shares_out_of_range():
             SubsampledHadamard(n_components, 40, 0)
     with pytest.raises(InvalidParameterError, match="n_components=0"):
         HadamardCountSketch(0, 40, 0)
-    with pytest.raises(InvalidParameterError, match="nnz_per_feature=9"):
-        HadamardCountSketch(64, 40, 0, 9)
+    with pytest.raises(InvalidParameterError, match="nnz_per_feature=65"):
+        HadamardCountSketch(128, 40, 0, 65)
     for gamma in (0, -0.1, 1.1, float("nan")):
         with pytest.raises(InvalidParameterError, match=f"gamma={gamma}"):
             PreconditionedSampling(gamma, 40, 0)

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
-from streamkm.planning.kernel_plan import METHODS
+from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
 from tests.test_estimators import EXPECTED_FAILURES
 from tests.test_passes import CountingSource
 
@@ -60,12 +60,15 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     weights = np.arange(300) + 1.0 if weighted else None
     fitted = kernel_kmeans(method=method, fit_on=fit_on).fit(source, sample_weight=weights)
     streams = fit_on == "all" and method in ("nystroem", "fourier", "orthogonal-fourier")
-    assert set(source.read_rows.values()) == {fitted.n_passes_} == {(4 if streams else 2) + weighted}
+    more = 2 * streams + (fit_on == "all" and method in LANDMARK_SKETCHES)
+    assert set(source.read_rows.values()) == {fitted.n_passes_} == {2 + more + weighted}
     assert fitted.plan_.passes == fitted.n_passes_
     assert fitted.plan_.counts_first == weighted
 
 
-@pytest.mark.parametrize("options", [{}, {"fit_on": "all"}, {"method": "sub-gaussian"}, {"landmarks": "kmeans"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"landmarks": "kmeans"}]
+)
 def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     inputs = inputs[:600]
     fits = [kernel_kmeans(chunk_bytes=20_000, executor=executor, **options).fit(inputs) for executor in (1, 3, client)]
@@ -146,7 +149,7 @@ def test_sorted_rows_are_as_good(small_digits):
     assert adjusted_rand_score(small_digits.y[order], fitted.labels_) > 0.99
 
 
-@pytest.mark.parametrize("method", ["nystroem", "ros"])
+@pytest.mark.parametrize("method", ["nystroem", "srht"])
 def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
     X = small_digits.X[:300]
     cut = kernel_kmeans(method=method, rank=40, landmark_rank=7).fit(X)
@@ -324,7 +327,7 @@ def test_precomputed_values_are_cut_on_both_sides():
     [
         ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
         ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),
-        ({"method": "ros"}, (20, 20), "method='ros'"),
+        ({"method": "srht"}, (20, 20), "method='srht'"),
         ({"landmarks": "kmeans"}, (20, 20), "landmarks='kmeans' with"),
     ],
 )

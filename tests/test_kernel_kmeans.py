@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,8 +19,15 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
-from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, ridge_leverage_scores
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, METHODS, KernelSizes, kernel_sizes
+from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
+from streamkm.fitting.kernel.landmarks import (
+    Choice,
+    choose_landmarks,
+    kept,
+    rank_leverage_scores,
+    ridge_leverage_scores,
+)
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root
@@ -72,6 +81,20 @@ class TestExact:
         features = power_features(K, 20, n_steps=3, rng=np.random.default_rng(0))
         assert features.shape == (300, 20)
         assert np.trace(K - features @ features.T) <= 1.02 * best_trace(K, 20)
+
+    def test_columns_and_steps_of_power_features(self, blobs):
+        K = rbf_kernel(blobs[0], gamma=GAMMA)
+
+        def trace(**how):
+            found = [power_features(K, 10, rng=np.random.default_rng(seed), **how) for seed in range(5)]
+            return np.mean([np.trace(K - features @ features.T) for features in found])
+
+        traces = [trace(n_columns=10, n_steps=1), trace(n_columns=10, n_steps=4), trace(n_columns=40, n_steps=4)]
+        assert traces[0] > traces[1] > traces[2] >= best_trace(K, 10) * (1 - 1e-9)
+        assert trace(n_columns=20, n_steps=2) == trace()
+        for wrong in ({"n_columns": 9}, {"n_steps": 0}):
+            with pytest.raises(InvalidParameterError, match="needed: from 10, and from 1"):
+                trace(**wrong)
 
     def test_spectral_with_all_landmarks_is_normalized_cuts(self):
         X, y = make_moons(300, noise=0.04, random_state=0)
@@ -176,7 +199,7 @@ class TestColumnSketches:
     def test_explicit_formula(self, blobs):
         X = blobs[0][:90]
         K = rbf_kernel(X, gamma=GAMMA)
-        sketch = column_sketch("sub-gaussian", 90, 30, 3)
+        sketch = column_sketch("signs", 90, 30, 3)
         S = sketch.combine(np.eye(90, dtype=np.float32)).astype(np.float64)
         root = inverse_root(S.T @ K @ S, 20)
         u, s, _ = np.linalg.svd(K @ S @ root, full_matrices=False)
@@ -199,7 +222,7 @@ class TestNystroem:
         np.testing.assert_allclose(features @ features.T, rbf_kernel(blobs[0], gamma=GAMMA), atol=2e-4)
 
     def test_error_falls_to_that_of_the_best_rank(self, blobs):
-        """Wang, Gittens and Mahoney, theorem 9: within 1 + eps of the best trace error, as landmarks grow."""
+        """Wang, Gittens and Mahoney, section 3.1: within 1 + eps of the best trace error, as landmarks grow."""
         K = rbf_kernel(blobs[0], gamma=GAMMA)
         for rank in (5, 10, 20):
             best = best_trace(K, rank)
@@ -249,6 +272,19 @@ class TestFit:
             assert fitted.inertia_ * (1 - 1e-4) <= exact <= fitted.inertia_ + fitted.trace_residual_
             features = fitted.sketch_.apply(X).astype(np.float64)
             assert fitted.trace_residual_ == pytest.approx(np.trace(K - features @ features.T), rel=1e-3)
+
+    def test_objective_of_two_steps_lies_in_the_bounds_at_the_means(self):
+        # its centers are the landmarks', so that inertia_ may be above the exact objective and its bounds
+        X = np.random.default_rng(0).normal(size=(400, 3))
+        above = 0
+        for seed in range(10):
+            fitted = StreamKernelKMeans(8, method="two-step", n_landmarks=12, random_state=seed, progress=False).fit(X)
+            exact = fitted.exact_inertia(X)
+            moved = ((fitted.cluster_means_ - fitted.cluster_centers_) ** 2).sum(axis=1)
+            at_means = fitted.inertia_ - float(fitted.counts_ @ moved)
+            assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
+            above += fitted.inertia_ > exact
+        assert above > 0
 
     @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "precomputed"])
     @pytest.mark.parametrize("weighted", [False, True])
@@ -306,7 +342,9 @@ class TestFit:
         fitted = StreamKernelKMeans(2, gamma=4, method=method, n_landmarks=200, random_state=0, progress=False).fit(X)
         assert adjusted_rand_score(y, fitted.labels_) > 0.97
         np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-        assert fitted.n_components_ <= (200 if method == "two-step" else 20)
+        assert fitted.n_components_ <= {"two-step": 200, "sampled-columns": 200, "sub-gaussian": 200, "ros": 256}.get(
+            method, 20
+        )
 
     @pytest.mark.parametrize("landmarks", ["uniform", "leverage", "kmeans"])
     @pytest.mark.parametrize("fit_on", ["sample", "all"])
@@ -345,7 +383,7 @@ class TestFit:
     def test_column_sketches_refuse_many_rows(self):
         X = np.zeros((70_000, 2))
         with pytest.raises(InvalidInputError, match=r"70,000\^2 pairs of rows; at most 4,294,967,296 .*65,536 rows"):
-            StreamKernelKMeans(2, method="ros", progress=False).fit(X)
+            StreamKernelKMeans(2, method="srht", progress=False).fit(X)
 
     def test_fourier_is_for_rbf(self, blobs):
         with pytest.raises(InvalidParameterError, match="method='fourier' with kernel='laplacian'"):
@@ -353,8 +391,110 @@ class TestFit:
 
 
 def test_sizes():
-    assert kernel_sizes(10, "auto", "auto", 0.1, 60_000) == KernelSizes(800, 100)
+    assert kernel_sizes(10, "auto", "auto", None, 60_000) == KernelSizes(800, 100)
     assert kernel_sizes(10, "auto", "auto", 0.5, 8_100_000).n_landmarks == 2048
-    assert kernel_sizes(100, "auto", "auto", 0.1, 10**6).rank == 256
-    assert kernel_sizes(10, 400, 20, 0.1, 50).n_landmarks == 50
-    assert kernel_sizes(10, 5, 20, 0.1, None).rank == 5
+    assert kernel_sizes(10, 400, 20, None, 50).n_landmarks == 50
+    assert kernel_sizes(10, 5, 20, None, None).rank == 5
+
+
+def test_a_loss_that_is_asked_for_is_kept():
+    for k in (10, 26, 100):
+        assert kernel_sizes(k, "auto", "auto", 0.1, 10**6).rank == 10 * k
+    assert kernel_sizes(200, "auto", "auto", 0.1, 10**6) == KernelSizes(4000, 2000)  # landmarks grow with the rank
+    # without, the rank has a limit, and the plan says what that means
+    assert kernel_sizes(100, "auto", "auto", None, 10**6) == KernelSizes(2048, 256)
+    X = np.random.default_rng(0).normal(size=(3000, 3))
+    assert "k / eps for eps=0.39" in StreamKernelKMeans(100, progress=False).plan(X).why_sketch
+    assert "k / eps for eps=0.05" in StreamKernelKMeans(10, eps=0.05, progress=False).plan(X).why_sketch
+
+
+def test_the_rank_follows_landmarks_that_are_given():
+    # Wang, Gittens and Mahoney, remark 3: more than k, no large part of c
+    assert kernel_sizes(10, 400, "auto", None, 10**6) == KernelSizes(400, 64)
+    for k, c in itertools.product((2, 10, 50), (4, 60, 120, 400, 5000)):
+        sizes = kernel_sizes(k, c, "auto", None, 10**6)
+        assert min(k + 1, c) <= sizes.rank <= max(k + 1, c // 2)
+    assert kernel_sizes(10, 400, "auto", 0.05, 10**6).rank == 200
+
+
+def test_sizes_of_sketches_of_drawn_rows():
+    assert kernel_sizes(10, "auto", "auto", None, 10_000, method="sub-gaussian") == KernelSizes(100, 100)
+    assert kernel_sizes(10, "auto", 7, None, 10_000, method="ros") == KernelSizes(128, 128)
+    assert kernel_sizes(10, 100, "auto", None, 10_000, method="sampled-columns") == KernelSizes(100, 100)
+    assert kernel_sizes(3, 100, "auto", None, 100, method="ros") == KernelSizes(64, 64)
+
+
+class TestLandmarkSketches:
+    """Yin et al.: columns of S Q K as they are."""
+
+    def test_explicit_formula(self, blobs):
+        X, m = blobs[0], 32
+        for method in LANDMARK_SKETCHES:
+            fitted = StreamKernelKMeans(5, gamma=GAMMA, method=method, n_landmarks=m, random_state=0, progress=False)
+            features = fitted.fit_transform(X)
+            assert features.shape == (300, 5)
+            mixing = fitted.sketch_.projection.T.astype(float)  # S
+            drawn = rbf_kernel(fitted.sketch_.landmarks, X, gamma=GAMMA)  # Q K
+            np.testing.assert_allclose(fitted.sketch_.apply(X).T, mixing @ drawn, atol=1e-5)
+            assert (fitted.sketch_.landmarks[:, None] == X[None]).all(axis=2).any(axis=1).all()
+            assert fitted.trace_residual_ is None
+            if method == "sampled-columns":
+                np.testing.assert_array_equal(mixing, np.eye(m))
+            elif method == "ros":
+                np.testing.assert_allclose(np.abs(mixing), 1 / np.sqrt(m), rtol=1e-6)
+                np.testing.assert_allclose(mixing @ mixing.T, np.eye(m), atol=1e-6)
+
+    def test_entries_of_a_sub_gaussian_sketch(self):
+        m, n = 300, 10_000
+        mixing = landmark_sketch("sub-gaussian", m, n, np.random.default_rng(0)).T
+        drawn = mixing[mixing != 0]
+        np.testing.assert_allclose(np.abs(drawn), 1 / np.sqrt(m), rtol=1e-6)
+        assert abs(len(drawn) - m * m / 100) < 4 * np.sqrt(m * m / 100)
+        for row in mixing:  # one sign a row
+            assert len(np.unique(row[row != 0])) <= 1
+        assert 0.4 < (drawn > 0).mean() < 0.6
+        with pytest.raises(InvalidParameterError, match="needed: about 1,000 landmarks"):
+            landmark_sketch("sub-gaussian", 2, 10**6, np.random.default_rng(0))
+
+    def test_rotated_columns_are_as_far_apart_as_the_columns(self, blobs):
+        # D A is orthogonal: ROS and Nystroem of the same rows have the same clusters
+        labels, distances = [], []
+        for method in ("ros", "sampled-columns"):
+            fitted = StreamKernelKMeans(5, method=method, n_landmarks=64, random_state=0, progress=False).fit(blobs[0])
+            labels.append(fitted.labels_)
+            distances.append(naive.d2_matrix(*(2 * [fitted.sketch_.apply(blobs[0]).astype(float)])))
+        np.testing.assert_allclose(*distances, atol=1e-4)
+        assert adjusted_rand_score(*labels) == 1
+
+    def test_any_number_of_rows(self):
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 3, 70_000)
+        X = (rng.normal(size=(70_000, 2)) * 0.1 + np.eye(3, 2)[y] * 3).astype(np.float32)
+        for fit_on in ("sample", "all"):
+            fitted = StreamKernelKMeans(3, method="sub-gaussian", fit_on=fit_on, random_state=0, progress=False).fit(X)
+            assert fitted.n_components_ == 265
+            assert adjusted_rand_score(y, fitted.labels_) > 0.99
+
+
+class TestRankLeverage:
+    def test_scores_are_those_of_the_singular_vectors(self, blobs):
+        X = blobs[0]
+        columns = KernelColumns(Kernel("rbf", GAMMA), X)
+        vectors = np.linalg.eigh(rbf_kernel(X, gamma=GAMMA))[1][:, -8:]
+        scores = rank_leverage_scores(columns, X, 8)
+        np.testing.assert_allclose(scores, np.square(vectors).sum(axis=1), atol=1e-3)
+        few = rank_leverage_scores(KernelColumns(Kernel("rbf", GAMMA), X[:150]), X, 8)
+        assert few.sum() == pytest.approx(8)
+        assert np.corrcoef(few, scores)[0, 1] > 0.8
+
+    def test_rows_of_a_small_cluster_are_drawn_more_often(self):
+        # 60 of 3,000 rows, which have about as many of the leading directions as the others
+        rng = np.random.default_rng(0)
+        X = np.concatenate([rng.normal(size=(2940, 2)), 0.5 * rng.normal(size=(60, 2)) + 40]).astype(np.float32)
+        drawn = {}
+        for how in ("uniform", "rank-leverage"):
+            given = {"gamma": 0.05, "landmarks": how, "n_landmarks": 200, "rank": 10}
+            fits = [StreamKernelKMeans(3, random_state=s, progress=False, **given).fit(X) for s in range(5)]
+            drawn[how] = np.mean([(fit.sketch_.landmarks > 20).all(axis=1).mean() for fit in fits])
+        assert 0.01 < drawn["uniform"] < 0.03
+        assert drawn["rank-leverage"] > 3 * drawn["uniform"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -25,6 +26,10 @@ from streamkm.metrics import agreement as metrics
 
 LIKE_SKLEARN = [
     (normalized_mutual_info, sklearn.metrics.normalized_mutual_info_score),
+    (
+        partial(normalized_mutual_info, average_method="geometric"),
+        partial(sklearn.metrics.normalized_mutual_info_score, average_method="geometric"),
+    ),
     (adjusted_rand, sklearn.metrics.adjusted_rand_score),
 ]
 
@@ -240,3 +245,13 @@ def test_objective_ratio(small_topics):
     assert ratio > 1
     assert objective_ratio(np.ones((4, 2)), [0, 0, 1, 1], [0, 1, 0, 1]) == 1.0
     assert objective_ratio(np.eye(4), [0, 0, 1, 1], [0, 1, 2, 3]) == np.inf
+
+
+def test_means_of_entropies():
+    true, pred = labellings()
+    arithmetic, geometric = (
+        normalized_mutual_info(true, pred, average_method=name) for name in ("arithmetic", "geometric")
+    )
+    assert arithmetic <= geometric == normalized_mutual_info(true, pred, average_method="geometric")
+    with pytest.raises(InvalidParameterError, match="average_method='max'"):
+        normalized_mutual_info(true, pred, average_method="max")

@@ -144,6 +144,12 @@ def write_table(path, rows, *, say=True):
         print(path)
 
 
+def read_table(path):
+    """Dicts of a CSV."""
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def mean_by(rows, value, **where):
     """(m, mean, least, most) of a value over seeds, for the rows where columns have these values."""
     kept = [row for row in rows if all(row[name] == wanted for name, wanted in where.items())]

@@ -62,7 +62,7 @@ KERNEL_TYPES: dict[str, Any] = {
     "n_landmarks": int | Literal["auto"],
     "landmarks": Literal[LANDMARKS],
     "rank": int | Literal["auto"],
-    "eps": float,
+    "eps": float | None,
     "landmark_rank": int | None,
     "fit_on": Literal["sample", "all"],
 }

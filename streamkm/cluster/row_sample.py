@@ -89,8 +89,9 @@ class SampleRule:
             with np.errstate(divide="ignore"):
                 keys = -np.log1p(-keys) / weights
             eligible = int(np.count_nonzero(weights))
+        most = self.size + bool(len(weights))  # one more: its key says how likely the others were
         # never none: the estimate of the rows may be far too high
-        n_picked = min(max(int(np.count_nonzero(keys < self.limit)), FEWEST_CANDIDATES), self.size, eligible)
+        n_picked = min(max(int(np.count_nonzero(keys < self.limit)), FEWEST_CANDIDATES), most, eligible)
         if n_picked == len(keys):
             return np.arange(len(keys)), keys
         picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
@@ -171,12 +172,20 @@ class Sample:
 
 
 class SampleCollector:
-    """Gathers candidates chunk by chunk, in order, and keeps the lowest hashes.
+    """Gathers candidates chunk by chunk, in order, and keeps the lowest keys.
+
+    Given the lowest key t that is left out, a row of weight w is in the sample with probability 1 - exp(-w t), whatever
+    the other rows are: its weight over that has the expectation w. (The highest key that is in the sample is no such t:
+    with it, sums over s rows come out larger by a share of about 1 / s.) So one row more is kept until the end.
 
     Parameters
     ----------
     size : int
         Rows to keep at most.
+
+    References
+    ----------
+    Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007, section 4 (rank conditioning).
     """
 
     def __init__(self, size: int):
@@ -195,7 +204,7 @@ class SampleCollector:
         """Drop what will not come into the sample; what is left, in the order of the keys."""
         if not self._kept:
             return None
-        self._kept = [self._lowest(None)]
+        self._kept = [self._lowest(None, self._size + 1)[0]]
         self._n_kept = len(self._kept[0].rows)
         return self._kept[0]
 
@@ -209,19 +218,22 @@ class SampleCollector:
         weights : float64 (n,) or (0,)
             Of all rows of the source.
         """
-        lowest = self._lowest(n_features)
+        lowest, left_out = self._lowest(n_features, self._size)
         complete = len(lowest.rows) == n_rows
         picked = weights[lowest.rows] if len(weights) else NO_WEIGHTS
         if len(weights) and not complete:
-            picked = picked / -np.expm1(-picked * lowest.keys[-1])  # over the probability of a key up to the last one
+            picked = picked / -np.expm1(-picked * (lowest.keys[-1] if left_out is None else left_out))
         return Sample(lowest.X, lowest.rows, picked, complete)
 
-    def _lowest(self, n_features: int | None) -> Candidates:
+    def _lowest(self, n_features: int | None, n_rows: int) -> tuple[Candidates, float | None]:
+        """The candidates of the lowest keys, in their order, and the lowest key that is left out, if one is."""
         keys = np.concatenate([candidates.keys for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
-        order = _ascending(keys)[: self._size]
+        order = _ascending(keys)
+        left_out = float(keys[order[n_rows]]) if len(order) > n_rows else None
+        order = order[:n_rows]
         X = _taken([candidates.X for candidates in self._kept], order, n_features)
-        return Candidates(X, keys[order], rows[order])
+        return Candidates(X, keys[order], rows[order]), left_out
 
 
 def _ascending(keys: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -63,26 +63,34 @@ class StreamKernelKMeans(Assigner):
         Of "polynomial" and "sigmoid".
     method : str, default="nystroem"
         "nystroem": rank-restricted Nystroem features. "two-step": k-means on the landmarks alone, whatever `rank`.
-        "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut to `rank`. "gaussian",
-        "sub-gaussian", "ros", "countsketch": randomized sketches of all kernel columns, O(n^2), for data in memory.
+        "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut to `rank`. Yin et al.'s features are
+        values against drawn rows, without the root of the rows' own matrix and without a rank: "sampled-columns" (their
+        Nystroem), as they are; "sub-gaussian", few of them added up with random signs; "ros", rotated by a randomized
+        Hadamard matrix, which changes no distance. "gaussian", "signs", "srht", "countsketch": Nystroem features of
+        randomized sketches of all kernel columns (Wang et al.), O(n^2), for data in memory.
     n_landmarks : int or "auto", default="auto"
         Landmarks, random features or columns of the sketch. "auto": 8 times `rank` or the root of n, the larger, up to
-        2,048.
-    landmarks : {"uniform", "leverage", "kmeans"}, default="uniform"
-        Which rows are landmarks: sampled ones, those of high ridge leverage, or means of a short k-means.
+        2,048, but at least twice the rank; for Yin et al.'s features the root of n. For "ros" the next power of 2.
+    landmarks : {"uniform", "leverage", "rank-leverage", "kmeans"}, default="uniform"
+        Which rows are landmarks of "nystroem": sampled ones; those of high ridge leverage, or of high leverage in the
+        `rank` leading directions; or means of a short k-means.
     rank : int or "auto", default="auto"
-        Features that the truncated SVD keeps. "auto": k / eps, up to 256.
-    eps : float, default=0.1
-        The objective may be 1 + eps times the best, where `rank` is "auto".
+        Features that the truncated SVD keeps. "auto": k / eps; without `eps`, sqrt(k c) for c landmarks that were
+        given, else 10 k up to 256. `plan` says which.
+    eps : float, optional
+        The share of the best objective by which that of `rank` features may be larger, where `rank` is "auto" and
+        landmarks are many enough: k / eps of them keep it. None: what `rank` says.
     landmark_rank : int, optional
-        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to. None: what float32 values determine.
+        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
+        what float32 values determine.
     fit_on : {"sample", "all"}, default="sample"
-        Rows that the truncated SVD and Lloyd see: the row sample, or all, for two passes more.
+        Rows that the truncated SVD and Lloyd see. "all": all rows, as in Wang et al.'s algorithms 2 and 3, for two
+        passes more (one more for Yin et al.'s features). "sample": the row sample, 5,000 of its rows or 6 a landmark
+        for the SVD; other rows only join the nearest center.
     init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 4 clusters and for "random", 5 for up to
-        10, else 1.
+        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1.
     max_iter : int, default=100
     tol : float, default=1e-4
     chunk_bytes : int or "auto", default="auto"
@@ -101,9 +109,12 @@ class StreamKernelKMeans(Assigner):
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
-        The exact kernel objective of the clusters lies between `inertia_`, taken at their means, and that plus this
-        number: the trace of what the features leave of the kernel matrix. None where it is not known. `exact_inertia`
-        computes it for rows in memory.
+        The trace of what the features leave of the kernel matrix. With O the objective of the clusters at their means
+        in the space of the features, the exact kernel objective lies between O and O plus this number. O is `inertia_`
+        less the sum of `counts_` times the squared distances of `cluster_centers_` from `cluster_means_`: nearly
+        nothing where Lloyd's algorithm saw all rows, little where it saw a sample, and much for "two-step", whose
+        centers are the landmarks'. None where it is not known. `exact_inertia` computes the exact one for rows in
+        memory.
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
@@ -122,8 +133,8 @@ class StreamKernelKMeans(Assigner):
     References
     ----------
     Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation: relative-error bounds",
-    JMLR 20 (2019); Yin, Liu and Wang, "Randomized sketches for clustering: fast and optimal kernel k-means",
-    NeurIPS 2022.
+    JMLR 20 (2019), algorithms 2 and 3; Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal
+    kernel k-means", NeurIPS 2022, examples 1 to 3.
 
     Examples
     --------
@@ -150,7 +161,7 @@ class StreamKernelKMeans(Assigner):
         n_landmarks: int | str = "auto",
         landmarks: str = "uniform",
         rank: int | str = "auto",
-        eps: float = 0.1,
+        eps: float | None = None,
         landmark_rank: int | None = None,
         fit_on: str = "sample",
         init: str | ArrayLike | Callable[..., Any] = "k-means++",
@@ -338,7 +349,8 @@ class StreamKernelKMeans(Assigner):
 
     def _sizes(self, source: RowSource) -> KernelSizes:
         given = parameters_of(self)
-        return kernel_sizes(given.n_clusters, given.n_landmarks, given.rank, given.eps, source.estimated_rows)
+        wanted = (given.n_clusters, given.n_landmarks, given.rank, given.eps)
+        return kernel_sizes(*wanted, source.estimated_rows, method=given.method)
 
     def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
         init, seeds = self._given(seed)

@@ -74,10 +74,17 @@ class StreamKMeans(Incremental, Assigner):
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones, 64 or
         128 for "pca".
     eps : float, optional
-        In place of `n_components`: so many components that the objective of every clustering is kept within 1 + eps by
-        a theorem, for all but a share `delta` of seeds; `plan` names it. None: the sizes that serve in practice.
+        In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
+        1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
+        as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
+        are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
+        needs about half of it as eps, and four times the components: `streamkm.sketches.bounds.eps_of_loss`. Two
+        sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
+        "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
+        of all rows, exact ones (``sketch_fit="all"``; those of a sample come near). None: the sizes that serve in
+        practice.
     delta : float, default=0.1
-        See `eps`.
+        See `eps`. Components of "countsketch" grow with 1 / delta and the square of k.
     init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         "k-means++": greedy k-means++ on all rows that are held, or on rows drawn from all of them by their share of the
         objective, then split-and-merge search there. "k-means||": such rows, seeded by their weights, without a search.
@@ -152,8 +159,11 @@ class StreamKMeans(Incremental, Assigner):
         Exact sum of squared distances of the rows to the model's centers, weighted, in float64, in the space of the
         assignment.
     distortion_ : float or None
-        Objective of the final clusters in the sketch over that in the original space: near 1 if m was large enough.
-        None where rows were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
+        ``(J' + c) / J``: J' the objective of the final clusters in the sketch, J that in the original space, and c what
+        the sketch takes off the objective of every clustering alike, as definition 2 of Liu et al. has it: for "pca"
+        and "svd" the squared lengths that the projection cuts off, from the mean of all rows or from the origin, for
+        other sketches 0. Near 1 if m was large enough, even where a projection cuts off most of J. None where rows
+        were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
     expected_inertia_ : float or None
         What the sample promised for `inertia_`, and
     expected_inertia_error_ : float or None

@@ -435,11 +435,11 @@ def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
 
 
 def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
-    """Objective of the final clusters in the sketch over that in the original space, both on the row sample.
+    """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
 
-    What all clusterings lose alike when rows are projected is no distortion: for principal directions and singular
-    vectors the objective is exact, and what they lose of the clusters' means, from the mean of all rows or from the
-    origin, is what is compared.
+    c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared
+    lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
+    1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
     """
     if model.space == "sketch" or isinstance(model.sketch, PreconditionedSampling):
         return None  # a sample of a row's entries does not keep lengths, only what is nearer

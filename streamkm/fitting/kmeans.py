@@ -65,7 +65,7 @@ class Fit:
     totals : Totals
         Exact sums, counts and objective of the final clusters.
     distortion : float or None
-        Objective of the final clusters in the sketch over that in the original space; None where only one is known.
+        See `centers.distortion_of`.
     lloyd : LloydResult
         Of the stage that ended the iterations.
     history : tuple of dict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -135,14 +135,28 @@ def clustering_accuracy(labels_true: Any, labels_pred: Any = None, *, invalid: i
     return int(dense[rows, columns].sum()) / counted.n_rows
 
 
-def normalized_mutual_info(labels_true: Any, labels_pred: Any = None, *, invalid: int | None = INVALID) -> float:
-    """Mutual information over the mean of both entropies, in [0, 1]; 1 where both have one label only.
+def normalized_mutual_info(
+    labels_true: Any,
+    labels_pred: Any = None,
+    *,
+    average_method: Literal["arithmetic", "geometric"] = "arithmetic",
+    invalid: int | None = INVALID,
+) -> float:
+    """Mutual information over a mean of both entropies, in [0, 1]; 1 where both have one label only.
 
     Parameters
     ----------
     labels_true, labels_pred, invalid
         As of `contingency`; or a `Contingency` alone.
+    average_method : {"arithmetic", "geometric"}, default="arithmetic"
+        Which mean. Strehl and Ghosh, and with them Wang, Gittens and Mahoney, take the geometric one: never less.
+
+    References
+    ----------
+    Strehl and Ghosh, "Cluster ensembles", JMLR 3 (2002), equation 3.
     """
+    if average_method not in ("arithmetic", "geometric"):
+        raise InvalidParameterError(f"average_method={average_method!r}; needed: 'arithmetic' or 'geometric'")
     counted = _as_contingency(labels_true, labels_pred, invalid)
     if counted.table.shape == (1, 1):
         return 1.0
@@ -153,7 +167,9 @@ def normalized_mutual_info(labels_true: Any, labels_pred: Any = None, *, invalid
     shared = float((cells.data / n) @ logs)
     if shared <= np.finfo(float).eps:
         return 0.0
-    return min(1.0, shared / (0.5 * (_entropy(of_classes, n) + _entropy(of_clusters, n))))
+    entropies = _entropy(of_classes, n), _entropy(of_clusters, n)
+    mean = sum(entropies) / 2 if average_method == "arithmetic" else float(np.sqrt(np.prod(entropies)))
+    return min(1.0, shared / mean)
 
 
 def adjusted_rand(labels_true: Any, labels_pred: Any = None, *, invalid: int | None = INVALID) -> float:

@@ -64,8 +64,8 @@ class SketchDistortion:
         J(Q) / J(P): what clustering in the sketch costs among the original features. Near 1, below it where
         P was no local optimum.
     drss : float
-        |J'(P) - J(P)| / s, the distortion of the residual sum of squares for each of the s sampled rows, in the
-        data's units squared, without c.
+        |J'(P) - J(P)|, the distortion of the residual sum of squares of the sampled rows (Senuma's definition 4.1), in
+        the data's units squared, without c.
     fit_seconds, seconds : float
         Finding the sketch on the sample, and sketching the sample.
     """
@@ -312,7 +312,7 @@ def _kept(here: Executor, given: _Given, block: Block, sketch: Sketch) -> tuple[
         _share(abs(after + constant - before), before), _share(abs(after_found + constant - before_found), before_found)
     )
     ratio, loss = ((after + constant) / before, before_found / before) if before > 0 else (1.0, 1.0)
-    return eps, ratio, loss, abs(after - before) / len(given.labels)
+    return eps, ratio, loss, abs(after - before)
 
 
 def _share(part: float, whole: float) -> float:

@@ -5,7 +5,7 @@ Reads no rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,20 +26,25 @@ from streamkm.sources.base import ChunkedSource, RowSource
 METHODS = {
     "nystroem": "kernel values against landmarks, projected on the leading directions",
     "two-step": "clusters of the landmarks alone; other rows join the nearest",
+    "sampled-columns": "kernel values against landmarks, as they are",
+    "sub-gaussian": "kernel values against landmarks, few of them added up with random signs",
+    "ros": "kernel values against landmarks, rotated by a randomized Hadamard matrix",
     "gaussian": "Gaussian combinations of all kernel columns",
-    "sub-gaussian": "random signs over all kernel columns",
-    "ros": "randomized Hadamard combinations of all kernel columns",
+    "signs": "random signs over all kernel columns",
+    "srht": "randomized Hadamard combinations of all kernel columns",
     "countsketch": "kernel columns added up, with random signs, in buckets",
     "fourier": "random Fourier features, projected on their leading directions",
     "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
 }
-COLUMN_SKETCHES = ("gaussian", "sub-gaussian", "ros", "countsketch")
-LANDMARKS = ("uniform", "leverage", "kmeans")
+COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
+LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "ros")
+"""Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
+LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
 POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
-LARGEST_AUTO_RANK = 256
-COLUMNS_PER_DIRECTION = 8
-LARGEST_AUTO_LANDMARKS = 2048
+LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
+COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
+LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
 MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
 
 
@@ -53,30 +58,67 @@ class KernelSizes:
         Columns of the sketch, c.
     rank : int
         Features, m.
+    why : str
+        Where the rank comes from, if it was left open.
     """
 
     n_landmarks: int
     rank: int
+    why: str = field(default="", compare=False)
 
 
 def kernel_sizes(
-    n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float, n_rows: int | None
+    n_clusters: int,
+    n_landmarks: int | str,
+    rank: int | str,
+    eps: float | None,
+    n_rows: int | None,
+    *,
+    method: str = "nystroem",
 ) -> KernelSizes:
     """Sizes that "auto" means.
 
-    The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1: cost within 1 + eps, up to lower order),
-    at most 256; landmarks are 8 times as many, or the root of n (Yin, Liu and Wang, NeurIPS 2022: Omega(sqrt(n)) keeps
-    the rate of exact kernel k-means), at most 2,048. Never more than rows.
+    The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
+    for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
+    most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
+    as features, or the root of n (Yin, Liu, Wang and Meng, NeurIPS 2022: Omega(sqrt(n)) keeps the rate of exact kernel
+    k-means), at most 2,048 or twice the features. Never more than rows.
+
+    `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
+    at least k; for "ros" the next power of 2, at most n.
     """
     most = n_rows or np.iinfo(np.int64).max
-    wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / eps))) if rank == "auto" else int(rank)
-    if n_landmarks == "auto":
-        root = int(np.ceil(np.sqrt(n_rows or 0)))
-        columns = max(wanted, min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root)))
-    else:
-        columns = int(n_landmarks)
+    root = int(np.ceil(np.sqrt(n_rows or 0)))
+    if method in LANDMARK_SKETCHES:
+        columns = min(most, max(n_clusters, root) if n_landmarks == "auto" else int(n_landmarks))
+        if method == "ros":
+            columns = _next_power(columns) if _next_power(columns) <= most else _next_power(columns) // 2
+        return KernelSizes(columns, columns)
+    wanted, why = _rank(n_clusters, n_landmarks, rank, eps)
+    columns = int(n_landmarks) if n_landmarks != "auto" else 0
+    if not columns:
+        enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root))
+        columns = max(FEWEST_PER_DIRECTION * wanted, enough)
     columns = min(columns, most)
-    return KernelSizes(columns, min(wanted, columns))
+    return KernelSizes(columns, min(wanted, columns), why)
+
+
+def _next_power(value: int) -> int:
+    """The lowest power of 2 from a value on."""
+    return 1 << (value - 1).bit_length()
+
+
+def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> tuple[int, str]:
+    """Features wanted, and why."""
+    if rank != "auto":
+        return int(rank), ""
+    if eps is not None:
+        return int(np.ceil(n_clusters / eps)), f"k / eps for eps={eps}"
+    if n_landmarks != "auto":
+        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
+        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2)), "sqrt(k c) for the landmarks given"
+    wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
+    return wanted, f"k / eps for eps={n_clusters / wanted:.2g}"
 
 
 def plan_kernel_fit(
@@ -98,7 +140,8 @@ def plan_kernel_fit(
     ----------
     how : one of `LANDMARKS`
     all_rows : bool
-        Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2.
+        Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
+        `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
         Threads of this process that will read.
 
@@ -150,18 +193,20 @@ def plan_kernel_fit(
         if max(needs.stages(allowance.base_bytes).values()) <= allowance.limit_bytes:
             break
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
+    more = all_rows + (all_rows and method not in LANDMARK_SKETCHES)
+    why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
     plan = Plan(
         source=source.name,
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=(4 if all_rows else 2) + counts_first,
+        passes=2 + more + counts_first,
         counts_first=counts_first,
         chunk_bytes=size,
         n_chunks=len(chunks) if isinstance(source, ChunkedSource) else None,
         sketch=method,
         n_components=rank,
-        why_sketch=f"{METHODS[method]}; {columns:,} columns",
+        why_sketch=why,
         regime="blocks" if all_rows else "sample",
         why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
         coreset="uniform",

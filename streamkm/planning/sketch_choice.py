@@ -6,9 +6,16 @@ Pure functions of the source's description.
 from __future__ import annotations
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import PCASketch, Sketch, fits_features
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch, fits_features
 from streamkm.sketches.bounds import FORMULAS, sizing
-from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, most_components, needs_n_features
+from streamkm.sketches.registry import (
+    DATA_DEPENDENT,
+    FIT_BY_PASS,
+    OBLIVIOUS,
+    make_sketch,
+    most_components,
+    needs_n_features,
+)
 from streamkm.sources.base import RowSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
@@ -37,7 +44,8 @@ def choose_sketch(
         What a sketch that depends on the data is found on.
     eps, delta : float
         Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
-        1 + eps for all but a share delta of seeds; see `sketches.bounds`.
+        1 + eps for all but a share delta of seeds; see `sketches.bounds`. Where that is d or more, rows are taken as
+        they are.
     """
     d, why = source.n_features, "as asked for"
     if source.is_sketched:
@@ -64,14 +72,28 @@ def choose_sketch(
     if sketch_fit == "all" and sketch in FIT_BY_PASS:
         why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and eps is not None:
-        if sketch not in FORMULAS:
-            raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
-        bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=source.estimated_rows, n_features=d)
-        return sketch, bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
+        return _by_theorem(source, sketch, n_clusters, eps, delta)
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in DATA_DEPENDENT:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
     return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
+
+
+def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> tuple[str, int, str]:
+    """Kind, m and reason by a bound; "identity" where the bound asks for as many components as there are features."""
+    if sketch not in FORMULAS:
+        raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
+    d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
+    bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=d)
+    m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
+    if bound.sketch == IdentitySketch.kind:
+        why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
+        return bound.sketch, m, why
+    if sketch in OBLIVIOUS:
+        make_sketch(sketch, m, 0, d)  # refuses what would be too large before anything is read
+    if bound.less:
+        why += f"; fewer do for {', '.join(f'{name} ({size:,})' for name, size in bound.less)}"
+    return sketch, m, why
 
 
 def _given_sketch(

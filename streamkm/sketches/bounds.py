@@ -1,8 +1,9 @@
-"""How many components a sketch needs for (eps, delta): the papers' formulas, each with its source and its promise.
+"""How many components a sketch needs for (eps, delta), and how many columns a sketch of the kernel matrix.
 
-Most promise Liu et al.'s definition 2, projection cost preserved: with probability 1 - delta, for all partitions of the
-rows into k clusters at once, the sketched sum of squared distances to the means is within a factor 1 +- eps of the
-original one. Theorems give orders; where the constant is ours, it is named here, and tests hold it against all
+Most bounds promise Liu et al.'s definition 2, projection cost preserved: with probability 1 - delta, for all partitions
+of the rows into k clusters at once, the sketched sum of squared distances to the means is within a factor 1 +- eps of
+the original one. A partition that is best in such a sketch is then within 1 + 2 eps / (1 - eps) of the best of all
+(lemma 1): `eps_of_loss` turns that round. Formulas and sources are in `theorems`; tests hold them against all
 partitions of small matrices.
 """
 
@@ -11,60 +12,39 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.sketches.countsketch import MAX_PER_FEATURE
+from streamkm.sketches.residuals import feature_hashing, hashing_spread
+from streamkm.sketches.theorems import (
+    ALL_PARTITIONS,
+    BEST_PARTITION,
+    EXACT,
+    FORMULAS,
+    UP_TO_A_CONSTANT,
+    Bound,
+    Case,
+)
+
+__all__ = [
+    "ALL_PARTITIONS",
+    "BEST_PARTITION",
+    "EXACT",
+    "FORMULAS",
+    "UP_TO_A_CONSTANT",
+    "Bound",
+    "eps_of_loss",
+    "feature_hashing",
+    "hashing_spread",
+    "kernel_columns",
+    "n_components",
+    "nnz_per_feature",
+    "nystroem_columns",
+    "sizing",
+]
 
 logger = logging.getLogger(__name__)
-
-SUBSPACE_CONSTANT = 4
-"""Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
-in its place, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
-BLOCK_CONSTANT = 4
-"""Of k ln(2 k / delta) / eps^2, for blocks of hashed signs: as many as leverage sampling needs."""
-
-ALL_PARTITIONS = "the cost of every partition into k clusters, within 1 +- eps"
-UP_TO_A_CONSTANT = "the cost of every partition into k clusters, within 1 + eps, but for a constant that all share"
-BEST_PARTITION = "the cost of the sketch's best partition, within a factor 3 + eps of the least"
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A number of components and what is known of it.
-
-    Attributes
-    ----------
-    n_components : int
-        m.
-    formula : str
-        In the letters k, d, n, eps, delta.
-    source : str
-        The paper, and what of the formula is not from it.
-    keeps : str
-        What so many components keep.
-    """
-
-    n_components: int
-    formula: str
-    source: str
-    keeps: str = ALL_PARTITIONS
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What formulas are functions of."""
-
-    k: int
-    eps: float
-    delta: float
-    n_rows: int | None
-    n_features: int | None
-
-    @property
-    def rate(self) -> float:
-        """``eps^2 / 2 - eps^3 / 3``: a squared length is kept but with probability 2 exp(-m * rate / 2)."""
-        return self.eps**2 / 2 - self.eps**3 / 3
 
 
 def n_components(
@@ -76,7 +56,7 @@ def n_components(
     n_rows: int | None = None,
     n_features: int | None = None,
 ) -> int:
-    """Give the components that a sketch needs; see the module."""
+    """Give the components that a sketch needs; see `sizing`."""
     return sizing(
         sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=n_features
     ).n_components
@@ -90,6 +70,7 @@ def sizing(
     delta: float = 0.1,
     n_rows: int | None = None,
     n_features: int | None = None,
+    theorem: str | None = None,
 ) -> Bound:
     """Find the smallest number of components that some theorem gives, and say which.
 
@@ -100,17 +81,37 @@ def sizing(
     n_clusters : int
         k.
     eps : float
-        Relative error of the objective, in (0, 1).
+        Relative error of the cost of a partition, in (0, 1); see `eps_of_loss`.
     delta : float
         Probability that it is larger, in (0, 1). "svd" and "pca" never fail.
     n_rows, n_features : int, optional
-        n and d. Pairs of n rows give the Johnson-Lindenstrauss lemma's bound, the smaller one where rows are few; more
-        than d components are never needed.
+        n and d. Pairs of n rows give the Johnson-Lindenstrauss lemma's bound, the smaller one where rows are few. Where
+        a bound asks for d components or more, rows are to be taken as they are: its `sketch` is "identity".
+    theorem : str, optional
+        The name of one, of whatever promise: for "signs", "gaussian" and "sparse" "boutsidis-2015" (k / eps^2
+        components, a factor 2 + eps), "cohen-2015", "makarychev-2019", "johnson-lindenstrauss"; for "svd" and "pca"
+        "drineas-1999" (k, a factor 2), "feldman-2013" (k / eps^2, a factor 1 + eps), "cohen-2015", "rank"; for
+        "countsketch" "nelson-nguyen-2013" and "liu-2017", as printed. None: the smallest that keeps the cost of all
+        partitions, or whatever the sketch is known to keep.
+
+    Returns
+    -------
+    Bound
 
     Raises
     ------
     InvalidParameterError
         For a sketch without such a theorem, or a number out of range.
+
+    Examples
+    --------
+    >>> from streamkm import sizing
+    >>> sizing("countsketch", n_clusters=10, eps=0.25, n_rows=10**6).n_components
+    17600
+    >>> sizing("signs", n_clusters=10, eps=0.25, n_rows=10**6).n_components
+    832
+    >>> sizing("signs", n_clusters=10, eps=0.25, theorem="boutsidis-2015").n_components
+    160
     """
     _check(n_clusters, eps, delta, n_rows, n_features)
     if sketch not in FORMULAS:
@@ -119,10 +120,13 @@ def sizing(
             f"no theorem gives the components of sketch={sketch!r} for eps and delta"
             f"{f'; did you mean {near[0]!r}?' if near else ''}; known are {', '.join(FORMULAS)}: else pass n_components"
         )
-    case = _Case(n_clusters, eps, delta, n_rows, n_features)
+    case = Case(n_clusters, eps, delta, n_rows, n_features)
     if sketch == "hadamard" and n_features is None:
         raise InvalidParameterError('sketch="hadamard" needs n_features for its number of components')
-    best = min(FORMULAS[sketch](case), key=lambda bound: bound.n_components)
+    known = {bound.theorem: bound for bound in FORMULAS[sketch](case)}
+    if theorem is not None and theorem not in known:
+        raise InvalidParameterError(f"theorem={theorem!r} of sketch={sketch!r}; needed: one of {', '.join(known)}")
+    best = _smallest(sketch, case) if theorem is None else known[theorem]
     if n_features is not None and best.n_components >= n_features:
         logger.info(
             "%s asks for %d components; the rows have %d features: take them all",
@@ -130,8 +134,130 @@ def sizing(
             best.n_components,
             n_features,
         )
-        return Bound(n_features, "d", f"no sketch at all; {best.source} asks for {best.n_components:,}")
-    return best
+        source = f"no sketch at all; {best.source} asks for {best.n_components:,}"
+        return Bound(best.theorem, n_features, "d", source, EXACT, sketch="identity")
+    return replace(best, sketch=sketch, less=_less(best, case))
+
+
+def _smallest(sketch: str, case: Case) -> Bound:
+    """The smallest bound that promises all that is known of a sketch."""
+    return min((bound for bound in FORMULAS[sketch](case) if not bound.by_name), key=lambda bound: bound.n_components)
+
+
+def _less(best: Bound, case: Case) -> tuple[tuple[str, int], ...]:
+    """Sketches that keep the cost of all partitions with fewer components, and how many."""
+    if best.keeps != ALL_PARTITIONS:
+        return ()
+    fewer = []
+    for sketch in FORMULAS:
+        if sketch == "hadamard" and case.n_features is None:
+            continue
+        if sketch == "sparse-jl" and _nnz_per_feature(case) > MAX_PER_FEATURE:
+            continue
+        bound = _smallest(sketch, case)
+        if bound.keeps == ALL_PARTITIONS and bound.theorem != "rank" and bound.n_components < best.n_components:
+            fewer.append((sketch, bound.n_components))
+    return tuple(sorted(fewer, key=lambda named: named[1]))
+
+
+def eps_of_loss(loss: float) -> float:
+    """The eps of definition 2 that makes a sketch's best partition cost at most 1 + loss times the least.
+
+    ``loss / (2 + loss)``, about half of it, so that components are some four times as many: Liu, Shen and Tsang, NIPS
+    2017, lemma 1. A partition found in the sketch within gamma of the sketch's best is within (1 + loss) gamma.
+
+    Parameters
+    ----------
+    loss : float
+        Above 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is not.
+    """
+    if not 0 < loss < math.inf:
+        raise InvalidParameterError(f"loss={loss}; needed: a finite number above 0")
+    return loss / (2 + loss)
+
+
+def nnz_per_feature(*, n_clusters: int, eps: float, delta: float = 0.1) -> int:
+    """Non-zeros a feature that "sparse-jl" supposes: ``s = ln(2 k / delta) / eps`` (Cohen, SODA 2016; our constant)."""
+    _check(n_clusters, eps, delta, None, None)
+    return _nnz_per_feature(Case(n_clusters, eps, delta, None, None))
+
+
+def _nnz_per_feature(case: Case) -> int:
+    return math.ceil(math.log(2 * case.k / case.delta) / case.eps)
+
+
+def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
+    """Rows of the kernel matrix that a sub-Gaussian, ROS or Nystroem sketch of it needs by theory.
+
+    ``(4 ln n - 2 ln delta) / (eps - ln(1 + eps))``, with the constant 1 for the theorem's Omega: with probability
+    1 - delta the excess risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), for kernels of
+    at most 1; with k-means++ and local search (``init="ls++"``) in place of the exact minimizer, the least risk more.
+    For small eps it grows as 8 ln(n) / eps^2, and is often above n; the authors take some sqrt(n).
+
+    Parameters
+    ----------
+    n_rows : int
+        n.
+    eps, delta : float
+        In (0, 1).
+
+    References
+    ----------
+    Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS 2022,
+    theorems 1 and 2.
+    """
+    _check(1, eps, delta, n_rows, None)
+    return math.ceil((4 * math.log(n_rows) - 2 * math.log(delta)) / (eps - math.log1p(eps)))
+
+
+def nystroem_columns(
+    sketch: str, *, rank: int, eps: float, n_rows: int | None = None, coherence: float | None = None
+) -> int:
+    """Columns c of a sketch of the kernel matrix K for rank-restricted Nystroem features, with the constants 1.
+
+    So many that the trace error of s features is at most 1 + eps times the least, with constant probability, up to a
+    constant factor. "uniform": ``mu s (1 / eps + ln s)``, mu the coherence of K's s leading directions, 1 to n / s;
+    "leverage": ``s (1 / eps + ln s)``; "gaussian": ``s / eps``; "srht": ``(s + ln n) (1 / eps + ln s)``; "countsketch":
+    ``s (1 / eps + s)``. In the copy of Wang et al. that these follow, table 2 has lost its formulas: they are
+    reconstructed from what is known of the sketches.
+
+    Parameters
+    ----------
+    sketch : {"uniform", "leverage", "gaussian", "srht", "countsketch"}
+    rank : int
+        s.
+    eps : float
+        In (0, 1).
+    n_rows : int, optional
+        n, for "srht".
+    coherence : float, optional
+        mu, for "uniform".
+
+    References
+    ----------
+    Wang, Gittens and Mahoney, JMLR 20 (2019), section 3.1 and table 2 (reconstructed); Woodruff, "Sketching as a tool
+    for numerical linear algebra", Found. Trends Theor. Comput. Sci. 10 (2014).
+    """
+    _check(rank, eps, 0.5, n_rows, None)
+    if (sketch == "uniform" and coherence is None) or (sketch == "srht" and n_rows is None):
+        needed = "coherence" if sketch == "uniform" else "n_rows"
+        raise InvalidParameterError(f"sketch={sketch!r} needs {needed} for its number of columns")
+    share, log = 1 / eps, math.log(rank)
+    sizes = {
+        "uniform": (coherence or 1.0) * rank * (share + log),
+        "leverage": rank * (share + log),
+        "gaussian": rank * share,
+        "srht": (rank + math.log(n_rows or 1)) * (share + log),
+        "countsketch": rank * (share + rank),
+    }
+    if sketch not in sizes:
+        raise InvalidParameterError(f"sketch={sketch!r}; needed: one of {', '.join(sizes)}")
+    return math.ceil(sizes[sketch])
 
 
 def _check(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_features: int | None) -> None:
@@ -143,122 +269,3 @@ def _check(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_feat
             raise InvalidParameterError(f"{name}={share}; needed: between 0 and 1, both excluded")
     if n_rows is not None and n_clusters > n_rows:
         raise InvalidParameterError(f"n_clusters={n_clusters} and n_rows={n_rows}; needed: no more clusters than rows")
-
-
-def _sub_gaussian(case: _Case) -> tuple[Bound, ...]:
-    """Maps whose entries are independent signs or Gaussians, or mostly zero as Achlioptas'."""
-    k, eps, delta = case.k, case.eps, case.delta
-    bounds = [
-        Bound(
-            math.ceil(SUBSPACE_CONSTANT * (k + math.log(2 / delta)) / eps**2),
-            f"{SUBSPACE_CONSTANT} (k + ln(2 / delta)) / eps^2",
-            "Boutsidis, Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015): O(k / eps^2); for every "
-            "partition Cohen et al., STOC 2015. The constant is ours",
-        ),
-        Bound(
-            math.ceil(4 * math.log(k / (eps * delta)) / case.rate),
-            "4 ln(k / (eps delta)) / (eps^2 / 2 - eps^3 / 3)",
-            "Makarychev, Makarychev and Razenshteyn, STOC 2019: O(log(k / (eps delta)) / eps^2). The constant is that "
-            "of the Johnson-Lindenstrauss lemma",
-        ),
-    ]
-    if case.n_rows is not None:
-        bounds.append(
-            Bound(
-                max(1, math.ceil(2 * math.log(max(2, case.n_rows**2) / delta) / case.rate)),
-                "2 ln(n^2 / delta) / (eps^2 / 2 - eps^3 / 3)",
-                "Johnson-Lindenstrauss lemma for all pairs of rows (Achlioptas, J. Comput. Syst. Sci. 66 (2003)): "
-                "a cluster's cost is a sum over its pairs",
-            )
-        )
-    return tuple(bounds)
-
-
-def _countsketch(case: _Case) -> tuple[Bound, ...]:
-    """One hashed sign a feature.
-
-    Liu et al.'s two terms, and one more: of k + 1 rows with a feature each, every pair is a partition into k clusters;
-    its cost is lost or doubled if the two features meet, and k (k + 1) / 2 pairs meet somewhere with probability delta
-    at the third term. Nelson and Nguyen, "Sparsity lower bounds for dimensionality reducing maps", STOC 2013, show that
-    m grows as k^2 for one non-zero a feature.
-    """
-    k, eps, delta = case.k, case.eps, case.delta
-    wanted = max((k + math.log(1 / delta)) / eps**2, 6 / (eps**2 * delta), k * (k + 1) / (2 * delta))
-    return (
-        Bound(
-            math.ceil(wanted),
-            "max((k + ln(1 / delta)) / eps^2, 6 / (eps^2 delta), k (k + 1) / (2 delta))",
-            "Liu, Shen and Tsang, NIPS 2017: O(max((k + log(1 / delta)) / eps^2, 6 / (eps^2 delta))), with "
-            "the constant 1; the last term is ours: pairs of features must not meet",
-        ),
-    )
-
-
-def _sparse_jl(case: _Case) -> tuple[Bound, ...]:
-    """Several hashed signs a feature, one in each block: see `nnz_per_feature`."""
-    return (
-        Bound(
-            math.ceil(BLOCK_CONSTANT * case.k * math.log(2 * case.k / case.delta) / case.eps**2),
-            f"{BLOCK_CONSTANT} k ln(2 k / delta) / eps^2, with s = ln(2 k / delta) / eps for each feature",
-            "Kane and Nelson, J. ACM 61 (2014); for subspaces Cohen, SODA 2016: O(k log(k / delta) / eps^2) with "
-            "s = O(log(k / delta) / eps). The constants are ours",
-        ),
-    )
-
-
-def _hadamard(case: _Case) -> tuple[Bound, ...]:
-    """The subsampled randomized Hadamard transform."""
-    k, third, d = case.k, case.delta / 3, 1 << ((case.n_features or 1) - 1).bit_length()  # it holds but for 3 delta
-    root = math.sqrt(k) + math.sqrt(8 * math.log(d / third))
-    return (
-        Bound(
-            math.ceil(6 * root**2 * math.log(k / third) / case.eps**2),
-            "6 (sqrt(k) + sqrt(8 ln(3 d / delta)))^2 ln(3 k / delta) / eps^2",
-            "Boutsidis and Gittens, SIAM J. Matrix Anal. Appl. 34 (2013), for subspaces, after Tropp, Adv. Adapt. "
-            "Data Anal. 3 (2011); d is padded to a power of 2",
-        ),
-    )
-
-
-def _svd(case: _Case) -> tuple[Bound, ...]:
-    """Leading right singular vectors, exact ones."""
-    source = "Cohen, Elder, Musco, Musco and Persu, STOC 2015 (for exact singular vectors)"
-    bounds = [Bound(math.ceil(case.k / case.eps), "k / eps", source, UP_TO_A_CONSTANT)]
-    if case.n_rows is not None:
-        bounds.append(Bound(case.n_rows, "n", "the rank of n rows", ALL_PARTITIONS))
-    return tuple(bounds)
-
-
-def _leverage(case: _Case) -> tuple[Bound, ...]:
-    """Draws by leverage scores of the leading k singular vectors."""
-    return (
-        Bound(
-            math.ceil(4 * case.k * math.log(2 * case.k / case.delta) / case.eps**2),
-            "4 k ln(2 k / delta) / eps^2",
-            "Boutsidis, Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015): "
-            "O(k log(k) / eps^2); the constant is that of the sampled singular vectors (Rudelson and Vershynin, "
-            "J. ACM 54 (2007))",
-            BEST_PARTITION,
-        ),
-    )
-
-
-FORMULAS: dict[str, Callable[[_Case], tuple[Bound, ...]]] = {
-    "countsketch": _countsketch,
-    "hadamard-countsketch": _countsketch,
-    "sparse-jl": _sparse_jl,
-    "signs": _sub_gaussian,
-    "gaussian": _sub_gaussian,
-    "sparse": _sub_gaussian,
-    "hadamard": _hadamard,
-    "svd": _svd,
-    "pca": _svd,
-    "leverage": _leverage,
-}
-"""By kind of sketch; "sparse-jl" is CountSketch with several non-zeros a feature, "sparse" Achlioptas' with a third."""
-
-
-def nnz_per_feature(*, n_clusters: int, eps: float, delta: float = 0.1) -> int:
-    """Non-zeros a feature that "sparse-jl" supposes: ``s = ln(2 k / delta) / eps`` (Cohen, SODA 2016; our constant)."""
-    _check(n_clusters, eps, delta, None, None)
-    return math.ceil(math.log(2 * n_clusters / delta) / eps)

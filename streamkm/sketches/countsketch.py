@@ -21,7 +21,7 @@ from streamkm.kernels.sketch import countsketch as kernels
 from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
-MAX_PER_FEATURE = 8
+MAX_PER_FEATURE = 64
 DENSE_COMPONENTS = 256  # sparse rows are sketched densely up to this m: by m alone, so that rows are sketched alike
 BATCH_ENTRIES = 1 << 17  # of dense rows that are converted at once, so that they stay in the cache
 
@@ -37,7 +37,7 @@ class CountSketch:
     seed : int
         From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone.
     nnz_per_feature : int, default 1
-        s, from 1 to 8: the components are split into s blocks of m / s, and a feature is added to one component of
+        s, from 1 to 64: the components are split into s blocks of m / s, and a feature is added to one component of
         each, scaled by 1 / sqrt(s). Costs s times as much, and sparse rows keep s entries for each stored one.
 
     Notes

@@ -44,8 +44,8 @@ class SignProjection:
 
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m. All distances of n rows
     are kept within 1 +- eps with probability 1 - n^-b if m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas,
-    2003). With m = O(k / eps^2), a partition that is optimal for the sketch costs at most 2 + eps times the
-    optimum (Boutsidis et al.).
+    2003). With m = O(k / eps^2), eps below 1 / 3, a partition that is optimal for the sketch costs at most 2 + eps
+    times the optimum, with probability 0.96 (Boutsidis et al., 2015).
 
     References
     ----------

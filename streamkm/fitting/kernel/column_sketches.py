@@ -1,4 +1,4 @@
-"""Randomized sketches of all kernel columns: C = K S for Gaussian, sub-Gaussian, Hadamard and CountSketch matrices S.
+"""Randomized sketches of all kernel columns: C = K S for matrices S of normal numbers or signs, SRHT and CountSketch.
 
 Every row meets every row, O(n^2 (d + c)), so this is for rows that fit in memory; `planning.kernel_plan` refuses more.
 K is made a few rows at a time and never held.
@@ -39,11 +39,11 @@ class ColumnSketch(ABC):
 
 
 class DenseSketch(ColumnSketch):
-    """Independent entries: Gaussian, or +1 and -1 by a hash ("sub-gaussian").
+    """Independent entries: Gaussian, or +1 and -1 by a hash ("signs").
 
     References
     ----------
-    Yin, Liu and Wang, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS 2022, section 3.
+    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2 (Gaussian); Achlioptas, J. Comput. Syst. Sci. 66 (2003) (signs).
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int, *, gaussian: bool):
@@ -66,7 +66,7 @@ class BucketSketch(ColumnSketch):
 
     References
     ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), section 2; Clarkson and Woodruff, STOC 2013, section 2.
+    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Clarkson and Woodruff, STOC 2013, section 2.
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int):
@@ -82,12 +82,12 @@ class BucketSketch(ColumnSketch):
 
 
 class HadamardSketch(ColumnSketch):
-    """Random signs, the Walsh-Hadamard transform, and c of its columns (SRHT, or ROS): O(n log n) a row, whatever c.
+    """Random signs, the Walsh-Hadamard transform, and c of its columns (SRHT): O(n log n) a row, whatever c.
 
     References
     ----------
-    Yin, Liu and Wang, NeurIPS 2022, section 3 ("randomized orthogonal system"); Tropp, "Improved analysis of the
-    subsampled randomized Hadamard transform", Adv. Adapt. Data Anal. 3 (2011).
+    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Tropp, "Improved analysis of the subsampled randomized Hadamard
+    transform", Adv. Adapt. Data Anal. 3 (2011).
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int):
@@ -113,7 +113,7 @@ class HadamardSketch(ColumnSketch):
 
 def column_sketch(method: str, n_rows: int, n_columns: int, seed: int) -> ColumnSketch:
     """The sketch of a method's name."""
-    if method == "ros":
+    if method == "srht":
         return HadamardSketch(n_rows, n_columns, seed)
     if method == "countsketch":
         return BucketSketch(n_rows, n_columns, seed)

@@ -32,6 +32,7 @@ from streamkm.fitting.rounds import Further, Labelling, assign_found
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, KeptSteps, KeptSums, Record
 from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass
+from streamkm.planning.kernel_plan import LANDMARK_SKETCHES
 from streamkm.planning.plan import Plan
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 
@@ -140,7 +141,8 @@ def run_kernel_fit(
     view_labels = assigned.labels[centers.look.sample.rows]
     rows = centers.chunk_rows
     fit = Fit(model, assigned.labels, rows, assigned.totals, None, centers.result, history, view, view_labels)
-    return KernelFit(fit, found.kernel, trace_residual(found, assigned.totals))
+    approximates = settings.map.method not in LANDMARK_SKETCHES
+    return KernelFit(fit, found.kernel, trace_residual(found, assigned.totals) if approximates else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,8 @@ def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mappin
         if mapping is None:
             kernel = resolved(settings.kernel, sample.X[:BANDWIDTH_ROWS])
             rng = settings.generator("landmarks")
-            mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, rng))
+            n_rows = int(chunk_rows.sum())
+            mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, n_rows, rng))
             writer.save("landmarks", mapping.pack)
         logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
     found = mapping.found

@@ -23,7 +23,9 @@ from streamkm.kernels.cluster.totals import row_squares
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.planning.kernel_plan import POOL_ROWS
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
+from streamkm.sketches.kernel_map import inverse_root
 
+LEAST_SCORE = 1e-6  # of the largest
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too
 DENSE_SHARE = 16  # sparse landmarks are kept densely if a DENSE_SHARE-th of them is stored,
 NARROW = 512  # or if there are few features,
@@ -52,13 +54,14 @@ def choose_landmarks(
 ) -> Matrix:
     """Choose landmarks (c, d) from a sample, as `working_landmarks` keeps them; fewer where it has fewer rows.
 
-    "uniform": O(1). "leverage": kernel values of the pool of up to 20,000 rows against c of them, O(20,000 c (d + c)).
-    "kmeans": 5 Lloyd steps on the pool, O(20,000 c d).
+    "uniform": O(1). "leverage" and "rank-leverage": kernel values of the pool of up to 20,000 rows against c of them,
+    O(20,000 c (d + c)). "kmeans": 5 Lloyd steps on the pool, O(20,000 c d).
 
     References
     ----------
-    Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps; k-means: Zhang,
-    Tsang and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
+    Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps. Leverage of a
+    rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016). K-means: Zhang, Tsang
+    and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
     """
     n_rows = len(sample.rows)
     n_landmarks = min(choice.n_landmarks, n_rows)
@@ -66,9 +69,10 @@ def choose_landmarks(
     if choice.how == "kmeans" and n_landmarks < X.shape[0]:
         return _means(here, X, sample.weights[: X.shape[0]], n_landmarks, rng)
     rows = np.arange(n_landmarks)
-    if choice.how == "leverage" and n_landmarks < X.shape[0]:
+    if choice.how in SCORES and n_landmarks < X.shape[0]:
         columns = KernelColumns(kernel, kept(X[:n_landmarks]))
-        scores = ridge_leverage_scores(columns, X, choice.rank)
+        scores = SCORES[choice.how](columns, X, choice.rank)
+        scores = np.maximum(scores, scores.max() * LEAST_SCORE)  # as many rows as are drawn can be
         rows = np.sort(rng.choice(X.shape[0], n_landmarks, replace=False, p=scores / scores.sum()))
     return kept(X[rows])
 
@@ -127,6 +131,45 @@ def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArr
         row_squares(rows, squares)
         scores[start : start + len(rows)] = diagonal[start : start + len(rows)] - squares
     return np.clip(scores / ridge, 1e-6, 1.0)
+
+
+def rank_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArray[np.float64]:
+    """Approximate leverage scores of rows in the kernel matrix's leading directions, by landmarks drawn from them.
+
+    With B the Nystroem features of the rows, score i is the squared length of row i of B's `rank` leading left singular
+    vectors: ``|(B V)_i / sigma|^2``. Rows that no drawn one resembles have none: ridge leverage sees them.
+
+    Parameters
+    ----------
+    columns : KernelColumns
+        Against c of the rows.
+    X : ndarray or csr_array (n, d)
+    rank : int
+
+    Returns
+    -------
+    float64 (n,)
+        Not negative; they add up to `rank`, or to the rank of B.
+
+    References
+    ----------
+    Gittens and Mahoney, "Revisiting the Nystroem method for improved large-scale machine learning", JMLR 17 (2016),
+    section 2.3.
+    """
+    root = inverse_root(columns.values(columns.landmarks))
+    features = np.empty((X.shape[0], root.shape[1]))
+    panels = Panels.of(root)
+    for start, found in columns.batches(X):
+        rows = panels.product(found[: len(features) - start])
+        features[start : start + len(rows)] = rows
+    values, vectors = np.linalg.eigh(features.T @ features)
+    kept_values = values[::-1][:rank]
+    told = kept_values > float(np.finfo(np.float32).eps) * max(kept_values[0], 1e-30)
+    leading = features @ (vectors[:, ::-1][:, :rank][:, told] / np.sqrt(kept_values[told]))
+    return np.square(leading).sum(axis=1)
+
+
+SCORES = {"leverage": ridge_leverage_scores, "rank-leverage": rank_leverage_scores}
 
 
 def _means(

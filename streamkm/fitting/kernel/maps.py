@@ -15,8 +15,9 @@ from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
+from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
@@ -45,9 +46,14 @@ class MapRule:
 
 
 def first_round(
-    here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, rng: np.random.Generator
+    here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, n_rows: int, rng: np.random.Generator
 ) -> Sketch | GramFit:
     """The map, or the round of sums over rows that finds its projection.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of the data, n.
 
     Raises
     ------
@@ -63,8 +69,7 @@ def first_round(
                 f"method={rule.method!r} needs all rows in memory; {len(sample.rows):,} of more are sampled: "
                 'use method="nystroem"'
             )
-        n_rows = len(sample.rows)
-        sketch = column_sketch(rule.method, n_rows, rule.choice.n_landmarks, int(rng.integers(2**63)))
+        sketch = column_sketch(rule.method, len(sample.rows), rule.choice.n_landmarks, int(rng.integers(2**63)))
         return sketched_columns_map(here, kernel, kept(sample.X), sketch, rank, rule.root_rank)
     if rule.method.endswith("fourier"):
         if kernel.name != "rbf":
@@ -73,6 +78,13 @@ def first_round(
         orthogonal = rule.method == "orthogonal-fourier"
         drawn = FourierMap.draw(kernel.gamma, _mean(sample.X), n_columns, orthogonal=orthogonal, rng=rng)
         return GramFit(drawn, np.eye(n_columns), rank)
+    if rule.method in LANDMARK_SKETCHES:
+        landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
+        n_columns = int(landmarks.shape[0])
+        if rule.method == "ros":  # there may be fewer rows than were estimated
+            n_columns = 1 << (n_columns.bit_length() - 1)
+        mixing = landmark_sketch(rule.method, n_columns, n_rows, rng)
+        return KernelMap.of(kernel, landmarks[:n_columns], mixing)
     if kernel.name == "precomputed":
         landmarks, rows = precomputed_landmarks(sample, rule.choice.n_landmarks)
     else:
