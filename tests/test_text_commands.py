@@ -241,7 +241,7 @@ def test_errors_name_file_and_row(folder, form, content, message, line):
 def test_keys_for_documents_where_there_are_none(folder):
     np.save("x.npy", np.eye(3))
     said = run("fit", "x.npy", "-k", 2, "--set", "text.field=body", code=2)
-    assert "text.field is for documents, and x.npy is read as rows; set data.format to lines, jsonl, csv" in said
+    assert "text.field is for documents, and x.npy is read as rows; name the column of documents by text.field" in said
     write("txt", ["a b", "c d"])
     said = run("fit", "x.txt", "-k", 2, "--set", "text.ngram_range=[1, 2]", code=2)
     assert "text.ngram_range is for documents, and x.txt is read as rows" in said
