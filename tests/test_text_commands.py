@@ -175,7 +175,7 @@ def test_the_same_documents_are_not_appended_twice(folder, form):
         assert f"{again} is in x.zarr already, among rows {among}" in said
     assert StoreInfo.read("x.zarr").n_rows == 90
     if form == "csv":  # another field is other data
-        run("append", "x.zarr", path, "--set", "text.field=id", "--set", "text.tfidf=x.zarr.tfidf.npz")
+        run("append", "x.zarr", path, "--set", "text.field=[body, id]", "--set", "text.tfidf=x.zarr.tfidf.npz")
 
 
 def test_other_words_for_the_same_documents_are_another_run(folder):

@@ -72,6 +72,7 @@ FORMATS = {
     "csv": Reader("CSV", "tables.open:open_csv", _CSV),
     "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS),
     "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS),
+    "mtx": Reader("Matrix Market", "memory.matrix_market:open_mtx"),
 }
 """By format of file, as `file_format` tells it."""
 
@@ -87,8 +88,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
     X : path, object or mapping
         - a path, a glob (its files in sorted order), or a list of paths (in that order): CSV and svmlight text, plain
           or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr; sketch stores; .npy;
-          .npz. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes tell, and where they say
-          nothing, its suffix.
+          .npz; Matrix Market, loaded whole. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes
+          tell, and where they say nothing, its suffix.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
           datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
@@ -103,7 +104,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     **options
         Those that are None count as not given.
 
-        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow"}
+        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow", "mtx"}
             Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
         storage_options : dict
             Of URLs: options of fsspec's file system, such as ``{"anon": True}`` or ``{"endpoint_url": ...}``; what

@@ -518,6 +518,23 @@ def test_bytes_tell_before_suffixes(tmp_path, name, write, wanted):
     assert file_format(str(tmp_path / name)) == wanted
 
 
+@pytest.mark.parametrize("name", ["x.mtx", "x.mtx.gz", "data"])
+def test_matrix_market(tmp_path, name):
+    import scipy.sparse as sp
+    from scipy.io import mmwrite
+
+    for matrix in (sp.random_array((40, 7), density=0.2, rng=np.random.default_rng(0)), X[:, :2], np.eye(3, dtype=int)):
+        text = io.BytesIO()
+        mmwrite(text, matrix)
+        (tmp_path / name).write_bytes(gzip.compress(text.getvalue()) if name.endswith("gz") else text.getvalue())
+        source = open_source(tmp_path / name)
+        np.testing.assert_array_equal(whole(source), matrix.toarray() if sp.issparse(matrix) else matrix)
+        assert source.is_sparse == sp.issparse(matrix)
+    (tmp_path / "y.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 4\n1 1")
+    with pytest.raises(SourceError, match=r"y\.mtx cannot be read as Matrix Market"):
+        open_source(tmp_path / "y.mtx")
+
+
 def test_folders(tmp_path):
     with pytest.raises(SourceError, match="nor has it tables"):
         open_source(tmp_path)

@@ -32,6 +32,17 @@ def pyarrow(what: str) -> ModuleType:
     return pa
 
 
+LIBRARY_BYTES = 48 << 20
+"""Memory that pyarrow takes once it is loaded."""
+
+
+def give_back() -> None:
+    """Return memory that pyarrow's pool keeps of what was freed; each thread's own would stay otherwise."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 @contextmanager
 def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
     """Let pyarrow read a file or object: what it raises becomes SourceError.

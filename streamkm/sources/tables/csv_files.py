@@ -30,7 +30,7 @@ from streamkm.sources.svmlight.compressed import compression_of, decompressor
 from streamkm.sources.svmlight.files import Fill, text_size
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.svmlight.rows import PLACE_BITS
-from streamkm.sources.tables.arrow import pyarrow
+from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Column,
     Layout,
@@ -72,6 +72,7 @@ class CsvFiles(RowSource, ABC):
     """
 
     n_rows = None
+    made_bytes = LIBRARY_BYTES
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:

@@ -14,7 +14,8 @@ from streamkm.sources.tables.units import Run, TableFile, UnitTable
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
 _BUFFER_BYTES = 1 << 18  # of a column that is read through a buffer, not whole
-_OPEN_GROUPS = 8  # row groups that stay open between two of their pieces
+_PAGE_BYTES = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
+_OPEN_GROUPS = 1  # that stay open between two of their pieces: each holds a page of every column
 
 Key = tuple[int, int]
 """A file and one of its row groups."""
@@ -51,6 +52,10 @@ class ParquetTable(UnitTable):
         n_chosen = len(self._layout.columns)
         sizes = [file_size(path) for path in self.paths]
         return sum(-(-size * n_chosen // count) for size, count in zip(sizes, self._n_columns, strict=True))
+
+    def _decoder_bytes(self, largest_unit: int) -> int:
+        # pages and dictionaries of every column, of a row group that ends and the one that begins
+        return 2 * min(_PAGE_BYTES * len(self._layout.columns), 2 * largest_unit)
 
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
         path = self.paths[run.part]

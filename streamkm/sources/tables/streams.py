@@ -15,7 +15,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.binary.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.tables.arrow import pyarrow
+from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Layout,
     TableOptions,
@@ -123,7 +123,7 @@ class BatchStream(RowSource):
             layout = self._find_categories(layout)
         self._layout = layout
         take_layout(self, layout)
-        self.made_bytes = 2 * _BATCH_ROWS * layout.row_bytes
+        self.made_bytes = LIBRARY_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
 
     def _head(self, names: list[str]) -> Any:
         """The first rows; what was taken of a stream that comes once is kept for its pass."""

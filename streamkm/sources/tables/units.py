@@ -24,6 +24,7 @@ from streamkm.sources.binary.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address
 from streamkm.sources.stored import opened_path
+from streamkm.sources.tables.arrow import LIBRARY_BYTES, give_back
 from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
     Layout,
@@ -109,6 +110,7 @@ class UnitTable(ChunkedSource):
         self.made_with = described_table(layout)
         largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
+        self.made_bytes = LIBRARY_BYTES + self._decoder_bytes(largest)
 
     @abstractmethod
     def _look(self, part: int) -> TableFile:
@@ -117,6 +119,10 @@ class UnitTable(ChunkedSource):
     @abstractmethod
     def _stored_bytes(self) -> int:
         """Bytes of the chosen columns in all files."""
+
+    @abstractmethod
+    def _decoder_bytes(self, largest_unit: int) -> int:
+        """What is held to decode units, beside what goes with chunks."""
 
     @abstractmethod
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
@@ -211,6 +217,7 @@ class UnitTable(ChunkedSource):
                 at += batch.num_rows
                 if self.is_sparse:
                     kept.append(batch)
+        give_back()
         return Rows(self._layout.finish(out, kept), row_places(chunk.start, chunk.stop))
 
     def _runs(self, start: int, stop: int) -> Iterator[Run]:
