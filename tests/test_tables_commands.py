@@ -62,7 +62,7 @@ def test_trips(trips, path):
     # new rows: columns in another order, one more, one category missing
     later = trips[trips["payment"] == "card"][::-1].assign(more="x")[["more", *reversed(trips.columns)]]
     later.to_csv("later.csv", index=False)
-    run("assign", "out/model.npz", "later.csv", "-o", "later.npy", "--set", "data.delimiter=,")
+    run("assign", "out/model.npz", "later.csv", "-o", "later.npy")
     np.testing.assert_array_equal(np.load("later.npy"), labels[later.index])
 
 

@@ -13,11 +13,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamkm.kernels.text.decimals import DECIDED, read_decimal
-from streamkm.kernels.text.words import load_word, text_of
+from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, read_decimal
+from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
 
-_LINE_FEED, _RETURN, _SPACE, _QUOTE = 10, 13, 32, 34
+_LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
+_1, _EXACT_LIMIT = np.uint64(1), np.uint64(1 << 53)
 MOST_WORD_BYTES = 7
+
+
+@njit(nogil=True, cache=True)
+def count_line_feeds(text):
+    """How many there are in a uint8 ndarray; a sum without branches, so that it is vectorised."""
+    total = 0
+    for i in range(len(text)):
+        total += np.int64(text[i] == _LINE_FEED)
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -70,10 +80,15 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
                     return n_rows, line
             else:
                 begun = at
-                while text[at] == _SPACE and delimiter != _SPACE:
-                    at += 1
-                value = np.nan
-                if text[at] == delimiter or text[at] == _LINE_FEED or text[at] == _RETURN:
+                at, value = _read_plain(text, begun, delimiter)
+                if at < 0:
+                    at = begun
+                    while text[at] == _SPACE and delimiter != _SPACE:
+                        at += 1
+                    value = np.nan
+                if at > begun and text[at - 1] != _SPACE:
+                    pass  # a plain number
+                elif text[at] == delimiter or text[at] == _LINE_FEED or text[at] == _RETURN:
                     if at > begun:
                         return n_rows, line
                 else:
@@ -100,6 +115,36 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
         places[n_rows] = base + line
         n_rows += 1
     return n_rows, at
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _read_plain(text, at, delimiter):
+    """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and what ends the field; (-1, 0) for any other.
+
+    The first bytes that are no digits are the whole structure. Such numbers are exact by one division (Clinger 1990).
+    """
+    negative = text[at] == _MINUS
+    at += np.int64(negative)
+    marks = bytes_outside(text, at, 48, 9)
+    point = trailing_zeros(marks)
+    stop = point
+    if text[at + point] == _POINT:
+        marks = marks & (marks - _1)
+        stop = trailing_zeros(marks)
+    n_fraction = max(0, stop - point - 1)
+    end = at + stop
+    if point == 0 or point > 8 or n_fraction > 8 or (stop > point and n_fraction == 0) or stop >= WINDOW:
+        return -1, 0.0
+    if text[end] != delimiter and text[end] != _LINE_FEED and text[end] != _RETURN:
+        return -1, 0.0
+    significand = first_digits(load_word(text, at), point)
+    if n_fraction > 0:
+        fraction = first_digits(load_word(text, at + point + 1), n_fraction)
+        significand = significand * INTEGER_POWERS[np.uint64(n_fraction)] + fraction
+        if significand > _EXACT_LIMIT:
+            return -1, 0.0
+    value = np.float64(significand) / EXACT_POWERS[np.uint64(n_fraction)]
+    return end, -value if negative else value
 
 
 @njit(nogil=True, cache=True)

@@ -141,7 +141,7 @@ class CsvParser:
         """
         layout = self.layout
         if layout.is_plain and not self.booleans and start < end:
-            n_lines = int(np.count_nonzero(text[start:end] == 10))
+            n_lines = kernel.count_line_feeds(text[start:end])
             out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             columns = np.array([layout.names.index(name) if name in layout.names else -1 for name in self.names])
             span = (start, end, base)
@@ -177,7 +177,7 @@ class CsvParser:
         return table, starts + base
 
     def _record_starts(self, text: NDArray[np.uint8], start: int, end: int) -> NDArray[np.int64]:
-        starts = np.empty(int(np.count_nonzero(text[start:end] == 10)) + 1, np.int64)
+        starts = np.empty(kernel.count_line_feeds(text[start:end]) + 1, np.int64)
         return starts[: kernel.record_starts(text, (start, end), self.format.newlines_in_values, starts)[0]]
 
     def located(self, text: NDArray[np.uint8], start: int, end: int, base: int, problem: str) -> MalformedCsvError:
