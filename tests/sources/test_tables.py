@@ -202,6 +202,8 @@ STREAMED = {
 class TestStreamedTables(RowSourceContract):
     @pytest.fixture(params=STREAMED)
     def opened(self, request, tmp_path):
+        if request.param.startswith("lazy") and not hasattr(pl.LazyFrame, "collect_batches"):
+            pytest.skip("this version of polars gives no batches")
         return STREAMED[request.param](tmp_path)
 
 

@@ -67,7 +67,7 @@ class MemoryTable(ChunkedSource):
         self._layout = layout
         self._table = table.select(layout.names)
         self.n_rows: int = table.num_rows
-        self.n_bytes = self.held_bytes = max(1, self._table.nbytes)
+        self.n_bytes = self.held_bytes = max(1, self._table.get_total_buffer_size())
         take_layout(self, layout)
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
