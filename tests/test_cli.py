@@ -354,7 +354,16 @@ def test_written_text_replaces_the_old(folder):
     assert sorted(os.listdir("sub")) == [MARKER, "t.txt"]
 
 
-RESULTS = ("labels.npy", "labels.zarr", "model.npz", "text.json", "tfidf.npz", "sketch_view.npz", "report.html")
+RESULTS = (
+    "labels.npy",
+    "labels.zarr",
+    "model.npz",
+    "text.json",
+    "tfidf.npz",
+    "table.json",
+    "sketch_view.npz",
+    "report.html",
+)
 
 
 def test_files_of_others_are_not_taken_for_results(folder):

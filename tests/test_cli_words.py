@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["fit", "nan.npy", "-k", 3], "; pass --set estimator.on_invalid=skip to leave such rows out"),
+        (["fit", "nan.npy", "-k", 3], "; pass --skip-invalid to leave such rows out"),
         (["sketch", "nan.npy", "-o", "s.zarr"], "; pass --skip-invalid to leave such rows out"),
         (["fit", "words.txt", "-k", 2, "--set", "data.format=lines"], "or pass --set text.decode_error=replace"),
         (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=true if column"),

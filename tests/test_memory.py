@@ -318,3 +318,24 @@ def test_freed_memory_is_given_back_where_a_limit_is_near():
     roomy, crowded = run([GIVE_BACK])
     assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
     assert crowded > 80_000_000
+
+
+@pytest.mark.slow
+def test_a_folder_of_parquet_files_under_a_limit(disk, reduced):
+    """Row groups larger than the limit leaves room for are read in pieces."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    centers = 4 * rng.normal(size=(20, 16))
+    (disk / "rows").mkdir()
+    sizes = (600_000, 100_000, 10) if reduced else (2_500_000, 1_500_000, 700_000, 299_990, 10)
+    for number, n_rows in enumerate(sizes):
+        X = (centers[rng.integers(0, 20, n_rows)] + rng.normal(size=(n_rows, 16))).astype(np.float32)
+        parquet.write_table(pa.table({f"x{j}": X[:, j] for j in range(16)}), disk / "rows" / f"{number}.parquet")
+    for _ in range(2):  # the first compiles
+        done = subprocess.run(
+            [sys.executable, "-c", FIT, str(disk / "rows"), "20", "500 MiB", '"auto"'], capture_output=True, check=True
+        )
+    told = json.loads(done.stdout)
+    assert told["peak"] <= told["limit"] == 500 << 20

@@ -175,7 +175,7 @@ def test_the_same_documents_are_not_appended_twice(folder, form):
         assert f"{again} is in x.zarr already, among rows {among}" in said
     assert StoreInfo.read("x.zarr").n_rows == 90
     if form == "csv":  # another field is other data
-        run("append", "x.zarr", path, "--set", "text.field=id", "--set", "text.tfidf=x.zarr.tfidf.npz")
+        run("append", "x.zarr", path, "--set", "text.field=[body, id]", "--set", "text.tfidf=x.zarr.tfidf.npz")
 
 
 def test_other_words_for_the_same_documents_are_another_run(folder):
@@ -241,7 +241,7 @@ def test_errors_name_file_and_row(folder, form, content, message, line):
 def test_keys_for_documents_where_there_are_none(folder):
     np.save("x.npy", np.eye(3))
     said = run("fit", "x.npy", "-k", 2, "--set", "text.field=body", code=2)
-    assert "text.field is for documents, and x.npy is read as rows; set data.format to lines, jsonl, csv" in said
+    assert "text.field is for documents, and x.npy is read as rows; name the column of documents by text.field" in said
     write("txt", ["a b", "c d"])
     said = run("fit", "x.txt", "-k", 2, "--set", "text.ngram_range=[1, 2]", code=2)
     assert "text.ngram_range is for documents, and x.txt is read as rows" in said

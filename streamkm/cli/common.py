@@ -6,6 +6,8 @@ command works on, for logging and warnings in the time of one command, and for p
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import sys
 import warnings
@@ -33,6 +35,54 @@ def set_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
         help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
     )(command)  # fmt: skip
+
+
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which columns of tables are features: keys of the section data, as flags; they are added to `settings`."""
+    return _as_settings(
+        command,
+        {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
+         "categories": "data.categories"},
+        click.option("--columns", callback=_names, metavar="A,B", help="Tables: columns that are features."),
+        click.option("--exclude", callback=_names, metavar="A,B", help="Tables: columns that are no features."),
+        click.option("--id-column", metavar="NAME", help="Tables: a column that names rows."),
+        click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Tables: what text becomes."),
+    )  # fmt: skip
+
+
+def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is set most often of the section estimator, as flags; they are added to `settings`."""
+    keys = {"seed": "random_state", "metric": "metric", "memory_limit": "memory_limit", "refine": "refine"}
+    return _as_settings(
+        command,
+        {**{name: f"estimator.{key}" for name, key in keys.items()}, "skip_invalid": "estimator.on_invalid"},
+        click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
+        click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
+        click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
+        click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
+        click.option(
+            "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
+        ),
+    )
+
+
+def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
+    """Give a command options, of which each that is given becomes one of its `settings`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, settings: Sequence[str], **given: Any) -> Any:
+        values = {key: given.pop(name, None) for name, key in keys.items()}
+        more = [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
+        return command(*args, settings=(*settings, *more), **given)
+
+    made: Callable[..., Any] = wrapped
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    return None if value is None else value.split(",")
 
 
 def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from streamkm.cli.data import TEXT, Opened, open_configured, read_text_settings
+from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
 from streamkm.cli.schema import SECTIONS, Output, shown, validate
 from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError, InvalidParameterError
@@ -228,6 +228,8 @@ def _open(
         given += [
             Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
         ]
+        columns = read_table_settings(Path(beside).parent, paths[0])
+        given += [Override(f"data.{name}", columns[name], str(Path(beside).parent / TABLE)) for name in columns]
     return load_run(None, [*given, *overrides])
 
 

@@ -20,9 +20,11 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.documents.weighted import TfIdfRows
+from streamkm.sources.registry import TABLES, is_folder, suffix_format
 from streamkm.text import FeatureHashing, TfIdf
 
-TEXT, TFIDF = "text.json", "tfidf.npz"
+TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
+_TABLE_KEYS = {"columns", "dtype", "categories", "n_features"}
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -56,7 +58,7 @@ class Opened:
 def open_configured(
     paths: str | Sequence[str], data: Mapping[str, Any], text: Mapping[str, Any], given: Sequence[str] = ()
 ) -> Opened:
-    """Open files as rows, or as documents where their format or suffix says so.
+    """Open files as rows, or as documents where their format, their suffix, or for tables ``text.field`` says so.
 
     Parameters
     ----------
@@ -78,14 +80,16 @@ def open_configured(
     listed = [paths] if isinstance(paths, str) else list(paths)
     form = data.get("format")
     form = document_format(listed[0]) if form in (None, "auto") and listed else form if is_documents(form) else None
+    if form in TABLES and text["field"] is None:  # a table of numbers, unless a column of documents is named
+        form = None
     if form is None:
         for name in given:
             raise ConfigError(
-                f"text.{name} is for documents, and {listed[0]} is read as rows; set data.format to lines, jsonl, csv "
-                f"or parquet, or leave text.{name} out"
+                f"text.{name} is for documents, and {listed[0]} is read as rows; name the column of documents by "
+                f"text.field, set data.format to lines or jsonl, or leave text.{name} out"
             )
         return Opened(open_source(paths, **data))
-    options = {**data, **{name: text[name] for name in READING}, "format": form}
+    options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
     hashing = {name: tuples(text[name]) for name in HASHING}
     tfidf = text["tfidf"]
     weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
@@ -157,6 +161,38 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
         raise ModelFileError(f"{path} does not say how documents were hashed: it holds other keys")
     if isinstance(settings.get("tfidf"), str):
         settings["tfidf"] = str(Path(directory) / Path(settings["tfidf"]).name)
+    return settings
+
+
+def write_table_settings(directory: Path, source: RowSource) -> None:
+    """Write how rows were made of a table's columns, ``table.json``; nothing for what is no table."""
+    settings = (source.made_with or {}).get("table")
+    if settings:
+        (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+
+
+def read_table_settings(directory: str | os.PathLike[str], path: str) -> dict[str, Any]:
+    """Read what `write_table_settings` wrote: keys of ``data``; empty where there is nothing, and for other files.
+
+    Parameters
+    ----------
+    path : str
+        What is to be opened alike.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no such thing.
+    """
+    place = Path(directory) / TABLE
+    if not place.exists() or not (is_folder(path) or suffix_format(path)[0] in TABLES):
+        return {}
+    try:
+        settings = json.loads(place.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{place} does not say how rows were made of columns: {error}") from error
+    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS:
+        raise ModelFileError(f"{place} does not say how rows were made of columns: it holds other keys")
     return settings
 
 

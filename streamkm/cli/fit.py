@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, on_cluster, overwrite_option, parsed, print_pairs, set_option, talk_options
+from streamkm.cli.common import (
+    Talk,
+    estimator_options,
+    on_cluster,
+    overwrite_option,
+    parsed,
+    print_pairs,
+    set_option,
+    table_options,
+    talk_options,
+)
 from streamkm.core.exceptions import OutputError
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]"),
     ):
         command = option(command)
-    return set_option(talk_options(command))
+    return set_option(talk_options(table_options(estimator_options(command))))
 
 
 def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -98,9 +108,9 @@ def fit(
 
     What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
 
-    DATA are files or globs of one format: svmlight text (plain or compressed), HDF5, Zarr, .npy or .npz;
-    FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet with
-    --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
+    DATA are files, folders or globs of one format: tables (CSV, Parquet, Arrow), svmlight text (plain or compressed),
+    HDF5, Zarr, .npy or .npz; FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet
+    with --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
     configuration.
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:

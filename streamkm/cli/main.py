@@ -21,7 +21,16 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli.common import Talk, overwrite_option, parsed, print_pairs, set_option, talk_options, work
+from streamkm.cli.common import (
+    Talk,
+    overwrite_option,
+    parsed,
+    print_pairs,
+    set_option,
+    table_options,
+    talk_options,
+    work,
+)
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
@@ -127,6 +136,7 @@ def main() -> None:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @set_option
+@table_options
 def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     """Say what is in files: rows, features, storage.
 
@@ -146,6 +156,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-o", "--output", required=True, type=click.Path(), help="Labels: a name that ends in .npy or .zarr.")
 @set_option
+@table_options
 @overwrite_option
 @talk_options
 def assign(
@@ -154,7 +165,8 @@ def assign(
     """Label the rows of PATH... with the centers of MODEL.
 
     MODEL is the model.npz of a results directory. Rows get the label of the nearest center. Documents are hashed and
-    weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell.
+    weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell; of tables the same columns are read,
+    as table.json tells.
     """
     with Talk(**talking) as talk:
         from streamkm.cli.results import check_labels_target, write_labels

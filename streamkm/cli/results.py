@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cli.data import TEXT, TFIDF, write_text_settings
+from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
 from streamkm.cli.summary import project_2d
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
@@ -39,7 +39,7 @@ LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
     "report.html",
 )
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-_RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
+_RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 KIND = "results"
 
@@ -188,6 +188,7 @@ def write_results(
         np.savez(stage / VIEW, points=points, labels=estimator.sample_labels_, shares=shares)
         if documents is not None:
             write_text_settings(stage, *documents)
+            write_table_settings(stage, documents[0])
         (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 

@@ -100,6 +100,13 @@ class _Data(_Section):
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None
     dtype: str | None = None
+    columns: str | list[str] | None = None
+    exclude: str | list[str] | None = None
+    id_column: str | None = None
+    categories: str | dict[str, list[str]] | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+    newlines_in_values: bool | None = None
     storage_options: dict[str, Any] | None = None
 
 

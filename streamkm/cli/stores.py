@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli.common import (
+    Talk,
+    estimator_options,
+    memory_option,
+    overwrite_option,
+    restart_option,
+    set_option,
+    table_options,
+    talk_options,
+    work,
+)
 from streamkm.cli.fit import fit, result_options
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @set_option
+@table_options
 @overwrite_option
 @restart_option
 @talk_options
@@ -104,6 +115,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
 @result_options
 @overwrite_option
 @set_option
+@estimator_options
 @talk_options
 @click.pass_context
 def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:

@@ -12,17 +12,29 @@ from typing import Any
 
 import click
 
-from streamkm.cli.common import Talk, memory_option, overwrite_option, restart_option, set_option, talk_options, work
+from streamkm.cli.common import (
+    Talk,
+    memory_option,
+    overwrite_option,
+    restart_option,
+    set_option,
+    table_options,
+    talk_options,
+    work,
+)
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="DATA...")
 @click.option("-k", "--n-clusters", default="2:200", show_default=True, help="Clusters: 2:200, 10:200:10 or 5,10.")
 @click.option("--seeds", type=int, default=2, show_default=True, help="Runs; stability needs two.")
-@click.option("--random-state", type=int, help="Seed of the sample, the sketch and the starts.")
+@click.option(
+    "--seed", "--random-state", "random_state", type=int, help="Seed of the sample, the sketch and the starts."
+)
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
 @memory_option
 @set_option
+@table_options
 @overwrite_option
 @restart_option
 @talk_options
@@ -59,9 +71,10 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 @click.option("--sketches", help="Names, with commas.  [default: those that suit the data]")
 @click.option("-m", "--n-components", default="16,64,256", show_default=True, help="Sizes, with commas.")
 @click.option("--sample-rows", type=int, default=10_000, show_default=True)
-@click.option("--random-state", type=int, help="Seed.")
+@click.option("--seed", "--random-state", "random_state", type=int, help="Seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @set_option
+@table_options
 @talk_options
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 _FITS = ("fit", "plan", "cluster")
 # parameters that commands have options for, "{}" for the value; all others are keys of the configuration
 _OPTIONS: dict[str, dict[str, str]] = {
-    **{command: {"n_clusters": "-k {}"} for command in _FITS},
+    **{
+        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}"}
+        for command in _FITS
+    },
     "sketch": {
         "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
         "on_invalid": "--skip-invalid",
@@ -23,6 +26,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "random_state": "--random-state {}",
     },
 }  # fmt: skip
+_COLUMNS = {name: f"--{name.replace('_', '-')} {{}}" for name in ("columns", "exclude", "id_column", "categories")}
+_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "sweep", "distortion")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (("pass overwrite", "pass --overwrite"), ("or start anew", "or begin anew with --restart"))
@@ -44,11 +49,12 @@ def in_words_of(command: str, text: str) -> str:
     Examples
     --------
     >>> in_words_of("fit", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
-    'NaN in row 7; pass --set estimator.on_invalid=skip to leave such rows out'
+    'NaN in row 7; pass --skip-invalid to leave such rows out'
     >>> in_words_of("sketch", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
     'NaN in row 7; pass --skip-invalid to leave such rows out'
     """
-    options, keys = _OPTIONS.get(command, {}), dict(_keys(command))
+    options = _OPTIONS.get(command, {}) | (_COLUMNS if command in _WITH_COLUMNS else {})
+    keys = dict(_keys(command))
 
     def given(found: re.Match[str]) -> str:
         of_text, name, value = found.groups()

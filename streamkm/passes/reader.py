@@ -188,4 +188,12 @@ def _describe_invalid(source: RowSource, X: Matrix, places: NDArray[np.int64], r
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
     what = "NaN" if np.isnan(values).any() else "infinity" if np.isinf(values).any() else "a value too large to square"
     remedy = 'pass on_invalid="skip" to leave such rows out (they get the label -1)'
-    return f"{what} in {source.describe(int(places[row]))}; {remedy}"
+    column = _first_column(source, values) if isinstance(X, np.ndarray) else ""
+    return f"{what} in {column}{source.describe(int(places[row]))}; {remedy}"
+
+
+def _first_column(source: RowSource, values: NDArray[Any]) -> str:
+    """The column of a row's first value that is not finite, by name; nothing where columns have none."""
+    wrong = np.flatnonzero(~np.isfinite(values))
+    names = source.feature_names
+    return "" if names is None or not len(wrong) else f"column {names[wrong[0]]!r}, "

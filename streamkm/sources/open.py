@@ -21,8 +21,8 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource, RowSource
-from streamkm.sources.memory.frames import is_frame
-from streamkm.sources.registry import file_format
+from streamkm.sources.memory.frames import is_frame, is_stream
+from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.stored import opened_path
@@ -57,7 +57,8 @@ class Reader:
         return opened
 
 
-_SVMLIGHT = ("n_features", "zero_based", "dtype")
+_COLUMNS = ("columns", "exclude", "id_column", "categories", "dtype", "n_features")
+_CSV = (*_COLUMNS, "delimiter", "header", "newlines_in_values")
 FORMATS = {
     "svmlight": Reader("svmlight text", "svmlight.source:SvmlightSource", ("n_features", "zero_based", "dtype")),
     "compressed": Reader(
@@ -68,6 +69,10 @@ FORMATS = {
     "store": Reader("a sketch store", "sketch_store:open_store"),
     "npy": Reader(".npy", "binary.numpy_files:open_npy"),
     "npz": Reader(".npz", "binary.numpy_files:open_npz", ("key",)),
+    "csv": Reader("CSV", "tables.open:open_csv", _CSV),
+    "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS),
+    "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS),
+    "mtx": Reader("Matrix Market", "memory.matrix_market:open_mtx"),
 }
 """By format of file, as `file_format` tells it."""
 
@@ -81,14 +86,17 @@ def open_source(X: Any, **options: Any) -> RowSource:
     Parameters
     ----------
     X : path, object or mapping
-        - a path, a glob (its files in sorted order), or a list of paths (in that order): svmlight text, plain or
-          compressed; HDF5; Zarr; sketch stores; .npy; .npz. ``file.h5:/path/in/file`` names a dataset. What a file
-          is, its first bytes tell, whatever it is called.
-        - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: svmlight text, HDF5, Zarr, .npy
+        - a path, a glob (its files in sorted order), or a list of paths (in that order): CSV and svmlight text, plain
+          or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr; sketch stores; .npy;
+          .npz; Matrix Market, loaded whole. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes
+          tell, and where they say nothing, its suffix.
+        - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
           datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
         - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
           matrix, a list of rows, or a list of these, which follow each other
+        - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and whatever else has the Arrow
+          stream protocol: read batch by batch
         - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
           first member is the rows, as PyTorch's data loaders give them
         - a mapping with the key ``path`` and options, as in a configuration file
@@ -96,7 +104,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     **options
         Those that are None count as not given.
 
-        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz"}
+        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow", "mtx"}
             Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
         storage_options : dict
             Of URLs: options of fsspec's file system, such as ``{"anon": True}`` or ``{"endpoint_url": ...}``; what
@@ -109,7 +117,24 @@ def open_source(X: Any, **options: Any) -> RowSource:
         key : str
             Name of an array in .npz.
         n_features, zero_based, dtype
-            svmlight; see `SvmlightSource`. `n_features` also of iterables of sparse chunks.
+            svmlight; see `SvmlightSource`. `n_features` also of iterables of sparse chunks, and of tables: what
+            categories are hashed to, 1,024 unless given. `dtype` also of tables: float32 or float64; unless given
+            float32 where it holds the types of all columns, float64 for CSV, and a single column of vectors keeps its
+            type.
+        columns : str or list of str
+            Tables: the columns that are features, in this order; a column of lists is one of vectors. All unless given.
+        exclude : str or list of str
+            Tables: columns that are no features.
+        id_column : str
+            Tables: a column that names rows, which is no feature.
+        categories : {"onehot", "hash"} or dict of str to list
+            Tables: what columns of text become. "onehot": a feature for each value, found in a pass of its own; "hash":
+            features by a hash of column and value, sparse; a dict: the values of columns that are one-hot. Text is
+            refused unless given. Nulls belong to no category; of numbers, they are NaN.
+        delimiter, header, newlines_in_values
+            CSV: one character, a comma unless given, a tab for .tsv; whether a file's first record names its columns,
+            unless given it does where it is not all numbers; whether fields in quotes may hold line feeds, which takes
+            a look at the whole text beforehand.
 
     Returns
     -------
@@ -201,7 +226,9 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
     (_is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
-    (lambda X: hasattr(X, "__array__") or is_frame(X), Reader("an array", "memory.arrays:open_array")),
+    (is_stream, Reader("a stream of record batches", "tables.streams:open_stream", _COLUMNS)),
+    (is_frame, Reader("a frame", "tables.streams:open_frame", _COLUMNS)),
+    (lambda X: hasattr(X, "__array__"), Reader("an array", "memory.arrays:open_array")),
     (_is_iterable, Reader("an iterable", "memory.iterables:IterableSource", ("n_features",))),
 )
 
@@ -252,13 +279,15 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     reached = options.pop("storage_options", None)
     if reached is not None and not isinstance(reached, Mapping):
         raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
-    found = [entry for path in paths for entry in locate(os.path.expanduser(os.fspath(path)), reached or {})]
+    found = [entry for path in paths for entry in _files(os.path.expanduser(os.fspath(path)), reached or {})]
     if reached and not any(is_remote(path) for path, _ in found):
         raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
     found = [(_looked_at(path, forced), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
+    if any(form in TABLES for form in formats):
+        return _open_tables(found, formats, options)
     text = [form in ("svmlight", "compressed") for form in formats]
     if not any(text):
         return _join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
@@ -273,6 +302,29 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
             raise InvalidParameterError(f"{path} is svmlight text and has nothing inside; leave :{inner} out")
     reader = FORMATS["compressed" if "compressed" in formats else "svmlight"]
     return reader.open([path for path, _ in found], options)
+
+
+def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """As `locate`, and of a folder the tables in it."""
+    return [
+        each
+        for entry in locate(path, storage_options)
+        for each in ([(file, None) for file in folder_files(entry[0])] if is_folder(entry[0]) else [entry])
+    ]
+
+
+def _open_tables(found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any]) -> RowSource:
+    """Open files of one table."""
+    other = next((number for number, form in enumerate(formats) if form != formats[0]), None)
+    if other is not None:
+        raise InvalidInputError(
+            f"{found[0][0]} is {formats[0]} and {found[other][0]} is {formats[other]}; a table is made of files of one "
+            f"format"
+        )
+    for path, inner in found:
+        if inner is not None:
+            raise InvalidParameterError(f"{path} is {formats[0]} and has nothing inside; leave :{inner} out")
+    return FORMATS[formats[0]].open([path for path, _ in found], options)
 
 
 def _looked_at(path: str, forced: str) -> str:

@@ -1,6 +1,8 @@
-"""What kind of file a path is, told by its first bytes and, where these say nothing, by its name.
+"""What kind of file a path is: one rule, for Python and the command line.
 
-Opens nothing but the file's beginning.
+A file's first bytes tell, and where these say nothing, its suffix: that of the name without the compression's. CSV,
+Parquet and Arrow files are tables of numbers; that they hold documents, only the user can say. Opens nothing but the
+file's beginning.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from streamkm.sources.remote.objects import Address, is_remote, look
 from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import open_binary
 
-_READ = ("hdf5", "npy")  # by their first bytes alone
+_READ = ("hdf5", "npy", "parquet", "arrow", "mtx")  # by their first bytes alone
+TABLES = ("csv", "parquet", "arrow")
+"""Formats of tables with named columns."""
 _SUFFIXES = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
@@ -23,11 +27,18 @@ _SUFFIXES = {
     ".npy": "npy",
     ".npz": "npz",
     ".zarr": "zarr",
-    ".gz": "compressed",
-    ".bz2": "compressed",
-    ".xz": "compressed",
-    ".zst": "compressed",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".mtx": "mtx",
 }
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_READ_PACKED = ("csv", "mtx")  # beside svmlight text
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 _STORE_MARK = b'"streamkm_store"'
 _HEAD_BYTES = 4096
@@ -40,8 +51,9 @@ def file_format(path: str) -> str:
 
     Returns
     -------
-    {"hdf5", "zarr", "store", "npy", "npz", "svmlight", "compressed"}
-        "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight.
+    {"hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow", "mtx", "svmlight", "compressed"}
+        "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight. CSV and Matrix
+        Market may be compressed too.
 
     Raises
     ------
@@ -52,11 +64,8 @@ def file_format(path: str) -> str:
     if is_remote(path):
         return _remote_format(path if isinstance(path, Address) else Address(path))
     if os.path.isdir(path):
-        if not any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS):
-            raise SourceError(
-                f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}); for the files in "
-                f"it pass a glob such as {os.path.join(path, '*')}"
-            )
+        if is_folder(path):
+            raise SourceError(f"{path} is a directory, and no Zarr store; name the files in it")
         return "store" if _is_store(path) else "zarr"
     with open_binary(path) as file:
         return _told_by(path, file.read(_HEAD_BYTES))
@@ -67,14 +76,54 @@ def _told_by(path: str, head: bytes) -> str:
     told = signed(head)
     if told == "zip":
         return _zip_format(path)
-    found = "compressed" if told in COMPRESSED else told if told in _READ else None
-    found = found or _SUFFIXES.get(os.path.splitext(path)[1].lower())
+    named, is_packed = suffix_format(path)
+    if told in COMPRESSED or (told is None and is_packed):
+        return named if named in _READ_PACKED else "compressed"
+    found = told if told in _READ else named
     if found is None and not _is_text(head):
         raise SourceError(
-            f"{path} is binary and of no format that streamkm reads (svmlight, HDF5, Zarr, .npy, .npz); "
-            f"convert it to one of these"
+            f"{path} is binary and of no format that streamkm reads (CSV, Parquet, Arrow, Matrix Market, svmlight, "
+            f"HDF5, Zarr, .npy, .npz); convert it to one of these"
         )
     return found or "svmlight"
+
+
+def suffix_format(path: str) -> tuple[str | None, bool]:
+    """What a name says: the format by its suffix, and whether there is one of a compression behind it."""
+    stem, suffix = os.path.splitext(str(path).partition("?")[0] if is_remote(path) else path)
+    is_packed = suffix.lower() in _PACKED
+    if is_packed:
+        suffix = os.path.splitext(stem)[1]
+    return _SUFFIXES.get(suffix.lower()), is_packed
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path is a local directory that is no Zarr store."""
+    return os.path.isdir(path) and not any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS)
+
+
+def folder_files(path: str) -> list[str]:
+    """Tables in a folder and in those below it, in sorted order; files whose names begin with . or _ are none.
+
+    Raises
+    ------
+    SourceError
+        There are none.
+    """
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        found += [
+            os.path.join(folder, name)
+            for name in names
+            if not name.startswith((".", "_")) and suffix_format(name)[0] in TABLES
+        ]
+    if not found:
+        raise SourceError(
+            f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}), nor has it tables; "
+            f"for other files in it pass a glob such as {os.path.join(path, '*')}"
+        )
+    return sorted(found)
 
 
 def _remote_format(address: Address) -> str:

@@ -12,6 +12,8 @@ SIGNATURES = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",  # an empty archive
     b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"%%MatrixMarket": "mtx",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
@@ -22,6 +24,8 @@ NAMES = {
     "npy": "a .npy file",
     "zip": "a .zip file",
     "parquet": "a Parquet file",
+    "arrow": "an Arrow IPC file",
+    "mtx": "a Matrix Market file",
     "utf-16": "UTF-16 text",
 }
 """For messages."""

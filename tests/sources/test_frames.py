@@ -152,4 +152,4 @@ def test_a_frame_that_speaks_arrow_alone_asks_for_pyarrow():
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Frame is read by pyarrow: pip install 'streamkm[text]'" in done.stdout
+    assert "Frame is read by pyarrow: pip install 'streamkm[tables]'" in done.stdout

@@ -101,6 +101,8 @@ def test_every_wrapper_is_among_them():
         "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
+        "UnitTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
+        "BatchStream",
     }  # fmt: skip
     assert found - readers == known
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.kernels.text import csv_records as kernel
+from streamkm.sources.csv_scan import record_starts
 from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import Lines, MalformedTextError
 from streamkm.sources.svmlight.files import Fill
-from streamkm.sources.svmlight.lines import BLOCK_BYTES, MAX_LINE_BYTES
+from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.text.feature_hashing import Input
 
 _SHOWN_COLUMNS = 12
@@ -80,18 +80,7 @@ class CsvRecords:
 
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:
         """Find where records start; see `TextFormat.starts`. O(size)."""
-        starts = np.full(-(-size // step) + 1, size, np.int64)
-        starts[0], n_starts = 0, 1
-        buffer = np.empty(BLOCK_BYTES, np.uint8)
-        base, state = 0, kernel.FIELD_START
-        while n_read := fill(memoryview(buffer.data)):
-            # a quote behind the mark opens a field
-            mark = 3 if base == 0 and bytes(buffer[:3]) == b"\xef\xbb\xbf" else 0
-            state, n_starts = kernel.record_starts(
-                buffer[mark:n_read], base + mark, ord(self.delimiter), state, step, starts, n_starts
-            )
-            base += n_read
-        return np.minimum(starts, size)
+        return record_starts(fill, size, step, self.delimiter)
 
     def _rows(self, lines: Lines) -> Iterator[tuple[int, list[str]]]:
         """Yield (position, cells); the csv module asks for a line only when it needs one."""

@@ -6,6 +6,8 @@ does.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -18,6 +20,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target
 from streamkm.text import BadDocumentError, FeatureHashing
 
+_MOST_NUMBERS = 0.9  # of words that are a document's
+_SEPARATORS, _NUMBER = re.compile(r"[\s,;]+"), re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 
 
@@ -45,6 +49,8 @@ class HashedText(RowSource):
     def _densities(self) -> tuple[float, float | None]:
         """Decoded bytes of rows for each byte of text, and rows in all, from a look at a few documents."""
         batch, text_bytes = self.documents.sample()
+        if self.documents.files:
+            _warn_of_numbers(batch, self.documents.name)
         X = self._hash(batch)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         seen = max(batch.n_bytes, 1)
@@ -117,6 +123,19 @@ class ChunkedHashedText(HashedText, ChunkedSource):
         """Read and hash one chunk; see `HashedText.stream` for errors."""
         batch = self.documents.read(chunk)
         return Rows(self._hash(batch), batch.places)
+
+
+def _warn_of_numbers(batch: Batch, name: str) -> None:
+    """Say so where what is taken for documents looks like a table of numbers."""
+    words = [word for text in batch.documents if isinstance(text, str) for word in _SEPARATORS.split(text) if word]
+    n_numbers = sum(_NUMBER.fullmatch(word) is not None for word in words)
+    if n_numbers > _MOST_NUMBERS * len(words):
+        warnings.warn(
+            f"{name} is read as documents, and its words are numbers, such as {words[0]!r}, whose digits are hashed; a "
+            f"table of numbers is read as rows: open_source, or streamkm fit without text.field",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def hashed(documents: Documents, hashing: FeatureHashing) -> HashedText:

@@ -22,6 +22,15 @@ def is_frame(X: Any) -> bool:
     return speaks_arrow and len(getattr(X, "shape", ())) == 2
 
 
+def is_stream(X: Any) -> bool:
+    """Whether a value gives record batches and need not be in memory; imports nothing."""
+    lazy = hasattr(X, "collect_schema") and not hasattr(X, "shape") and hasattr(X, "collect")
+    dataset = hasattr(X, "get_fragments") and hasattr(X, "to_batches")
+    reader = hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) != 1 and not hasattr(X, "__array__")
+    relation = reader and hasattr(X, "fetchmany")  # knows its shape, by asking the database
+    return lazy or dataset or relation or (reader and not hasattr(X, "shape"))
+
+
 def column_names(X: Any) -> tuple[str, ...] | None:
     """Names of a frame's columns; None for other values, and for columns whose names are no text."""
     if not is_frame(X):
@@ -90,7 +99,9 @@ def _as_table(X: Any) -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise MissingDependencyError(f"{type(X).__name__} is read by pyarrow: pip install 'streamkm[text]'") from error
+        raise MissingDependencyError(
+            f"{type(X).__name__} is read by pyarrow: pip install 'streamkm[tables]'"
+        ) from error
     if hasattr(X, "__arrow_c_stream__"):
         return pa.table(X)
     from pyarrow import interchange

@@ -1,0 +1,219 @@
+"""Numbers of comma-separated text to rows of a matrix, in one pass over the bytes; and where records start.
+
+Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
+anything else it stops, and whoever called has the text read by a parser that knows all of CSV. May import `words` and
+`decimals` only; makes no messages.
+
+Numba's cache follows a function's own file alone: whoever edits `words` or `decimals` must empty the folder
+``__pycache__`` here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, read_decimal
+from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
+
+_LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
+_1, _EXACT_LIMIT = np.uint64(1), np.uint64(1 << 53)
+MOST_WORD_BYTES = 7
+
+
+@njit(nogil=True, cache=True)
+def count_line_feeds(text):
+    """How many there are in a uint8 ndarray; a sum without branches, so that it is vectorised."""
+    total = 0
+    for i in range(len(text)):
+        total += np.int64(text[i] == _LINE_FEED)
+    return total
+
+
+@njit(nogil=True, cache=True)
+def parse_numbers(buf, span, delimiter, columns, words, out, places):
+    """Read the records of lines that are plain.
+
+    Parameters
+    ----------
+    buf : uint8 ndarray
+        Text with `words.WINDOW` readable bytes behind it.
+    span : (start, end, base) of int64
+        First byte; behind a line feed; place of byte 0 of `buf`.
+    delimiter : int64
+    columns : int64 ndarray of shape (fields,)
+        Column of `out` for each field of a record; -1: it is skipped.
+    words : uint64 ndarray of shape (w, 2)
+        Words that stand for nothing: the bytes of each, at most `MOST_WORD_BYTES`, the first lowest, and their number.
+    out : float64 ndarray of shape (rows, d), mutated
+        Room for a row a line feed.
+    places : int64 ndarray of shape (rows,), mutated
+        Get the place of each row's first byte.
+
+    Returns
+    -------
+    n_rows : int64
+    at : int64
+        `end`; else the first byte of a line that is not plain.
+
+    Notes
+    -----
+    Linear in the bytes. Empty lines are no records.
+    """
+    at, end, base = span
+    text = text_of(buf)
+    n_fields = columns.shape[0]
+    n_rows = 0
+    while at < end:
+        line = at
+        if text[at] == _LINE_FEED:
+            at += 1
+            continue
+        if text[at] == _RETURN and text[at + 1] == _LINE_FEED:
+            at += 2
+            continue
+        for field in range(n_fields):
+            column = columns[field]
+            if column < 0:
+                at = _skip_field(text, at, delimiter)
+                if at < 0:
+                    return n_rows, line
+            else:
+                begun = at
+                at, value = _read_plain(text, begun, delimiter)
+                if at < 0:
+                    at = begun
+                    while text[at] == _SPACE and delimiter != _SPACE:
+                        at += 1
+                    value = np.nan
+                if at > begun and text[at - 1] != _SPACE:
+                    pass  # a plain number
+                elif text[at] == delimiter or text[at] == _LINE_FEED or text[at] == _RETURN:
+                    if at > begun:
+                        return n_rows, line
+                else:
+                    status, stop, value = read_decimal(text, at)
+                    if status == DECIDED:
+                        at = stop
+                        while text[at] == _SPACE and delimiter != _SPACE:
+                            at += 1
+                    else:
+                        value = np.nan
+                        at = _skip_word(text, begun, words)
+                        if at < 0:
+                            return n_rows, line
+                out[n_rows, column] = value
+            if field < n_fields - 1:
+                if text[at] != delimiter:
+                    return n_rows, line
+                at += 1
+        if text[at] == _RETURN:
+            at += 1
+        if text[at] != _LINE_FEED:
+            return n_rows, line
+        at += 1
+        places[n_rows] = base + line
+        n_rows += 1
+    return n_rows, at
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _read_plain(text, at, delimiter):
+    """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and what ends the field; (-1, 0) for any other.
+
+    The first bytes that are no digits are the whole structure. Such numbers are exact by one division (Clinger 1990).
+    """
+    negative = text[at] == _MINUS
+    at += np.int64(negative)
+    marks = bytes_outside(text, at, 48, 9)
+    point = trailing_zeros(marks)
+    stop = point
+    if text[at + point] == _POINT:
+        marks = marks & (marks - _1)
+        stop = trailing_zeros(marks)
+    n_fraction = max(0, stop - point - 1)
+    end = at + stop
+    if point == 0 or point > 8 or n_fraction > 8 or (stop > point and n_fraction == 0) or stop >= WINDOW:
+        return -1, 0.0
+    if text[end] != delimiter and text[end] != _LINE_FEED and text[end] != _RETURN:
+        return -1, 0.0
+    significand = first_digits(load_word(text, at), point)
+    if n_fraction > 0:
+        fraction = first_digits(load_word(text, at + point + 1), n_fraction)
+        significand = significand * INTEGER_POWERS[np.uint64(n_fraction)] + fraction
+        if significand > _EXACT_LIMIT:
+            return -1, 0.0
+    value = np.float64(significand) / EXACT_POWERS[np.uint64(n_fraction)]
+    return end, -value if negative else value
+
+
+@njit(nogil=True, cache=True)
+def _skip_field(text, at, delimiter):
+    """Go to the end of a field; -1 where it goes on in the next line, or is quoted in a way that is not plain."""
+    if text[at] == _QUOTE:
+        at += 1
+        while True:
+            if text[at] == _LINE_FEED:
+                return -1
+            if text[at] == _QUOTE:
+                if text[at + 1] != _QUOTE:
+                    break
+                at += 1
+            at += 1
+        at += 1
+        if text[at] != delimiter and text[at] != _LINE_FEED and text[at] != _RETURN:
+            return -1
+        return at
+    while text[at] != delimiter and text[at] != _LINE_FEED:
+        at += 1
+    if text[at] == _LINE_FEED and text[at - 1] == _RETURN:
+        at -= 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _skip_word(text, at, words):
+    """Go behind a word that stands for nothing; -1 where there is none."""
+    word = load_word(text, at)
+    longest = -1
+    for i in range(words.shape[0]):
+        n_bytes = np.int64(words[i, 1])
+        mask = (np.uint64(1) << np.uint64(8 * n_bytes)) - np.uint64(1)
+        if word & mask == words[i, 0]:
+            longest = max(longest, n_bytes)
+    return at + longest if longest > 0 else -1
+
+
+@njit(nogil=True, cache=True)
+def record_starts(buf, span, quoted, starts):
+    """Find where records start; empty lines are none.
+
+    Parameters
+    ----------
+    buf : uint8 ndarray
+    span : (start, end) of int64
+        A record's first byte; behind the text.
+    quoted : bool
+        Whether a line feed between quotes ends no record.
+    starts : int64 ndarray, mutated
+        Room for a record a line feed, and one more.
+
+    Returns
+    -------
+    n_records : int64
+    last : int64
+        Behind the last line feed that ends a record; the first byte if there is none.
+    """
+    at, end = span
+    n_records, last, begun, inside = 0, at, at, False
+    for i in range(at, end):
+        byte = buf[i]
+        if byte == _QUOTE:
+            inside = quoted and not inside
+        elif byte == _LINE_FEED and not inside:
+            blank = i == begun or (i == begun + 1 and buf[begun] == _RETURN)
+            if not blank:
+                starts[n_records] = begun
+                n_records += 1
+            begun = last = i + 1
+    return n_records, last

@@ -1,0 +1,109 @@
+"""Columns of text as features: one of each value's own, or hashed.
+
+Knows no file; which columns these are, `columns` says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from streamkm.sources.tables.columns import Column
+
+MOST_VALUES = 1024
+"""Of one-hot columns, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryEncoder:
+    """A one-hot column.
+
+    Attributes
+    ----------
+    column : str
+    values : tuple of str
+        Each is a feature: 1 where the column has it. A null has none of them.
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    def fill(self, out: NDArray[Any], values: Any, describe: Callable[[int], str], first: int) -> None:
+        """Write the features of an Arrow array of text.
+
+        Raises
+        ------
+        InvalidInputError
+            A value that is none of those that are known; names the row.
+        """
+        codes, distinct = encoded(values)
+        known = {value: number for number, value in enumerate(self.values)}
+        places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
+        found = places[codes]
+        if (found == -1).any():
+            row = int(np.argmax(found == -1))
+            raise InvalidInputError(
+                f"column {self.column!r} has the value {distinct[codes[row]]!r} in {describe(first + row)}, which is "
+                f"none of its {len(self.values):,} categories; give all values of the column in a mapping, "
+                f'categories=, or pass categories="hash"'
+            )
+        out[...] = 0
+        rows = np.flatnonzero(found >= 0)
+        out[rows, found[rows]] = 1
+
+
+def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
+    """Codes of an Arrow array of values, -1 for null, and the distinct values as texts."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    codes = values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, [str(value) for value in values.dictionary.to_pylist()]
+
+
+def one_hot_columns(
+    columns: Sequence[Column], encoders: Sequence[CategoryEncoder], values: Mapping[str, Sequence[str]]
+) -> tuple[tuple[Column, ...], tuple[CategoryEncoder, ...]]:
+    """Give columns of text as many features as they have values.
+
+    Raises
+    ------
+    InvalidInputError
+        More than `MOST_VALUES` in all.
+    """
+    known = {encoder.column: encoder for encoder in encoders}
+    known |= {name: CategoryEncoder(name, tuple(sorted(found))) for name, found in values.items()}
+    total = sum(len(encoder.values) for encoder in known.values())
+    if total > MOST_VALUES:
+        widest = max(known.values(), key=lambda encoder: len(encoder.values))
+        raise InvalidInputError(
+            f"column {widest.column!r} has {len(widest.values):,} values or more, and one-hot columns may have "
+            f'{MOST_VALUES:,} in all; leave it out with exclude="{widest.column}", or pass categories="hash"'
+        )
+    made = tuple(
+        replace(column, width=len(known[column.name].values)) if column.name in known else column for column in columns
+    )
+    return made, tuple(known[column.name] for column in columns if column.name in known)
+
+
+def hash_entries(column: str, values: Any, n_features: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Feature of each value of an Arrow array of text, by a hash of column and value; and whether it has one (no null).
+
+    The hash is BLAKE2b of ``column=value``, the same everywhere.
+    """
+    codes, distinct = encoded(values)
+    features = np.array([_bucket(f"{column}={value}", n_features) for value in distinct] + [0], np.int64)
+    return features[codes], codes >= 0
+
+
+def _bucket(text: str, n_features: int) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % n_features

@@ -1,0 +1,393 @@
+"""Which columns of a table are features, and what their values become: the one place where that is decided.
+
+Knows Arrow's types and no file. A layout is a small picklable value.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
+from streamkm.sources.tables.categories import CategoryEncoder, hash_entries, one_hot_columns
+from streamkm.sources.tables.values import (
+    Describe,
+    fill_vectors,
+    is_category,
+    joined,
+    number_values,
+    one_chunk,
+    value_dtype,
+)
+
+Kind = Literal["number", "vector", "category"]
+
+_SHOWN_COLUMNS = 12
+_BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a user says of columns.
+
+    Attributes
+    ----------
+    columns : tuple of str, or None
+        Those that are read, in this order; None: all.
+    exclude : tuple of str
+        Those that are left out.
+    id_column : str or None
+        Left out too: it names rows.
+    categories : None, "onehot", "hash", or mapping of str to tuple of str
+        What columns of text become; a mapping gives the values of columns that are one-hot.
+    dtype : dtype or None
+        Of the rows: float32 or float64; None: by the columns' types.
+    n_hashed : int
+        Features that categories are hashed to.
+    """
+
+    columns: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    id_column: str | None = None
+    categories: str | Mapping[str, tuple[str, ...]] | None = None
+    dtype: np.dtype[Any] | None = None
+    n_hashed: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is read.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"number", "vector", "category"}
+    dtype : dtype
+        Of its values, or of a vector's; object for categories.
+    width : int
+        Features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones.
+    """
+
+    name: str
+    kind: Kind
+    dtype: np.dtype[Any]
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are made of record batches.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+        In the order of their features.
+    encoders : tuple of CategoryEncoder
+        Of the one-hot columns, in their order.
+    dtype : dtype
+        Of the rows.
+    n_hashed : int
+        Features that hashed categories share, behind all others; 0 where none are hashed.
+    feature_names : tuple of str, or None
+        None for a single column of vectors, and for columns without names.
+    """
+
+    columns: tuple[Column, ...]
+    encoders: tuple[CategoryEncoder, ...]
+    dtype: np.dtype[Any]
+    n_hashed: int
+    feature_names: tuple[str, ...] | None
+
+    @property
+    def names(self) -> list[str]:
+        """Columns to read."""
+        return [column.name for column in self.columns]
+
+    @property
+    def n_features(self) -> int:
+        """Features of a row."""
+        return sum(column.width for column in self.columns) + self.n_hashed
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows are CSR: where categories are hashed."""
+        return self.n_hashed > 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Decoded bytes of a row."""
+        dense = sum(column.width for column in self.columns) * self.dtype.itemsize
+        if not self.is_sparse:
+            return dense
+        entries = sum(column.width or 1 for column in self.columns)
+        return entries * (self.dtype.itemsize + 4) + 12
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every column is one number."""
+        return all(column.kind == "number" for column in self.columns)
+
+    def empty(self, n_rows: int) -> NDArray[Any]:
+        """Make room for the dense features of rows."""
+        return np.empty((n_rows, self.n_features - self.n_hashed), self.dtype)
+
+    def fill(self, out: NDArray[Any], batch: Any, describe: Describe, first: int = 0) -> None:
+        """Write the dense features of a record batch.
+
+        Parameters
+        ----------
+        out : ndarray (rows, dense features), mutated
+        batch : pyarrow.RecordBatch or Table, with the columns `names`
+        describe : callable
+            Of a row, for messages; `first` is the number of the batch's first.
+
+        Raises
+        ------
+        InvalidInputError
+            A vector of another length, a category that is not known; names the row.
+        """
+        encoders = {encoder.column: encoder for encoder in self.encoders}
+        numbers: list[tuple[int, NDArray[Any]]] = []
+        at = 0
+        for column in self.columns:
+            values = one_chunk(batch.column(column.name))
+            if column.kind == "number":
+                numbers.append((at, number_values(values)))
+            elif column.kind == "vector":
+                fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
+            elif column.width:
+                encoders[column.name].fill(out[:, at : at + column.width], values, describe, first)
+            at += column.width
+        # a row's features lie together: a block of rows stays in the cache while its columns are filled
+        rows = max(64, _BLOCK_BYTES // max(1, out.strides[0] if len(out) else 1))
+        for start in range(0, len(out), rows):
+            block = out[start : start + rows]
+            for position, held in numbers:
+                block[:, position] = held[start : start + rows]
+
+    def finish(self, dense: NDArray[Any], batches: Sequence[Any]) -> Matrix:
+        """Add the hashed categories of some batches, if there are any, to their dense features."""
+        if not self.is_sparse:
+            return dense
+        hashed = [column.name for column in self.columns if column.kind == "category" and not column.width]
+        n_dense = dense.shape[1]
+        parts = [
+            hash_entries(name, joined([one_chunk(batch.column(name)) for batch in batches]), self.n_hashed)
+            for name in hashed
+        ]
+        columns = np.stack([part + n_dense for part, _ in parts], axis=1) if parts else np.empty((len(dense), 0), int)
+        present = np.stack([held for _, held in parts], axis=1) if parts else np.empty((len(dense), 0), bool)
+        indices = np.concatenate([np.tile(np.arange(n_dense), (len(dense), 1)), columns], axis=1)
+        data = np.concatenate([dense, present.astype(self.dtype)], axis=1)
+        kept = data != 0  # NaN is kept
+        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        X = sp.csr_array(
+            (data[kept], indices[kept].astype(np.int32), indptr.astype(np.int32)), shape=(len(dense), self.n_features)
+        )
+        X.sum_duplicates()
+        return X
+
+
+def read_options(options: Mapping[str, Any]) -> TableOptions:
+    """Check what was given of columns.
+
+    Raises
+    ------
+    InvalidParameterError
+    """
+    categories = options.get("categories")
+    if isinstance(categories, Mapping):
+        categories = {str(name): tuple(str(value) for value in values) for name, values in categories.items()}
+    elif categories not in (None, "onehot", "hash"):
+        raise InvalidParameterError(
+            f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to their values'
+        )
+    dtype = options.get("dtype")
+    if dtype is not None:
+        dtype = np.dtype(dtype)
+        if dtype not in (np.float32, np.float64):
+            raise InvalidParameterError(f"dtype={dtype}; needed for tables: float32 or float64")
+    columns = _names(options.get("columns"), "columns")
+    exclude = _names(options.get("exclude"), "exclude") or ()
+    id_column = options.get("id_column")
+    if id_column is not None and not isinstance(id_column, str):
+        raise InvalidParameterError(f"id_column={id_column!r}; needed: the name of a column")
+    n_hashed = options.get("n_features", 1024)
+    if "n_features" in options and categories != "hash":
+        raise InvalidParameterError('n_features= of a table is for categories="hash"; leave it out')
+    if isinstance(n_hashed, bool) or not isinstance(n_hashed, int) or not 1 <= n_hashed < 2**31:
+        raise InvalidParameterError(f"n_features={n_hashed!r}; needed: a whole number from 1")
+    if columns is not None and not columns:
+        raise InvalidParameterError("columns= names none; name one, or leave it out")
+    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed)
+
+
+def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
+    """Names of the columns that are features, in their order.
+
+    Raises
+    ------
+    InvalidInputError
+        A column that is not there, or twice; none left.
+    """
+    wanted = list(known if options.columns is None else options.columns)
+    left_out = {*options.exclude, *([] if options.id_column is None else [options.id_column])}
+    given = [*wanted, *left_out, *(options.categories if isinstance(options.categories, Mapping) else ())]
+    for column in given:
+        if column not in known:
+            near = difflib.get_close_matches(column, known, n=1)
+            shown = ", ".join(known[:_SHOWN_COLUMNS]) + (", ..." if len(known) > _SHOWN_COLUMNS else "")
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InvalidInputError(f"{name}: column {column!r} is missing{hint}; it has {shown or 'none'}")
+    chosen = [column for column in wanted if column not in left_out]
+    repeated = next((column for at, column in enumerate(chosen) if column in chosen[:at]), None)
+    if repeated is not None:
+        raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
+    if not chosen:
+        raise InvalidInputError(f"{name}: no column is left to be a feature; it has {', '.join(known) or 'none'}")
+    return chosen
+
+
+def lay_out(
+    fields: Mapping[str, Any], options: TableOptions, name: str, head: Callable[[list[str]], Any], named: bool = True
+) -> Layout:
+    """Decide what the chosen columns become.
+
+    Parameters
+    ----------
+    fields : mapping of str to pyarrow.DataType
+        Of the chosen columns, in their order.
+    options : TableOptions
+    name : str
+        Of the table, for messages.
+    head : callable
+        Gives the first rows of some columns as a pyarrow.Table: for lengths of lists, and values in messages.
+    named : bool
+        Whether columns have names of their own.
+
+    Returns
+    -------
+    Layout
+        One-hot columns whose values were not given have no encoder and no features yet.
+
+    Raises
+    ------
+    InvalidInputError
+        A column that is neither numbers nor, where that was asked for, categories; names it, and a value.
+    """
+    given = options.categories if isinstance(options.categories, Mapping) else {}
+    columns: list[Column] = []
+    encoders: list[CategoryEncoder] = []
+    for column, kind in fields.items():
+        dtype, is_vector = value_dtype(kind)
+        if column in given:
+            encoders.append(CategoryEncoder(column, given[column]))
+            columns.append(Column(column, "category", np.dtype(object), len(given[column])))
+        elif dtype is not None:
+            width = _vector_width(column, kind, name, head) if is_vector else 1
+            columns.append(Column(column, "vector" if is_vector else "number", dtype, width))
+        elif is_category(kind) and options.categories in ("onehot", "hash"):
+            columns.append(Column(column, "category", np.dtype(object), 0))
+        else:
+            raise InvalidInputError(_refusal(column, kind, name, head))
+    vectors = [column.name for column in columns if column.kind == "vector"]
+    others = [column.name for column in columns if column.kind != "vector"]
+    if vectors and options.columns is None and len(columns) > 1:
+        raise InvalidInputError(
+            f"{name}: column {vectors[0]!r} holds vectors, and {(others or vectors[1:])[0]!r} is there too; say which "
+            f'are features, as in columns="{vectors[0]}"'
+        )
+    hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
+    dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
+    made = Layout(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None)
+    return with_names(made) if named and not (len(columns) == 1 and vectors) else made
+
+
+def with_names(layout: Layout) -> Layout:
+    """The layout with the names of its features."""
+    encoders = {encoder.column: encoder for encoder in layout.encoders}
+    names: list[str] = []
+    for column in layout.columns:
+        if column.kind == "number":
+            names.append(column.name)
+        elif column.kind == "vector":
+            names += [f"{column.name}[{i}]" for i in range(column.width)]
+        elif column.width:
+            names += [f"{column.name}={value}" for value in encoders[column.name].values]
+    names += [f"hash {i}" for i in range(layout.n_hashed)]
+    return Layout(layout.columns, layout.encoders, layout.dtype, layout.n_hashed, tuple(names))
+
+
+def one_hot(layout: Layout, values: Mapping[str, Sequence[str]]) -> Layout:
+    """The layout with one-hot columns for values that were found.
+
+    Raises
+    ------
+    InvalidInputError
+        More of them than one-hot columns are good for.
+    """
+    columns, encoders = one_hot_columns(layout.columns, layout.encoders, values)
+    return with_names(Layout(columns, encoders, layout.dtype, 0, None))
+
+
+def needs_values(layout: Layout, options: TableOptions) -> bool:
+    """Whether values of one-hot columns must be looked for."""
+    return options.categories == "onehot" and bool(unknown_categories(layout))
+
+
+def unknown_categories(layout: Layout) -> list[str]:
+    """Columns of text whose values are not known."""
+    return [column.name for column in layout.columns if column.kind == "category" and not column.width]
+
+
+def _common_dtype(columns: Sequence[Column], *, single: bool) -> np.dtype[Any]:
+    """float32 where it holds the values of all columns, else float64; a single column of vectors keeps its type."""
+    numbers = [column.dtype for column in columns if column.kind != "category"]
+    if single:
+        return numbers[0]
+    return np.dtype(np.float32 if all(np.can_cast(dtype, np.float32) for dtype in numbers) else np.float64)
+
+
+def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
+    values = one_chunk(head([column]).column(column))
+    row = next((i for i, value in enumerate(values) if value.is_valid), None)
+    shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
+    if is_category(kind):
+        return (
+            f"{name}: column {column!r} holds text{shown}, and features are numbers; leave it out with "
+            f'exclude="{column}", or pass categories="onehot" or categories="hash"'
+        )
+    return (
+        f'{name}: column {column!r} holds {kind}{shown}, and features are numbers; leave it out with exclude="{column}"'
+    )
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _vector_width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:
+    if hasattr(kind, "list_size"):
+        return int(kind.list_size)
+    values = one_chunk(head([column]).column(column))
+    width = next((len(value) for value in values if value.is_valid), 0)
+    if width == 0:
+        raise InvalidInputError(f"{name}: column {column!r} has no list with values in its first rows; needed: vectors")
+    return width
+
+
+def _names(given: Any, option: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidParameterError(f"{option}={given!r}; needed: names of columns")
+    return names

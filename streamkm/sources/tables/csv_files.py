@@ -1,0 +1,425 @@
+"""CSV files of numbers, plain or compressed.
+
+A chunk of a plain file owns the records that start in its bytes, so nothing is scanned beforehand; only where fields
+may hold line feeds, a look at the whole text finds where records start. Compressed files are read in order.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.core.progress import Stage
+from streamkm.kernels.text import csv_numbers as kernel
+from streamkm.kernels.text.words import WINDOW
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.csv_scan import record_starts
+from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.remote.objects import Address
+from streamkm.sources.stored import RawFile, open_binary, open_raw, opened_path, read_fully
+from streamkm.sources.svmlight.compressed import compression_of, decompressor
+from streamkm.sources.svmlight.files import Fill, text_size
+from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
+from streamkm.sources.svmlight.rows import PLACE_BITS
+from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
+from streamkm.sources.tables.columns import (
+    Column,
+    Layout,
+    TableOptions,
+    choose,
+    lay_out,
+    needs_values,
+    one_hot,
+    unknown_categories,
+)
+from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table
+from streamkm.sources.tables.units import described_table, gather_values, told_columns
+
+_HEAD_BYTES = 1 << 20  # by which types of columns are told
+_FIRST_BYTES = 1 << 16  # of every other file, for its header
+_MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
+_MOST_BYTES = 1 << 26  # of unpacked text at a time
+_PIECE_BYTES = 1 << 18  # of text that is unpacked at once
+_LINE_FEED = 10
+_STEP_BYTES, _STEPS = 1 << 16, 1 << 16  # between places where records are looked for: so much, or a part in so many
+
+
+class CsvFiles(RowSource, ABC):
+    """What plain and compressed CSV files share: headers, columns, words for errors.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        In the order in which their rows count.
+    options : TableOptions
+    csv_format : CsvFormat
+
+    Raises
+    ------
+    SourceError, SourceNotFoundError, MissingDependencyError
+        A file that is missing or cannot be read; no pyarrow.
+    InvalidInputError
+        No rows; columns that are no features, or not the same in all files; a head that is no CSV text.
+    """
+
+    n_rows = None
+    made_bytes = LIBRARY_BYTES
+    read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
+
+    def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
+        pyarrow(f"CSV ({paths[0]})")
+        self.files = self.paths = tuple(opened_path(path) for path in paths)
+        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        self.sizes = tuple(text_size(path) for path in self.paths)
+        self.n_bytes: int = sum(self.sizes)
+        self._format = csv_format
+        self._begin_files()
+        self._parser = self._find_columns(options)
+        if needs_values(self._parser.layout, options):
+            self._find_categories()
+        layout = self._parser.layout
+        self.n_features: int = layout.n_features
+        self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
+        self.feature_names = layout.feature_names
+        told = {"delimiter": csv_format.delimiter, "header": csv_format.header}
+        self.made_with = {
+            **described_table(layout),
+            "csv": told | {"newlines_in_values": csv_format.newlines_in_values},
+        }
+
+    @contextmanager
+    def _open(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
+        """Give the text of a file, and the file itself, whose position says how much of it has been used."""
+        path, position = self.paths[part], 0
+        with open_binary(path) as raw:
+            kind = compression_of(path, raw)
+            text, failures = decompressor(path, kind, raw)
+
+            def fill(view: memoryview) -> int:
+                nonlocal position
+                try:
+                    n_read = int(text.readinto(view) or 0)
+                except SourceError:
+                    raise
+                except failures as error:
+                    raise SourceError(
+                        f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
+                    ) from error
+                position += n_read
+                return n_read
+
+            with text:
+                yield fill, raw
+
+    def _begin_files(self) -> None:
+        """Read every file's header, and the head of the first that has rows."""
+        self._starts: list[int] = []
+        self._head = b""
+        names: tuple[str, ...] = ()
+        for part, path in enumerate(self.paths):
+            with self._open(part) as (fill, raw):
+                text = _read_text(fill, _FIRST_BYTES if self._head else _HEAD_BYTES)
+                used = raw.tell()
+            if not text.strip():
+                self._starts.append(len(text))
+                continue
+            found, start, named = self._format.begin(text, path)
+            if names and named and found != names:
+                check_same_columns(found, names, path, self.paths[0])
+            if names and len(found) != len(names):
+                raise InvalidInputError(
+                    f"{path} has {len(found):,} columns and {self.paths[0]} {len(names):,}; files must have the same"
+                )
+            self._starts.append(start)
+            if not names:
+                self._names, self._named = names, _ = found, named
+                self._part_of_head = part
+            if not self._head and text[start:].strip():
+                whole = len(text) < _HEAD_BYTES
+                self._head = text[start:] + b"\n" if whole else text[start : text.rfind(b"\n") + 1]
+                self._part_of_head = part
+                self._used = len(text) / max(1, used)
+        if not self._head.strip():
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
+
+    def _find_columns(self, options: TableOptions) -> CsvParser:
+        """Tell types of columns by the head."""
+        pa = pyarrow(self.name)
+        path = self.paths[self._part_of_head]
+        try:
+            chosen = choose(self._names, options, path)
+        except InvalidInputError as error:
+            if self._named or options.columns is None:
+                raise
+            raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
+        text = padded(self._head)
+        try:
+            kinds = {name: pa.string() for name in _given(options)}
+            head = read_table(text, 0, len(self._head), self._format, self._names, kinds, chosen)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._bad_head(text, str(error), chosen) from None
+        self._rows_a_byte = head.num_rows / len(self._head)
+        layout = lay_out(
+            {field.name: field.type for field in head.schema},
+            replace(options, dtype=options.dtype or np.dtype(np.float64)),
+            path,
+            head.select,
+            named=self._named,
+        )
+        booleans = frozenset(name for name in chosen if pa.types.is_boolean(head.schema.field(name).type))
+        return CsvParser(self._format, self._names, layout, booleans)
+
+    def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
+        """Say what is wrong with the head; no types are told, so whatever fields hold is fine."""
+        columns = tuple(Column(name, "category", np.dtype(object)) for name in chosen)
+        parser = CsvParser(self._format, self._names, Layout(columns, (), np.dtype(float), 0, None), frozenset())
+        part = self._part_of_head
+        return self._named_place(part, parser.located(text, 0, len(self._head), self._starts[part], problem))
+
+    def _named_place(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
+        return InvalidInputError(f"{self.describe(part << PLACE_BITS | problem.byte)}: {problem.text}")
+
+    @contextmanager
+    def _places_named(self, part: int) -> Iterator[None]:
+        """Let errors of a parser name the file, line and byte."""
+        try:
+            yield
+        except MalformedCsvError as problem:
+            raise self._named_place(part, problem) from None
+
+    def _parse(self, part: int, text: NDArray[np.uint8], start: int, end: int, base: int) -> Rows:
+        with self._places_named(part):
+            X, places = self._parser.parse(
+                text, start, end, base, lambda byte: self.describe(part << PLACE_BITS | byte)
+            )
+        return Rows(X, places + (part << PLACE_BITS))
+
+    def _find_categories(self) -> None:
+        """Walk all rows once, for the values of columns of text."""
+        started = time.perf_counter()
+        names = unknown_categories(self._parser.layout)
+        found: dict[str, dict[str, None]] = {name: {} for name in names}
+        for part, text, start, end, base in self._pieces(1 << 24):
+            with self._places_named(part):
+                table, _ = self._parser.table(text, start, end, base, names)
+            if not gather_values(found, table):
+                break
+        layout = one_hot(self._parser.layout, {name: list(values) for name, values in found.items()})
+        self._parser = replace(self._parser, layout=layout)
+        self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
+
+    @abstractmethod
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
+        """Yield all text in order: file, text, its first record, behind its last one, position of its byte 0."""
+
+    @property
+    def estimated_rows(self) -> int:
+        """Rows, roughly: by the head of the first file."""
+        return max(1, round(self._text_bytes * self._rows_a_byte))
+
+    @property
+    def _text_bytes(self) -> float:
+        return self.n_bytes * self._used
+
+    def _text_of(self, target_bytes: int) -> int:
+        """Bytes of text that become rows of `target_bytes`, about; no more than twice as many."""
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        decoded = self._rows_a_byte * self._parser.layout.row_bytes
+        return max(1, round(min(target_bytes / max(decoded, 1e-9), 2 * target_bytes)))
+
+    def _decoded(self, text_bytes: int) -> int:
+        """Bytes that a chunk of so much text is planned with."""
+        return int(text_bytes * max(self._rows_a_byte * self._parser.layout.row_bytes, 0.5)) + 1
+
+    def describe(self, place: int) -> str:
+        """Say where a row is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, the header too."""
+        part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+        return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
+
+    def _line_number(self, part: int, offset: int) -> int:
+        """Count the line feeds in front of a byte: a scan, for messages only."""
+        n_lines, view = 1, memoryview(bytearray(1 << 20))
+        with self._open(part) as (fill, _):
+            while offset > 0 and (n_read := fill(view[: min(offset, len(view))])):
+                n_lines += bytes(view[:n_read]).count(b"\n")
+                offset -= n_read
+        return n_lines
+
+    def details(self) -> dict[str, str]:
+        """Say what the text is; see `RowSource.details`."""
+        files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
+        return {
+            "format": f"CSV{files}",
+            **told_columns(self._parser.layout),
+            "compression": " and ".join(sorted({self._compression(path) for path in self.paths})),
+        }
+
+    @staticmethod
+    def _compression(path: str) -> str:
+        with open_binary(path) as raw:
+            return compression_of(path, raw).replace("plain", "none")
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need; see `RowSource.stand_in`."""
+        return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
+
+
+class CsvTable(CsvFiles, ChunkedSource):
+    """Rows of plain CSV files; see `CsvFiles`."""
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Cut the files at even bytes, without regard to lines, or where records start; see `ChunkedSource.chunks`."""
+        text_bytes = self._text_of(target_bytes)
+        chunks: list[Chunk] = []
+        for part, size in enumerate(self.sizes):
+            begin = self._starts[part]
+            n_chunks = -(-(size - begin) // text_bytes) if size > begin else 0
+            cuts = [begin + (size - begin) * i // n_chunks for i in range(n_chunks)] + [size] if n_chunks else []
+            if self._format.newlines_in_values and n_chunks > 1:
+                starts, step = self._records[part]
+                cuts = sorted({begin, size, *(max(begin, int(starts[-(-cut // step)])) for cut in cuts[1:-1])})
+            for start, stop in pairwise(cuts):
+                chunks.append(Chunk(len(chunks), part, start, stop, self._decoded(stop - start)))
+        return tuple(chunks)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read the records that start in a chunk; see `ChunkedSource.read`."""
+        text, start, end, base = self._lines(chunk)
+        return self._parse(chunk.part, text, start, end, base)
+
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
+        for chunk in self.chunks(text_bytes):
+            yield chunk.part, *self._lines(chunk)
+
+    def _lines(self, chunk: Chunk) -> tuple[NDArray[np.uint8], int, int, int]:
+        """Text of the lines that start in a chunk: it, their first byte in it, behind the last one, place of byte 0."""
+        path, size = self.paths[chunk.part], self.sizes[chunk.part]
+        # one byte back, for the line feed that tells whether the first byte starts a line
+        begun = chunk.start == self._starts[chunk.part]
+        base = chunk.start if begun else chunk.start - 1
+        room = _MORE_BYTES
+        while True:
+            until = min(size, chunk.stop + room)
+            text, n_read = _read_range(path, base, until)
+            start = 0 if begun else _behind_line_feed(text, 0, n_read)
+            end = n_read if chunk.stop == size else _behind_line_feed(text, chunk.stop - 1 - base, n_read)
+            if not start <= chunk.stop - base or start < 0:
+                return text, 0, 0, base  # one line goes through all of it
+            if end > 0 or until == size:
+                break
+            if room > MAX_LINE_BYTES:
+                raise InvalidInputError(
+                    f"{path}: a line behind byte {chunk.stop:,} is longer than {MAX_LINE_BYTES:,} bytes, the most that "
+                    f"is accepted"
+                )
+            room *= 8
+        if end <= 0 or (end == n_read and n_read > 0 and text[n_read - 1] != _LINE_FEED):  # the last line of the file
+            text[n_read] = _LINE_FEED
+            end = n_read + 1
+        return text, start, end, base
+
+    @cached_property
+    def _records(self) -> tuple[tuple[NDArray[np.int64], int], ...]:
+        """Starts of records behind the multiples of a step, for each file, and the step."""
+        found = []
+        for part, size in enumerate(self.sizes):
+            step = max(_STEP_BYTES, -(-size // _STEPS))
+            with self._open(part) as (fill, _):
+                found.append((record_starts(fill, size, step, self._format.delimiter), step))
+        return tuple(found)
+
+
+class CompressedCsvTable(CsvFiles):
+    """Rows of CSV files of which some or all are compressed, in order; see `CsvFiles`. Places count unpacked bytes."""
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order; see `RowSource.stream`."""
+        for part, text, start, end, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):
+            rows = self._parse(part, text, start, end, base)
+            if len(rows.places):
+                yield rows
+
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
+        for part in range(len(self.paths)):
+            with self._open(part) as (fill, _):
+                held = b""
+                base, start = 0, self._starts[part]
+                while True:
+                    more = _read_text(fill, max(text_bytes - len(held), _PIECE_BYTES if held else 1))
+                    text = held + more if more else held + b"\n" * (held != b"")
+                    if not text:
+                        break
+                    view = padded(text)
+                    begin = max(0, start - base)
+                    end = self._last_end(view, begin, len(text))
+                    if end > begin:
+                        yield part, view, begin, end, base
+                    elif len(text) > MAX_LINE_BYTES:
+                        raise InvalidInputError(
+                            f"{self.paths[part]}: a line behind byte {base:,} is longer than {MAX_LINE_BYTES:,} bytes, "
+                            f"the most that is accepted"
+                        )
+                    if not more:
+                        break
+                    held, base = text[end:], base + end
+
+    def _last_end(self, text: NDArray[np.uint8], begin: int, end: int) -> int:
+        """Behind the last record that ends in a piece of text."""
+        if begin >= end:
+            return 0  # all of it is header
+        if not self._format.newlines_in_values:
+            return bytes(text[:end]).rfind(b"\n") + 1
+        starts = np.empty(kernel.count_line_feeds(text[begin:end]) + 1, np.int64)
+        return int(kernel.record_starts(text, (begin, end), True, starts)[1])
+
+
+def _describe_byte(paths: Sequence[str], place: int) -> str:
+    return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
+
+
+def _given(options: TableOptions) -> Sequence[str]:
+    return tuple(options.categories) if isinstance(options.categories, dict) else ()
+
+
+def _read_text(fill: Fill, n_bytes: int) -> bytes:
+    """As much text as there is, up to `n_bytes`."""
+    view = memoryview(bytearray(n_bytes))
+    done = 0
+    while done < n_bytes and (n_read := fill(view[done:])):
+        done += n_read
+    return bytes(view[:done])
+
+
+def _read_range(path: str, start: int, stop: int) -> tuple[NDArray[np.uint8], int]:
+    """Bytes of a file, with a byte and what kernels read behind them; how many there are."""
+    text = np.empty(stop - start + 1 + WINDOW, np.uint8)
+    try:
+        file = open_raw(path, start, stop)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+    with file:
+        n_read = read_fully(file, memoryview(text.data)[: stop - start], start)
+    text[n_read:] = 0
+    return text, n_read
+
+
+def _behind_line_feed(text: NDArray[np.uint8], start: int, stop: int) -> int:
+    """Behind the first line feed from `start` on; -1 if there is none."""
+    for begin in range(start, stop, _MORE_BYTES):
+        found = text[begin : min(stop, begin + _MORE_BYTES)].tobytes().find(b"\n")
+        if found >= 0:
+            return begin + found + 1
+    return -1

@@ -1,0 +1,291 @@
+"""Comma-separated text: what its columns are, and how rows are made of its bytes. Opens no file.
+
+Plain numbers are read by a kernel of our own, whatever is not plain by pyarrow: both give the same values. Where
+neither can read a record, it is looked for with Python's csv module, for the message.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
+from streamkm.kernels.text import csv_numbers as kernel
+from streamkm.kernels.text.words import WINDOW
+from streamkm.sources.signatures import NAMES, signed
+from streamkm.sources.tables.columns import Layout
+
+NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
+"""Fields that mean that a value is missing."""
+
+_NO_TEXT = ("utf-16", "parquet", "hdf5", "zip", "gzip", "bzip2", "xz", "zstd", "arrow")
+_MARK = b"\xef\xbb\xbf"
+
+
+class MalformedCsvError(Exception):
+    """A record that cannot be read: what is wrong, and the byte of the text where the record starts."""
+
+    def __init__(self, text: str, byte: int) -> None:
+        super().__init__(text)
+        self.text, self.byte = text, byte
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """How text is cut into fields.
+
+    Attributes
+    ----------
+    delimiter : str
+        One ASCII character.
+    header : bool or None
+        Whether the first record of a file names the columns; None: unless it holds numbers only.
+    newlines_in_values : bool
+        Whether fields between quotes may hold line feeds.
+    """
+
+    delimiter: str = ","
+    header: bool | None = None
+    newlines_in_values: bool = False
+
+    def begin(self, head: bytes, name: str) -> tuple[tuple[str, ...], int, bool]:
+        """Read the beginning of a file.
+
+        Returns
+        -------
+        names : tuple of str
+            Of the columns; numbers from 0 where there is no header.
+        start : int
+            Byte of the first record of values.
+        named : bool
+
+        Raises
+        ------
+        InvalidInputError
+            No text, or a header that cannot be read.
+        """
+        told = signed(head)
+        if told in _NO_TEXT:
+            remedy = "convert it to UTF-8" if told == "utf-16" else "name it by what it is"
+            raise InvalidInputError(f"{name} holds {NAMES.get(str(told), str(told))}, not CSV text; {remedy}")
+        at = len(_MARK) if head.startswith(_MARK) else 0
+        while at < len(head) and head[at : at + 1] in (b"\n", b"\r"):
+            at += 1
+        end = head.find(b"\n", at)
+        stop = len(head) if end < 0 else end + 1
+        line = head[at:stop]
+        try:
+            cells = next(csv.reader([line.decode("utf-8")], delimiter=self.delimiter, strict=True), [])
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"{name}, line 1: not CSV text: {error}") from None
+        is_header = not all(_is_number(cell) for cell in cells) if self.header is None else self.header
+        if not is_header:
+            return tuple(str(number) for number in range(len(cells))), at, False
+        names = tuple(cell.strip() for cell in cells)
+        return names, stop, True
+
+
+@dataclass(frozen=True, slots=True)
+class CsvParser:
+    """How rows are made of text.
+
+    Attributes
+    ----------
+    format : CsvFormat
+    names : tuple of str
+        All columns of a record.
+    layout : Layout
+    booleans : frozenset of str
+        Columns of ``true`` and ``false``.
+    """
+
+    format: CsvFormat
+    names: tuple[str, ...]
+    layout: Layout
+    booleans: frozenset[str]
+
+    def parse(
+        self, text: NDArray[np.uint8], start: int, end: int, base: int, describe: Callable[[int], str]
+    ) -> tuple[Matrix, NDArray[np.int64]]:
+        """Read all records of a piece of text.
+
+        Parameters
+        ----------
+        text : uint8 ndarray
+            With `WINDOW` readable bytes behind `end`.
+        start, end : int
+            A record's first byte; behind a line feed that ends one.
+        base : int
+            Position of byte 0 of `text`.
+        describe : callable
+            Says which record starts at a position, for messages.
+
+        Returns
+        -------
+        X : ndarray or csr_array
+        places : int64 ndarray
+            First byte of each record.
+
+        Raises
+        ------
+        MalformedCsvError
+            A record that cannot be read.
+        InvalidInputError
+            A category that is not known.
+        """
+        layout = self.layout
+        if layout.is_plain and not self.booleans and start < end:
+            n_lines = kernel.count_line_feeds(text[start:end])
+            out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
+            columns = np.array([layout.names.index(name) if name in layout.names else -1 for name in self.names])
+            span = (start, end, base)
+            n_rows, at = kernel.parse_numbers(text, span, ord(self.format.delimiter), columns, _WORDS, out, places)
+            if at == end:
+                return np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows]
+        batch, places = self.table(text, start, end, base, self.layout.names)
+        out = layout.empty(len(places))
+        layout.fill(out, batch, lambda row: describe(int(places[row])))
+        return layout.finish(out, [batch]), places
+
+    def table(
+        self, text: NDArray[np.uint8], start: int, end: int, base: int, names: Sequence[str]
+    ) -> tuple[Any, NDArray[np.int64]]:
+        """Read columns by pyarrow: a table, and the first byte of each of its rows; see `parse`."""
+        import pyarrow as pa
+
+        starts = self._record_starts(text, start, end)
+        n_rows = len(starts)
+        kinds = {column.name: column.kind for column in self.layout.columns}
+        types = {
+            name: pa.string() if kinds[name] == "category" else pa.bool_() if name in self.booleans else pa.float64()
+            for name in names
+        }
+        if n_rows == 0:
+            return pa.table({name: pa.array([], types[name]) for name in names}), starts
+        try:
+            table = read_table(text, start, end, self.format, self.names, types, names)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise self.located(text, start, end, base, str(error)) from None
+        if table.num_rows != n_rows:
+            raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
+        return table, starts + base
+
+    def _record_starts(self, text: NDArray[np.uint8], start: int, end: int) -> NDArray[np.int64]:
+        starts = np.empty(kernel.count_line_feeds(text[start:end]) + 1, np.int64)
+        return starts[: kernel.record_starts(text, (start, end), self.format.newlines_in_values, starts)[0]]
+
+    def located(self, text: NDArray[np.uint8], start: int, end: int, base: int, problem: str) -> MalformedCsvError:
+        """Find the first record that is wrong; a loop over all of them, for messages only."""
+        starts = self._record_starts(text, start, end)
+        kinds = {column.name: column.kind for column in self.layout.columns}
+        stops = [*starts[1:].tolist(), end]
+        for begin, stop in zip(starts.tolist(), stops, strict=True):
+            wrong = self._wrong(bytes(text[begin:stop]).rstrip(b"\r\n"), kinds)
+            if wrong is not None:
+                return MalformedCsvError(wrong, begin + base)
+        return MalformedCsvError(f"cannot be read as CSV: {problem.partition(chr(10))[0]}", int(starts[0]) + base)
+
+    def _wrong(self, line: bytes, kinds: Mapping[str, str]) -> str | None:
+        """What is wrong with a record, if anything."""
+        try:
+            lines = line.decode("utf-8").splitlines(keepends=True)
+            cells = next(csv.reader(lines, delimiter=self.format.delimiter, strict=True))
+        except UnicodeDecodeError as error:
+            return f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file"
+        except (csv.Error, StopIteration) as error:
+            open_quote = not self.format.newlines_in_values and line.count(b'"') % 2
+            remedy = "; a field in quotes that goes on in the next line needs newlines_in_values=True" * open_quote
+            return f"malformed CSV: {error}{remedy}"
+        if len(cells) != len(self.names):
+            return f"a record of {len(cells):,}, where {len(self.names):,} columns are needed"
+        if b"\r" in line:
+            return "a carriage return without a line feed; write lines that end in line feeds"
+        numbers = [pair for pair in zip(self.names, cells, strict=True) if kinds.get(pair[0]) == "number"]
+        return next(filter(None, (self._wrong_cell(*pair) for pair in numbers)), None)
+
+    def _wrong_cell(self, name: str, cell: str) -> str | None:
+        if cell in NULLS:
+            return None
+        if name in self.booleans:
+            good, needed = cell.lower() in ("true", "false", "0", "1"), "true and false"
+        else:
+            good, needed = _is_number(cell), "numbers"
+        if good:
+            return None
+        return (
+            f"column {name!r} holds {cell[:40]!r}, and its first rows are {needed}; leave it out with "
+            f'exclude="{name}", or correct the file'
+        )
+
+
+def read_table(
+    text: NDArray[np.uint8],
+    start: int,
+    end: int,
+    form: CsvFormat,
+    names: Sequence[str],
+    types: Mapping[str, Any],
+    wanted: Sequence[str] | None,
+) -> Any:
+    """Read columns of a piece of text by pyarrow; `types` are those that are known, others are inferred."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    return arrow_csv.read_csv(
+        pa.py_buffer(memoryview(text.data)[start:end]),
+        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=max(1, end - start)),
+        parse_options=arrow_csv.ParseOptions(
+            delimiter=form.delimiter, newlines_in_values=form.newlines_in_values, ignore_empty_lines=True
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=dict(types),
+            null_values=list(NULLS),
+            strings_can_be_null=True,
+            include_columns=None if wanted is None else list(wanted),
+        ),
+    )
+
+
+def padded(text: bytes) -> NDArray[np.uint8]:
+    """Text with the bytes behind it that kernels read."""
+    return np.frombuffer(text + bytes(WINDOW), np.uint8)
+
+
+def check_format(delimiter: Any, header: Any, newlines_in_values: Any, *, tabbed: bool) -> CsvFormat:
+    """Check options of CSV.
+
+    Raises
+    ------
+    InvalidParameterError
+    """
+    delimiter = ("\t" if tabbed else ",") if delimiter is None else delimiter
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
+        raise InvalidParameterError(f"delimiter={delimiter!r}; needed: one ASCII character, no quote and no line end")
+    for name, value in (("header", header), ("newlines_in_values", newlines_in_values)):
+        if value not in (None, True, False):
+            raise InvalidParameterError(f"{name}={value!r}; needed: True or False")
+    return CsvFormat(delimiter, header, bool(newlines_in_values))
+
+
+def _is_number(cell: str) -> bool:
+    if cell in NULLS:
+        return True
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
+
+
+def _packed(words: Sequence[str]) -> NDArray[np.uint64]:
+    raw = [word.encode() for word in words if word]
+    return np.array([(int.from_bytes(word, "little"), len(word)) for word in raw], np.uint64)
+
+
+_WORDS = _packed(NULLS)

@@ -1,0 +1,303 @@
+"""Tables whose files say where their rows are: row groups of Parquet, record batches of Arrow files.
+
+Responsible for cutting many files of any sizes into chunks of like sizes, and for filling a chunk from the pieces of
+storage that it is made of. How a piece is read, the module of its format knows.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Stage
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.binary.dense import check_count
+from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.remote.objects import Address
+from streamkm.sources.stored import opened_path
+from streamkm.sources.tables.arrow import LIBRARY_BYTES, give_back
+from streamkm.sources.tables.categories import MOST_VALUES, encoded
+from streamkm.sources.tables.columns import (
+    Layout,
+    TableOptions,
+    choose,
+    lay_out,
+    needs_values,
+    one_hot,
+    unknown_categories,
+)
+
+LARGE_UNIT_BYTES = 16 << 20  # decoded; from here on a unit may be cut
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """What a file says of its rows.
+
+    Attributes
+    ----------
+    fields : mapping of str to pyarrow.DataType
+        All columns, in their order.
+    rows : list of int
+        Of each unit of storage.
+    """
+
+    fields: Mapping[str, Any]
+    rows: list[int]
+
+
+class Run(NamedTuple):
+    """Units of one file that follow each other, and which of their rows are wanted."""
+
+    part: int
+    units: list[int]
+    skip: int
+    n_rows: int
+
+
+class UnitTable(ChunkedSource):
+    """Rows of files that are stored in units of known length; places are numbers of rows, through all files.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        In the order in which their rows count.
+    options : TableOptions
+
+    Raises
+    ------
+    SourceError, SourceNotFoundError, MissingDependencyError
+        A file that is missing, damaged or of another format; no pyarrow.
+    InvalidInputError
+        No rows; columns that are no features, or not the same in all files.
+    """
+
+    form: str
+    unit_name: str
+    splits: bool
+    """Whether a unit can be read from its middle on."""
+
+    def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
+        self.files = self.paths = tuple(opened_path(path) for path in paths)
+        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        found = [self._look(part) for part in range(len(self.paths))]
+        parts = [part for part, file in enumerate(found) for _ in file.rows]
+        self._parts = np.array(parts, np.int64)
+        self._numbers = np.array([number for file in found for number in range(len(file.rows))], np.int64)
+        self._ends = np.cumsum([rows for file in found for rows in file.rows], dtype=np.int64)
+        self.n_rows: int = int(self._ends[-1]) if len(self._ends) else 0
+        if self.n_rows == 0:
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
+        self._options = options
+        self._layout = self._lay_out([file.fields for file in found])
+        self.n_bytes = self._stored_bytes()
+        if needs_values(self._layout, options):
+            self._find_categories()
+        layout = self._layout
+        self.n_features: int = layout.n_features
+        self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
+        self.feature_names = layout.feature_names
+        self.made_with = described_table(layout)
+        largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
+        self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
+        self.made_bytes = LIBRARY_BYTES + self._decoder_bytes(largest)
+
+    @abstractmethod
+    def _look(self, part: int) -> TableFile:
+        """Read what a file says of itself."""
+
+    @abstractmethod
+    def _stored_bytes(self) -> int:
+        """Bytes of the chosen columns in all files."""
+
+    @abstractmethod
+    def _decoder_bytes(self, largest_unit: int) -> int:
+        """What is held to decode units, beside what goes with chunks."""
+
+    @abstractmethod
+    def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
+        """Yield the rows of a run, in order, as record batches or tables of the named columns."""
+
+    _layout: Layout
+
+    def _lay_out(self, schemas: list[Mapping[str, Any]]) -> Layout:
+        first = schemas[0]
+        chosen = choose(list(first), self._options, self.paths[0])
+        layouts: dict[tuple[str, ...], Layout] = {}
+        part_of_rows = int(self._parts[int(np.searchsorted(self._ends, 0, side="right"))])
+        for part, fields in enumerate(schemas):
+            if self._options.columns is None and set(fields) != set(first):
+                check_same_columns(tuple(fields), tuple(first), self.paths[part], self.paths[0])
+            choose(list(fields), self._options, self.paths[part])
+            wanted = {name: fields[name] for name in chosen}
+            key = tuple(map(str, wanted.values()))
+            if key not in layouts:
+                at = part if layouts else part_of_rows
+                layouts[key] = lay_out(wanted, self._options, self.paths[part], partial(self._head, at))
+        made = next(iter(layouts.values()))
+        for other in layouts.values():
+            for column, wanted_column in zip(other.columns, made.columns, strict=True):
+                if (column.kind, column.width) != (wanted_column.kind, wanted_column.width):
+                    raise InvalidInputError(
+                        f"{self.name}: column {column.name!r} is {column.kind} of {column.width:,} in one file and "
+                        f"{wanted_column.kind} of {wanted_column.width:,} in another; files must have the same columns"
+                    )
+        dtype = np.result_type(*(each.dtype for each in layouts.values()))
+        return Layout(made.columns, made.encoders, dtype, made.n_hashed, made.feature_names)
+
+    def _head(self, part: int, names: list[str]) -> Any:
+        """The first rows of a file, as a table; none of one that has none."""
+        import pyarrow as pa
+
+        units = np.flatnonzero((self._parts == part) & (np.diff(self._ends, prepend=0) > 0))
+        if not len(units):
+            return pa.table({name: pa.array([], pa.null()) for name in names})
+        unit = int(units[0])
+        n_rows = min(1024, int(np.diff(self._ends, prepend=0)[unit]))
+        batch = next(iter(self._batches(Run(part, [int(self._numbers[unit])], 0, n_rows), names)))
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        return table.slice(0, n_rows)
+
+    def _find_categories(self) -> None:
+        """Walk all rows once, for the values of columns of text."""
+        started = time.perf_counter()
+        names = unknown_categories(self._layout)
+        found: dict[str, dict[str, None]] = {name: {} for name in names}
+        for run in self._runs(0, self.n_rows):
+            for batch in self._batches(run, names):
+                if not gather_values(found, batch):
+                    break
+        self._layout = one_hot(self._layout, {name: list(values) for name, values in found.items()})
+        stage = Stage("categories", time.perf_counter() - started, self.n_bytes or 0, self.n_rows)
+        self.stages_before = (stage,)
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        row_bytes = self._layout.row_bytes
+        most = max(1, target_bytes // row_bytes)
+        check_count(-(-self.n_rows // most), self.n_rows, target_bytes)
+        cuts = [0]
+        before = 0
+        for end in self._ends.tolist():
+            n_rows = end - before
+            if end - cuts[-1] > most and before > cuts[-1]:
+                cuts.append(before)
+            if self.splits and n_rows > most and cuts[-1] == before:
+                n_pieces = -(-n_rows // most)
+                cuts += [before + n_rows * piece // n_pieces for piece in range(1, n_pieces)]
+                cuts.append(end)
+            before = end
+        if cuts[-1] != self.n_rows:
+            cuts.append(self.n_rows)
+        return tuple(
+            Chunk(index, 0, start, stop, (stop - start) * row_bytes)
+            for index, (start, stop) in enumerate(pairwise(cuts))
+        )
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        out = self._layout.empty(chunk.stop - chunk.start)
+        kept: list[Any] = []
+        at = 0
+        for run in self._runs(chunk.start, chunk.stop):
+            for batch in self._batches(run, self._layout.names):
+                self._layout.fill(out[at : at + batch.num_rows], batch, self.describe, chunk.start + at)
+                at += batch.num_rows
+                if self.is_sparse:
+                    kept.append(batch)
+        give_back()
+        return Rows(self._layout.finish(out, kept), row_places(chunk.start, chunk.stop))
+
+    def _runs(self, start: int, stop: int) -> Iterator[Run]:
+        """Stored units that hold rows start..stop-1, those of a file together."""
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
+        begins = np.concatenate([[0], self._ends])
+        while first <= last:
+            part = int(self._parts[first])
+            behind = min(last + 1, int(np.searchsorted(self._parts, part, side="right")))
+            begin, end = max(start, int(begins[first])), min(stop, int(begins[behind]))
+            yield Run(part, self._numbers[first:behind].tolist(), begin - int(begins[first]), end - begin)
+            first = behind
+
+    def describe(self, place: int) -> str:
+        """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
+        part, row = _Places(self._file_ends(), self.paths).of(place)
+        return f"row {row:,} of {self.paths[part]}"
+
+    def _is_piece(self, run: Run) -> bool:
+        """Whether a run is a part of one unit."""
+        unit = np.flatnonzero((self._parts == run.part) & (self._numbers == run.units[0]))
+        return len(run.units) == 1 and run.n_rows < int(np.diff(self._ends, prepend=0)[unit[0]])
+
+    def _file_ends(self) -> NDArray[np.int64]:
+        behind = np.searchsorted(self._parts, np.arange(len(self.paths)), side="right")
+        return np.concatenate([[0], self._ends])[behind]
+
+    def details(self) -> dict[str, str]:
+        """Say how the rows are stored; see `RowSource.details`."""
+        files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
+        units = f"{len(self._ends):,} {self.unit_name}"
+        return {"format": self.form + files, "chunks": units, **told_columns(self._layout)}
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need; see `RowSource.stand_in`."""
+        return SentRows(self, _Places(self._file_ends(), self.paths).describe) if self.in_process else self
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """In which file each row is: rows up to the end of each file, and their names."""
+
+    ends: NDArray[np.int64]
+    paths: tuple[str, ...]
+
+    def of(self, place: int) -> tuple[int, int]:
+        """File, and number of the row in it."""
+        part = int(np.searchsorted(self.ends, place, side="right"))
+        return part, place - (int(self.ends[part - 1]) if part else 0)
+
+    def describe(self, place: int) -> str:
+        part, row = self.of(place)
+        return f"row {row:,} of {self.paths[part]}"
+
+
+def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
+    """Add the values of a batch's columns of text to those that were found; whether more can be taken."""
+    for name, values in found.items():
+        column = batch.column(name)
+        for piece in column.chunks if hasattr(column, "chunks") else [column]:
+            values.update(dict.fromkeys(encoded(piece)[1]))
+        if len(values) > MOST_VALUES:
+            return False
+    return True
+
+
+def described_table(layout: Layout) -> dict[str, Any]:
+    """How rows are made of a table's columns, as JSON values: options that open other tables alike."""
+    told: dict[str, Any] = {"columns": layout.names}
+    if layout.dtype.kind == "f":
+        told["dtype"] = str(layout.dtype)
+    if layout.encoders:
+        told["categories"] = {encoder.column: list(encoder.values) for encoder in layout.encoders}
+    elif layout.is_sparse:
+        told |= {"categories": "hash", "n_features": layout.n_hashed}
+    return {"table": told}
+
+
+def told_columns(layout: Layout) -> dict[str, str]:
+    """For people: how many columns of which kind become features."""
+    kinds = [("number", "numbers"), ("vector", "vectors"), ("category", "categories")]
+    counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]
+    return {"columns": ", ".join(f"{count:,} of {word}" for count, word in counts if count)}

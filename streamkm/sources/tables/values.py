@@ -1,0 +1,108 @@
+"""Values of Arrow arrays as rows of numbers. Knows no file, and not which columns are features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+
+Describe = Callable[[int], str]
+"""Says where a row is: ``row 17 of x.parquet``."""
+
+
+def value_dtype(kind: Any) -> tuple[np.dtype[Any] | None, bool]:
+    """NumPy's type of an Arrow type's numbers, or of its lists' numbers, None for others; whether it is of lists."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return value_dtype(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        dtype, nested = value_dtype(kind.value_type)
+        return (None, False) if nested else (dtype, True)
+    found: np.dtype[Any] | None = None
+    if types.is_null(kind) or types.is_decimal(kind):
+        found = np.dtype(np.float64)
+    elif types.is_boolean(kind):
+        found = np.dtype(np.uint8)
+    elif types.is_float16(kind):
+        found = np.dtype(np.float32)
+    elif types.is_integer(kind) or types.is_floating(kind):
+        found = np.dtype(kind.to_pandas_dtype())
+    return found, False
+
+
+def is_category(kind: Any) -> bool:
+    """Whether an Arrow type holds text."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return is_category(kind.value_type)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, first: int) -> None:
+    """Write the lists of an Arrow array; see `Layout.fill`."""
+    import pyarrow as pa
+
+    width = out.shape[1]
+
+    valid = np.ones(len(values), bool) if not values.null_count else np.asarray(values.is_valid())
+    if not isinstance(values, pa.FixedSizeListArray):
+        lengths = np.asarray(values.value_lengths().fill_null(width))
+        wrong = np.flatnonzero(lengths != width)
+        if len(wrong):
+            row = int(wrong[0])
+            raise InvalidInputError(
+                f"column {name!r} has a list of {lengths[row]:,} values in {describe(first + row)}, and its "
+                f"first has {width:,}; needed: vectors of one length"
+            )
+    flat = values.flatten()
+    missing = not valid.all() or flat.null_count > 0
+    if missing and out.dtype.kind != "f":
+        inner = ~valid
+        if flat.null_count:
+            inner[np.flatnonzero(valid)[np.flatnonzero(~np.asarray(flat.is_valid()))[0] // width]] = True
+        raise InvalidInputError(
+            f"column {name!r} has a null in {describe(first + int(inner.argmax()))}, and {out.dtype} holds no NaN; "
+            f'pass dtype="float32"'
+        )
+    rows = number_values(flat).reshape(-1, width)
+    if valid.all():
+        out[...] = rows
+    else:
+        out[valid], out[~valid] = rows, np.nan
+
+
+def number_values(values: Any) -> NDArray[Any]:
+    """Values of an Arrow array as NumPy's; NaN where they are null."""
+    from pyarrow import types
+
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if types.is_boolean(values.type):
+        values = values.cast("uint8")
+    elif types.is_decimal(values.type) or types.is_null(values.type):
+        values = values.cast("float64")
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def one_chunk(values: Any) -> Any:
+    """An Arrow array, of one that may be in pieces."""
+    return joined(values.chunks, values.type) if hasattr(values, "chunks") else values
+
+
+def joined(arrays: Sequence[Any], kind: Any = None) -> Any:
+    """One Arrow array of several."""
+    import pyarrow as pa
+
+    if len(arrays) == 1:
+        return arrays[0]
+    if kind is not None and not arrays:
+        return pa.array([], kind)
+    if pa.types.is_dictionary(arrays[0].type):  # pieces may have dictionaries of their own
+        arrays = [each.dictionary_decode() for each in arrays]
+    return pa.concat_arrays(arrays)

@@ -1,0 +1,606 @@
+"""Tables of numbers: CSV, Parquet, Arrow files, streams and frames, as pandas, polars and pyarrow read them."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import dataset, feather, ipc, parquet
+
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.kernels.text import csv_numbers
+from streamkm.sources import open_source
+from streamkm.sources.registry import file_format
+from streamkm.sources.tables.arrow_files import batch_rows
+from streamkm.sources.tables.csv_files import CsvTable
+from streamkm.sources.tables.csv_format import NULLS
+from streamkm.sources.tables.parquet import ParquetTable
+from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
+
+N, NAMES = 61, ("a", "b", "c", "d")
+X = np.random.default_rng(0).normal(size=(N, 4)).round(3)
+X[5, 2] = np.nan
+CITIES = np.random.default_rng(1).choice(["Oslo", "Rome", "B, x"], N)
+FRAME = pd.DataFrame(X, columns=list(NAMES)).assign(city=CITIES, id=[f"row-{i}" for i in range(N)])
+NUMBERS = {"columns": list(NAMES)}
+VECTORS = X.astype(np.float32).round(3)
+VECTORS[5, 2] = 0.5
+
+
+def write_csv(path, frame=FRAME, **options):
+    frame.to_csv(path, index=False, **options)
+
+
+def write_parquet(path, frame=FRAME, row_group_size=16):
+    parquet.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=row_group_size)
+
+
+def write_arrow(path, frame=FRAME):
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=13)
+
+
+def write_npy(path):
+    with path.open("wb") as file:
+        np.save(file, X)
+
+
+def write_parts(folder, write, suffix, cuts=(0, 3, 40, 41, N)):
+    folder.mkdir()
+    for number, (start, stop) in enumerate(pairwise(cuts)):
+        write(folder / f"{number}{suffix}", FRAME[start:stop])
+    (folder / "_SUCCESS").write_text("")
+    return folder
+
+
+def text_table(kinds):
+    values = [VECTORS.ravel().astype(kinds), 4]
+    return pa.FixedSizeListArray.from_arrays(pa.array(values[0]), values[1])
+
+
+def whole(source):
+    return assemble(source.stream(1 << 20), source.n_features)
+
+
+class AnyStream:
+    """What has nothing but an Arrow stream."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+TABLE = pa.Table.from_pandas(FRAME, preserve_index=False)
+ONE_HOT = np.hstack([X, np.stack([city == CITIES for city in ("B, x", "Oslo", "Rome")], axis=1)])
+
+
+def hashed_rows():
+    X_hashed = np.zeros((N, 20))
+    X_hashed[:, :4] = X
+    features = {city: naive_hash(f"city={city}", 16) for city in set(CITIES)}
+    X_hashed[np.arange(N), [4 + features[city] for city in CITIES]] = 1
+    return X_hashed
+
+
+def naive_hash(text, n_features):
+    import hashlib
+
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % n_features
+
+
+def one(name, write, options=NUMBERS, wanted=X):
+    def make(folder):
+        write(folder / name)
+        return Opened(open_source({"path": folder / name, **options}), wanted)
+
+    return make
+
+
+def parts(write, suffix):
+    return lambda folder: Opened(open_source({"path": write_parts(folder / "t", write, suffix), **NUMBERS}), X)
+
+
+def vectors(kind):
+    def make(folder):
+        values = text_table(np.float32)
+        column = values if kind == "fixed" else values.cast(pa.list_(pa.float32()))
+        table = pa.table({"id": pa.array(range(N)), "v": column})
+        parquet.write_table(table, folder / "v.parquet", row_group_size=23)
+        return Opened(open_source({"path": folder / "v.parquet", "columns": "v"}), VECTORS)
+
+    return make
+
+
+WITH_CITY = {"columns": [*NAMES, "city"]}
+CHUNKED = {
+    "csv": one("x.csv", write_csv),
+    "csv, line ends of Windows": one("x.csv", lambda path: write_csv(path, lineterminator="\r\n")),
+    "csv, all quoted": one("x.csv", lambda path: write_csv(path, quoting=csv.QUOTE_ALL)),
+    "csv, no header": one("x.csv", lambda path: write_csv(path, FRAME[list(NAMES)], header=False), {}),
+    "csv, tabs": one("x.tsv", lambda path: write_csv(path, sep="\t")),
+    "csv, one-hot": one("x.csv", write_csv, {**WITH_CITY, "categories": "onehot"}, ONE_HOT),
+    "csv, hashed": one("x.csv", write_csv, {**WITH_CITY, "categories": "hash", "n_features": 16}, hashed_rows()),
+    "csv folder": parts(write_csv, ".csv"),
+    "parquet": one("x.parquet", write_parquet),
+    "parquet, one row group": one("x.parquet", lambda path: write_parquet(path, row_group_size=N)),
+    "parquet, one-hot": one("x.pq", write_parquet, {**WITH_CITY, "categories": "onehot"}, ONE_HOT),
+    "parquet, hashed": one("x.pq", write_parquet, {**WITH_CITY, "categories": "hash", "n_features": 16}, hashed_rows()),
+    "parquet folder": parts(write_parquet, ".parquet"),
+    "parquet vectors": vectors("fixed"),
+    "parquet lists": vectors("list"),
+    "arrow": one("x.arrow", write_arrow),
+    "feather": one("x.feather", lambda path: feather.write_feather(FRAME, path, chunksize=11)),
+    "arrow of polars": one("x.ipc", lambda path: pl.DataFrame(FRAME).write_ipc(path, compression="zstd")),
+    "arrow folder": parts(write_arrow, ".arrow"),
+    "dataset of parquet": lambda folder: Opened(
+        open_source(dataset.dataset(write_parts(folder / "t", write_parquet, ".parquet")), **NUMBERS), X
+    ),
+    "pandas with options": lambda _: Opened(open_source(FRAME, **NUMBERS), X),
+    "polars with options": lambda _: Opened(
+        open_source(pl.DataFrame(FRAME), **WITH_CITY, categories="onehot"), ONE_HOT
+    ),
+}
+
+
+class TestChunkedTables(SourceContract):
+    @pytest.fixture(params=CHUNKED)
+    def opened(self, request, tmp_path):
+        return CHUNKED[request.param](tmp_path)
+
+
+def packed(pack, name):
+    def make(folder):
+        write_csv(folder / "x.csv")
+        (folder / name).write_bytes(pack((folder / "x.csv").read_bytes()))
+        return Opened(open_source(folder / name, columns=list(NAMES)), X)
+
+    return make
+
+
+STREAMED = {
+    "gzip": packed(gzip.compress, "x.csv.gz"),
+    "zstd": packed(zstandard.compress, "x.csv.zst"),
+    "bzip2, by its bytes": packed(bz2.compress, "y.csv"),
+    "lazy frame": lambda _: Opened(open_source(pl.DataFrame(FRAME).lazy().select(NAMES)), X),
+    "lazy frame, one-hot": lambda _: Opened(
+        open_source(pl.LazyFrame(FRAME), **WITH_CITY, categories="onehot"), ONE_HOT
+    ),
+    "stream": lambda _: Opened(open_source(AnyStream(TABLE), **NUMBERS), X),
+    "dataset of csv": lambda folder: Opened(
+        open_source(dataset.dataset(write_parts(folder / "t", write_csv, ".csv"), format="csv"), **NUMBERS), X
+    ),
+    "filtered dataset": lambda folder: Opened(
+        open_source(
+            dataset.dataset(write_parts(folder / "t", write_parquet, ".parquet")).filter(dataset.field("a") > 0),
+            columns=["a", "b"],
+        ),
+        X[X[:, 0] > 0][:, :2],
+    ),
+}
+
+
+class TestStreamedTables(RowSourceContract):
+    @pytest.fixture(params=STREAMED)
+    def opened(self, request, tmp_path):
+        if request.param.startswith("lazy") and not hasattr(pl.LazyFrame, "collect_batches"):
+            pytest.skip("this version of polars gives no batches")
+        return STREAMED[request.param](tmp_path)
+
+
+def test_relations_of_duckdb(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    write_parquet(tmp_path / "x.parquet")
+    relation = duckdb.connect().sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
+    np.testing.assert_array_equal(whole(open_source(relation)), X)
+    np.testing.assert_array_equal(whole(open_source(relation, columns="d")), X[:, 3:])
+
+
+def test_a_reader_is_read_once():
+    source = open_source(TABLE.select(list(NAMES)).to_reader())
+    assert not source.replayable
+    np.testing.assert_array_equal(whole(source), X)
+    with pytest.raises(InvalidInputError, match="can be read once only"):
+        whole(source)
+    with pytest.raises(InvalidInputError, match="looked for in a pass of their own"):
+        open_source(TABLE.to_reader(), **WITH_CITY, categories="onehot")
+    rows = TABLE.select([*NAMES, "city"]).to_reader()
+    source = open_source(rows, categories={"city": ["B, x", "Oslo", "Rome"]})
+    np.testing.assert_array_equal(whole(source), ONE_HOT)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "dtype"),
+    [
+        (("float32", "int8", "bool"), "float32"),
+        (("float16", "uint16"), "float32"),
+        (("float32", "int32"), "float64"),
+        (("int64",), "float64"),
+        (("decimal128(8, 2)", "float32"), "float64"),
+    ],
+)
+def test_types_of_columns(tmp_path, kinds, dtype):
+    values = np.array([0, 1, 1])
+    columns = {str(i): pa.array(values).cast(pa.type_for_alias(kind) if "(" not in kind else pa.decimal128(21, 2))
+               for i, kind in enumerate(kinds) if kind != "float16"}  # fmt: skip
+    columns |= {str(i): pa.array(values.astype(np.float16)) for i, kind in enumerate(kinds) if kind == "float16"}
+    parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
+    source = open_source(tmp_path / "x.parquet")
+    assert source.dtype == dtype
+    np.testing.assert_array_equal(whole(source), np.tile(values[:, None], len(kinds)))
+    assert open_source(tmp_path / "x.parquet", dtype="float32").dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "uint8"])
+def test_vectors_keep_their_type(tmp_path, kind):
+    values = (VECTORS[:10] * 10).astype(kind)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 4)
+    parquet.write_table(pa.table({"v": column}), tmp_path / "x.parquet")
+    source = open_source(tmp_path / "x.parquet")
+    assert source.dtype == ("float32" if kind == "float16" else kind)
+    np.testing.assert_array_equal(whole(source), values)
+    assert source.feature_names is None
+
+
+def test_vectors_beside_numbers_and_with_nulls(tmp_path):
+    table = pa.table({"id": [1, 2, 3], "v": pa.array([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2))})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(InvalidInputError, match=r"'v' holds vectors, and 'id' is there too; .* columns=\"v\""):
+        open_source(tmp_path / "x.parquet")
+    source = open_source(tmp_path / "x.parquet", columns=["v", "id"])
+    assert source.feature_names == ("v[0]", "v[1]", "id")
+    np.testing.assert_array_equal(whole(source), [[1, 2, 1], [np.nan, np.nan, 2], [3, np.nan, 3]])
+    ragged = pa.table({"v": [[1.0, 2.0], [3.0]]})
+    parquet.write_table(ragged, tmp_path / "y.parquet")
+    with pytest.raises(InvalidInputError, match=r"list of 1 values in row 1 of .*y\.parquet, and its first has 2"):
+        whole(open_source(tmp_path / "y.parquet"))
+    parquet.write_table(pa.table({"v": pa.array([[1], [None]], pa.list_(pa.int8(), 1))}), tmp_path / "z.parquet")
+    with pytest.raises(InvalidInputError, match=r"null in row 1 of .*z\.parquet.*dtype=\"float32\""):
+        whole(open_source(tmp_path / "z.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"column 'city' holds text \('Oslo|column 'city' holds text"),
+        ({"exclude": "city"}, r"column 'id' holds text \('row-0' in row 0\), .*exclude=\"id\".*categories=\"onehot\""),
+        ({"columns": ["a", "x"]}, "column 'x' is missing; it has a, b, c, d, city, id"),
+        ({"columns": ["citi"]}, r"column 'citi' is missing \(did you mean 'city'\?\)"),
+        ({"columns": ["a"], "exclude": ["a"]}, "no column is left"),
+        ({"columns": ["a", "a"]}, "column 'a' is there twice"),
+        ({"id_column": "no"}, "column 'no' is missing"),
+        ({"columns": ["city"], "categories": {"city": ["Oslo", "Rome"]}}, "has the value 'B, x' in .* none of its 2"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+def test_columns_that_are_refused(tmp_path, form, options, message):
+    path = tmp_path / f"x.{form}"
+    {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow}[form](path)
+    with pytest.raises(InvalidInputError, match=message):
+        whole(open_source(path, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"categories": "one"}, {"columns": 3}, {"columns": []}, {"dtype": "int8"}, {"n_features": 5}, {"id_column": 1},
+     {"delimiter": ";;"}, {"header": "yes"}, {"categories": "hash", "n_features": 0}],
+)  # fmt: skip
+def test_options_that_are_refused(tmp_path, options):
+    write_csv(tmp_path / "x.csv")
+    with pytest.raises(InvalidParameterError, match=f"{list(options)[-1]}="):
+        open_source(tmp_path / "x.csv", **options)
+
+
+def test_too_many_categories_for_one_hot(tmp_path):
+    frame = pd.DataFrame({"a": range(2000), "name": [f"n{i}" for i in range(2000)]})
+    for write, name in ((write_csv, "x.csv"), (write_parquet, "x.parquet"), (write_arrow, "x.arrow")):
+        write(tmp_path / name, frame)
+        with pytest.raises(InvalidInputError, match=r"'name' has .* values or more.*1,024 in all.*exclude=\"name\""):
+            open_source(tmp_path / name, categories="onehot")
+
+
+def test_a_null_is_in_no_category(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2], "c": ["x", None]})
+    write_csv(tmp_path / "x.csv", frame)
+    write_parquet(tmp_path / "x.parquet", frame)
+    for name in ("x.csv", "x.parquet"):
+        np.testing.assert_array_equal(whole(open_source(tmp_path / name, categories="onehot")), [[1, 1], [2, 0]])
+
+
+class TestCsvText:
+    """What text means, against pandas, and what is said of text that is none."""
+
+    def read(self, tmp_path, text, target=1 << 20, **options):
+        (tmp_path / "x.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return assemble(open_source(tmp_path / "x.csv", **options).stream(target), 2)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "a,b\n1,2\n3,4", "a,b\r\n1,2\r\n\r\n3,4\r\n", "\ufeffa,b\n1,2\n3,4\n", '"a","b"\n"1",2\n3,"4"\n',
+            "a,b\n\n1, 2 \n 3,4\n\n", "1,2\n3,4\n", "a,b\n1e0,.2e1\n+3,4.\n", 'a,b\n1,2\n"3",4\n',
+        ],
+    )  # fmt: skip
+    def test_numbers(self, tmp_path, text):
+        for target in (1, 20, 1 << 20):
+            np.testing.assert_array_equal(self.read(tmp_path, text, target), [[1, 2], [3, 4]])
+
+    @pytest.mark.parametrize("word", NULLS)
+    def test_words_for_nothing(self, tmp_path, word):
+        np.testing.assert_array_equal(self.read(tmp_path, f"a,b\n1,{word}\n{word},2\n"), [[1, np.nan], [np.nan, 2]])
+
+    def test_true_and_false(self, tmp_path):
+        np.testing.assert_array_equal(self.read(tmp_path, "a,b\ntrue,1\nfalse,2\n"), [[1, 1], [0, 2]])
+
+    def test_line_feeds_in_quotes(self, tmp_path):
+        rows = "".join(f'{i},"a\n{i},""b"",\n",{i * 2}\n' for i in range(40_000))
+        for target in (1 << 16, 1 << 30):
+            got = self.read(tmp_path, f"a,t,b\n{rows}", target, exclude="t", newlines_in_values=True)
+            np.testing.assert_array_equal(got, np.arange(40_000)[:, None] * [1, 2])
+        with pytest.raises(InvalidInputError, match=r"x\.csv, line 2 .*newlines_in_values=True"):
+            self.read(tmp_path, f"a,t,b\n{rows}", exclude="t")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a,b\n1,2\n3\n", r"line 3 \(byte 8\): a record of 1, where 2 columns"),
+            ("a,b\n1,2\n3,4,5\n", r"line 3 \(byte 8\): a record of 3, where 2"),
+            ("a,b\n1,2\r3,4\n", "line 2"),
+            ("", "0 rows"), ("a,b\n", "0 rows"), ("\n\n", "0 rows"),
+            (b"\xff\xfea\x00", "UTF-16"),
+            (b'a,b\n1,"\xff"\n', "column 'b' holds binary"),
+        ],
+    )  # fmt: skip
+    def test_malformed_text(self, tmp_path, text, message):
+        with pytest.raises(InvalidInputError, match=rf"x\.csv.*{message}"):
+            self.read(tmp_path, text)
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            ("1,x", r"column 'b' holds 'x', and its first rows are numbers; .*exclude=\"b\""),
+            ("1", "a record of 1, where 2"),
+            ('1,"2', "malformed CSV"),
+        ],
+    )
+    def test_a_record_far_behind_the_head(self, tmp_path, row, message):
+        text = "a,b\n" + "1,2\n" * 1_000_000 + row + "\n" + "3,4\n" * 10
+        with pytest.raises(InvalidInputError, match=rf"x\.csv, line 1,000,002 \(byte 4,000,004\): {message}"):
+            self.read(tmp_path, text)
+
+    def test_files_with_other_columns(self, tmp_path):
+        for name, text in (("1", "a,b\n1,2\n"), ("2", "b,a\n1,2\n")):
+            (tmp_path / f"{name}.csv").write_text(text)
+        with pytest.raises(InvalidInputError, match=r"2\.csv are in another order than those of .*1\.csv"):
+            open_source(tmp_path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_kernel_reads_what_pyarrow_reads(data):
+    """Cells of any text: the kernel gives the values of pyarrow, or leaves them to it."""
+    cell = st.one_of(
+        st.floats().map(repr), st.integers(-(10**25), 10**25).map(str),
+        st.sampled_from([*NULLS, " 1", "2 ", " NA", "x"]),
+        st.text("0123456789+-.eE naif\"", max_size=8), st.decimals(allow_nan=False, allow_infinity=False).map(str),
+    )  # fmt: skip
+    rows = data.draw(st.lists(st.tuples(cell, cell), min_size=1, max_size=6))
+    text = "".join(f"{a},{b}\n" for a, b in rows).encode()
+    buffer = np.frombuffer(text + bytes(64), np.uint8)
+    out, places = np.empty((len(rows), 2)), np.empty(len(rows), np.int64)
+    words = np.array([(int.from_bytes(word.encode(), "little"), len(word)) for word in NULLS if word], np.uint64)
+    n_rows, at = csv_numbers.parse_numbers(buffer, (0, len(text), 0), 44, np.arange(2), words, out, places)
+    if n_rows == 0:
+        return
+    options = pa.csv.ConvertOptions(column_types={"a": pa.float64(), "b": pa.float64()}, null_values=list(NULLS))
+    table = pa.csv.read_csv(io.BytesIO(text[:at]), pa.csv.ReadOptions(column_names=["a", "b"]), convert_options=options)
+    wanted = np.stack([column.to_numpy() for column in table.columns], axis=1)
+    np.testing.assert_array_equal(out[:n_rows], wanted)
+
+
+class TestDamagedFiles:
+    @pytest.mark.parametrize("form", ["parquet", "arrow"])
+    @pytest.mark.parametrize("keep", [0, 3, 0.02, 0.5, 0.999])
+    def test_cut_short(self, tmp_path, form, keep):
+        path = tmp_path / f"x.{form}"
+        {"parquet": write_parquet, "arrow": write_arrow}[form](path)
+        size = path.stat().st_size
+        os.truncate(path, int(keep * size) if keep < 1 else keep)
+        with pytest.raises((SourceError, InvalidInputError), match=rf"x\.{form}"):
+            whole(open_source(path, **NUMBERS))
+
+    @pytest.mark.parametrize("form", ["parquet", "arrow"])
+    def test_bytes_that_were_changed(self, tmp_path, form):
+        """Any byte: an error that names the file, or other values; never another error."""
+        path = tmp_path / f"x.{form}"
+        {"parquet": write_parquet, "arrow": write_arrow}[form](path)
+        data = path.read_bytes()
+        rng = np.random.default_rng(0)
+        for at in rng.integers(0, len(data), 60).tolist() + rng.integers(len(data) - 500, len(data), 60).tolist():
+            path.write_bytes(data[:at] + bytes([data[at] ^ (1 << int(rng.integers(8)))]) + data[at + 1 :])
+            problem = None
+            try:
+                whole(open_source(path, **NUMBERS))
+            except (SourceError, InvalidInputError) as error:
+                problem = str(error)
+            assert problem is None or f"x.{form}" in problem
+
+    def test_a_damaged_page_is_named(self, tmp_path):
+        write_parquet(tmp_path / "x.parquet")
+        meta = parquet.read_metadata(tmp_path / "x.parquet")
+        start = meta.row_group(2).column(0).data_page_offset
+        data = bytearray((tmp_path / "x.parquet").read_bytes())
+        data[start : start + 40] = b"\xff" * 40
+        (tmp_path / "x.parquet").write_bytes(data)
+        with pytest.raises(SourceError, match=r"x\.parquet, row group .* cannot be read as Parquet"):
+            whole(open_source(tmp_path / "x.parquet", **NUMBERS))
+
+    def test_rows_of_batches_are_those_of_pyarrow(self, tmp_path):
+        write_arrow(tmp_path / "x.arrow")
+        with ipc.open_file(tmp_path / "x.arrow") as reader:
+            wanted = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        assert batch_rows(str(tmp_path / "x.arrow")) == wanted
+
+
+class TestChunks:
+    def test_row_groups_are_joined_and_cut_by_bytes(self, tmp_path):
+        for number, rows in enumerate([5] * 40 + [4000]):
+            write_parquet(
+                tmp_path / f"{number:02}.parquet", pd.DataFrame(np.ones((rows, 4)), columns=list("abcd")), 1000
+            )
+        source = open_source(tmp_path)
+        sizes = [chunk.n_bytes // 32 for chunk in source.chunks(100 * 32)]
+        assert sizes == [100, 100] + [100] * 40
+        assert [chunk.n_bytes // 32 for chunk in source.chunks(2500 * 32)] == [2200, 2000]
+
+    def test_a_row_group_is_decoded_once(self, tmp_path, monkeypatch):
+        """Pieces of a row group in order, by two threads: each goes on where another ended."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        write_parquet(
+            tmp_path / "x.parquet", pd.DataFrame(np.arange(4e5).reshape(-1, 4), columns=list("abcd")), 100_000
+        )
+        opened = []
+        begin = parquet.ParquetFile.iter_batches
+        monkeypatch.setattr(
+            parquet.ParquetFile, "iter_batches", lambda *args, **kw: opened.append(1) or begin(*args, **kw)
+        )
+        source = pickle.loads(pickle.dumps(open_source(tmp_path / "x.parquet")))
+        chunks = source.chunks(64_000)
+        assert len(chunks) == 50
+        with ThreadPoolExecutor(2) as pool:
+            read = [rows.X for rows in pool.map(source.read, chunks)]
+        np.testing.assert_array_equal(np.concatenate(read), np.arange(4e5).reshape(-1, 4))
+        assert len(opened) <= 4
+
+
+def test_remote_tables(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    for form, write in (("csv", write_csv), ("parquet", write_parquet), ("arrow", write_arrow)):
+        write(tmp_path / f"x.{form}")
+        with fsspec.open(f"memory://tables/x.{form}", "wb") as file:
+            file.write((tmp_path / f"x.{form}").read_bytes())
+        source = open_source(f"memory://tables/x.{form}", **NUMBERS)
+        np.testing.assert_array_equal(assemble(source.stream(1000), 4), X)
+        assert source.in_process
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "wanted"),
+    [
+        ("x.csv", write_csv, "csv"), ("x.TSV", write_csv, "csv"), ("x", write_parquet, "parquet"),
+        ("x", write_arrow, "arrow"),
+        ("x.csv", write_parquet, "parquet"), ("x.parquet", write_npy, "npy"),
+        ("x.csv.gz", lambda path: path.write_bytes(gzip.compress(b"a\n1\n")), "csv"),
+        ("x.svm.gz", lambda path: path.write_bytes(gzip.compress(b"1 1:1\n")), "compressed"),
+        ("x.txt", lambda path: path.write_text("1 1:1\n"), "svmlight"),
+    ],
+)  # fmt: skip
+def test_bytes_tell_before_suffixes(tmp_path, name, write, wanted):
+    write(tmp_path / name)
+    assert file_format(str(tmp_path / name)) == wanted
+
+
+@pytest.mark.parametrize("name", ["x.mtx", "x.mtx.gz", "data"])
+def test_matrix_market(tmp_path, name):
+    import scipy.sparse as sp
+    from scipy.io import mmwrite
+
+    for matrix in (sp.random_array((40, 7), density=0.2, rng=np.random.default_rng(0)), X[:, :2], np.eye(3, dtype=int)):
+        text = io.BytesIO()
+        mmwrite(text, matrix)
+        (tmp_path / name).write_bytes(gzip.compress(text.getvalue()) if name.endswith("gz") else text.getvalue())
+        source = open_source(tmp_path / name)
+        np.testing.assert_array_equal(whole(source), matrix.toarray() if sp.issparse(matrix) else matrix)
+        assert source.is_sparse == sp.issparse(matrix)
+    (tmp_path / "y.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 4\n1 1")
+    with pytest.raises(SourceError, match=r"y\.mtx cannot be read as Matrix Market"):
+        open_source(tmp_path / "y.mtx")
+
+
+def test_folders(tmp_path):
+    with pytest.raises(SourceError, match="nor has it tables"):
+        open_source(tmp_path)
+    write_csv(tmp_path / "x.csv")
+    write_parquet(tmp_path / "y.parquet")
+    with pytest.raises(
+        InvalidInputError, match=r"x\.csv is csv and .*y\.parquet is parquet; a table is made of files of"
+    ):
+        open_source(tmp_path)
+    with pytest.raises(InvalidParameterError, match="nothing inside"):
+        open_source(f"{tmp_path}/x.csv:/a")
+    assert isinstance(open_source(tmp_path / "x.csv", columns="a"), CsvTable)
+    assert isinstance(open_source([tmp_path / "y.parquet"] * 2, columns="a"), ParquetTable)
+
+
+def test_fits_keep_names_and_refuse_other_orders(tmp_path):
+    frame = FRAME[list(NAMES)].fillna(0.0)
+    write_csv(tmp_path / "x.csv", frame)
+    write_parquet(tmp_path / "x.parquet", frame)
+    write_csv(tmp_path / "y.csv", frame[["b", "a", "c", "d"]])
+    kmeans = StreamKMeans(3, random_state=0).fit(tmp_path / "x.csv")
+    assert tuple(kmeans.feature_names_in_) == NAMES
+    kmeans.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    for each in (kmeans, loaded):
+        np.testing.assert_array_equal(each.predict(tmp_path / "x.parquet"), kmeans.labels_)
+        with pytest.raises(InvalidInputError, match="another order"):
+            each.predict(tmp_path / "y.csv")
+        np.testing.assert_array_equal(each.predict({"path": tmp_path / "y.csv", "columns": NAMES}), kmeans.labels_)
+    table = loaded.fitted_on_["made_with"]["table"]
+    np.testing.assert_array_equal(loaded.predict({"path": tmp_path / "y.csv", **table}), kmeans.labels_)
+
+
+def test_nulls_follow_on_invalid(tmp_path):
+    write_csv(tmp_path / "x.csv")
+    write_parquet(tmp_path / "x.parquet")
+    for name, place in (("x.csv", r"x\.csv, line 7"), ("x.parquet", r"row 5 of .*x\.parquet")):
+        given = {"path": tmp_path / name, **NUMBERS}
+        with pytest.raises(InvalidInputError, match=rf"NaN in column 'c', .*{place}"):
+            StreamKMeans(2, random_state=0).fit(given)
+        labels = StreamKMeans(2, random_state=0, on_invalid="skip").fit(given).labels_
+        assert np.flatnonzero(labels < 0).tolist() == [5]
+
+
+def test_categories_take_a_pass_of_their_own(tmp_path):
+    write_csv(tmp_path / "x.csv", FRAME.fillna(0))
+    kmeans = StreamKMeans(2, random_state=0).fit({"path": tmp_path / "x.csv", "exclude": "id", "categories": "onehot"})
+    assert kmeans.n_passes_ == 3
+    assert kmeans.stages_[0].name == "categories"
+    assert kmeans.fitted_on_["made_with"]["table"]["categories"] == {"city": ["B, x", "Oslo", "Rome"]}
+
+
+def test_without_pyarrow_the_error_says_how_to_install_it(tmp_path):
+    write_csv(tmp_path / "x.csv")
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from streamkm import open_source\n"
+        f"try: open_source({str(tmp_path / 'x.csv')!r})\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'streamkm[tables]'" in done.stdout
+
+
+def test_what_rows_are_made_of_is_json():
+    source = open_source(FRAME, **WITH_CITY, categories="hash")
+    assert json.loads(json.dumps(source.made_with))["table"]["n_features"] == 1024

@@ -1,0 +1,128 @@
+"""Tables on the command line: by path alone, with flags for columns; documents only where a column of them is named."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from streamkm import StreamKMeans, open_documents, open_source
+from streamkm.cli.main import main
+
+N = 600
+
+
+@pytest.fixture
+def trips(tmp_path, monkeypatch):
+    """Trips with ids, nulls and categories, in the current directory; give the frame."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 3, N)
+    frame = pd.DataFrame({
+        "trip_id": [f"t{i:06}" for i in range(N)],
+        "distance": group * 10 + rng.normal(size=N).round(3),
+        "fare": group * 30 + rng.normal(size=N).round(3),
+        "payment": rng.choice(["card", "cash"], N),
+        "passengers": rng.integers(1, 5, N),
+    })  # fmt: skip
+    frame.loc[[7, 300], "fare"] = np.nan
+    frame.to_csv("trips.csv", index=False)
+    frame.to_parquet("trips.parquet", index=False)
+    return frame
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(main, [str(each) for each in args])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+FLAGS = ("--id-column", "trip_id", "--categories", "onehot", "--skip-invalid", "--seed", 0)
+
+
+@pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
+def test_trips(trips, path):
+    said = run("fit", path, "-k", 3, "-o", "out", "--no-report", *FLAGS)
+    assert "600" in said
+    labels = np.load("out/labels.npy")
+    assert np.flatnonzero(labels < 0).tolist() == [7, 300]
+    given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
+    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip").fit(given)
+    np.testing.assert_array_equal(labels, kmeans.labels_)
+    names = ["distance", "fare", "payment=card", "payment=cash", "passengers"]
+    assert list(StreamKMeans.load("out/model.npz").feature_names_in_) == names
+    settings = json.loads(Path("out/table.json").read_text())
+    assert settings["categories"] == {"payment": ["card", "cash"]}
+    # new rows: columns in another order, one more, one category missing
+    later = trips[trips["payment"] == "card"][::-1].assign(more="x")[["more", *reversed(trips.columns)]]
+    later.to_csv("later.csv", index=False)
+    run("assign", "out/model.npz", "later.csv", "-o", "later.npy")
+    np.testing.assert_array_equal(np.load("later.npy"), labels[later.index])
+
+
+def test_what_is_refused(trips):
+    said = run("fit", "trips.csv", "-k", 3, code=2)
+    assert "column 'trip_id' holds text ('t000000' in row 0)" in said
+    assert "--exclude trip_id" in said
+    assert "--categories onehot" in said
+    said = run("fit", "trips.csv", "-k", 3, "--columns", "distance,fare", code=2)
+    assert "NaN in column 'fare', trips.csv, line 9" in said
+    assert "--skip-invalid" in said
+    assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
+
+
+def test_other_commands(trips):
+    columns = ("--columns", "distance,passengers")
+    assert "2 of numbers" in run("inspect", "trips.parquet", *columns)
+    assert "features" in run("plan", "trips.csv", "-k", 3, "--memory-limit", "1 GiB", "--refine", 2, *columns)
+    run("sketch", "trips.csv", "-o", "x.zarr", *columns)
+    run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
+    run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
+    assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
+    run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns)
+
+
+def test_one_rule_for_tables_and_documents(trips):
+    """The same file is a table, and documents where a column of text is named."""
+    assert "rows" in run("fit", "trips.csv", "-k", 2, "-o", "a", "--no-report", "--columns", "distance")
+    assert not Path("a/text.json").exists()
+    how = ("--set", "text.field=payment", "--set", "text.tfidf=false", "--set", "text.n_features=64")
+    run("fit", "trips.csv", "-k", 2, "-o", "b", "--no-report", *how)
+    assert Path("b/text.json").exists()
+    assert not Path("b/table.json").exists()
+
+
+def test_digits_that_are_read_as_documents_are_warned_of(trips):
+    with pytest.warns(UserWarning, match="its words are numbers, such as '.*', whose digits are hashed"):
+        next(open_documents("trips.csv", field="distance", tfidf=False).stream(1 << 20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(open_documents("trips.csv", field="payment", tfidf=False).stream(1 << 20))
+
+
+def test_threads_and_workers_give_the_same_bits(trips, client):
+    """Each worker reads byte ranges and row groups by itself."""
+    trips = trips.fillna(0)
+    for part in range(3):
+        trips[part::3].to_parquet(f"part-{part}.parquet", index=False, row_group_size=64)
+    trips.to_csv("trips.csv", index=False)
+    options = {"random_state": 0, "chunk_bytes": 2000, "progress": False}
+    for path in ("trips.csv", "part-*.parquet"):
+        given = {"path": str(Path(path).absolute()), "exclude": "trip_id", "categories": "onehot"}
+        fits = [StreamKMeans(3, executor=threads, **options).fit(given) for threads in (1, 4)]
+        fits.append(StreamKMeans(3, executor=client, **options).fit(given))
+        for other in fits[1:]:
+            np.testing.assert_array_equal(other.labels_, fits[0].labels_)
+            np.testing.assert_array_equal(other.cluster_centers_, fits[0].cluster_centers_)
+            assert other.inertia_ == fits[0].inertia_
+
+
+def test_a_source_is_small_wherever_it_is_sent(trips):
+    source = open_source("trips.parquet", columns=["distance"])
+    assert len(pickle.dumps(source)) < 5_000
