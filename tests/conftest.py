@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
@@ -20,7 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from streamkm.planning import plan as budget
 from tests.benchmarks.make_topics import Topics
+from tests.compiled_once import share_compilation
 
+COMPILING: pytest.StashKey[tempfile.TemporaryDirectory[str]] = pytest.StashKey()
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
 
 # Compilation makes the first example slow, so no deadline. HYPOTHESIS_PROFILE=explore looks for new examples.
@@ -46,6 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
         and min(shutil.disk_usage(memory).free, psutil.virtual_memory().available // 2) >= 2 << 30
     ):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
+    if hasattr(config, "workerinput"):
+        share_compilation(Path(config.workerinput["compiling"]))
+    else:
+        config.stash[COMPILING] = tempfile.TemporaryDirectory(prefix="streamkm-compiling-")
+        config.add_cleanup(config.stash[COMPILING].cleanup)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where processes that test see who compiles what."""
+    node.workerinput["compiling"] = node.config.stash[COMPILING].name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
