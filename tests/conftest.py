@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask
+import distributed
 import numpy as np
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from streamkm.planning import plan as budget
 from tests.benchmarks.make_topics import Topics
 from tests.compiled_once import share_compilation
+from tests.programs import forking
 
 COMPILING: pytest.StashKey[tempfile.TemporaryDirectory[str]] = pytest.StashKey()
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
@@ -76,8 +78,11 @@ dask.config.set(
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
+        "distributed.worker.multiprocessing-method": "forkserver",
     }
 )
+distributed.utils._forkserver_preload_set = True  # to what `forking` says
+forking()
 
 
 class Labelled(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 
 from tests import children
 from tests.children import tree
+from tests.programs import forking
 from tests.test_cli import run
 
 COMMANDS = {
@@ -69,7 +70,7 @@ def kill(folder, tmp_path, name, moments):
     arguments = COMMANDS[name] + (SEED if name in ("cluster", "fit") else [])
     here, there = multiprocessing.Pipe()
     moments = [10**9, *moments]  # the first is not killed
-    child = children.processes().Process(target=children.commands_killed, args=(before, arguments, moments, there))
+    child = forking().Process(target=children.commands_killed, args=(before, arguments, moments, there))
     child.start()
     there.close()
     wanted, n_killed = None, 0
