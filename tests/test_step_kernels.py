@@ -143,6 +143,7 @@ def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
     assert np.shares_memory(rows_between(dense, 2, 5), dense)
 
 
+@pytest.mark.slow
 def test_copied_rows_compile_no_text_of_errors():
     """``out[i] = X[j]`` of arrays of any length compiles a message with both shapes: 25 functions, 20 MiB, 2 s."""
     compiled = []
