@@ -101,5 +101,5 @@ def test_a_few_times(folder, tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_before_every_change_of_a_name(folder, tmp_path, name, reduced):
-    moments = range(0, 150, 15 if reduced else 1)
+    moments = range(0, 150, 30 if reduced else 1)
     assert kill(folder, tmp_path, name, moments) > len(moments) / 10

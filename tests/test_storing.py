@@ -503,7 +503,7 @@ class TestAfterAKill:
     @pytest.mark.slow
     @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
     def test_before_every_renaming(self, data, reduced, operation):
-        step = 15 if reduced else 1
+        step = 30 if reduced else 1
         assert self.ended_at(range(0, 1_000, step), operation, data) > 20 // step
 
     def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
