@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
+from streamkm.cluster import in_memory
 from streamkm.planning import plan as budget
 from tests.benchmarks.make_topics import Topics
 from tests.compiled_once import share_compilation
@@ -142,6 +143,20 @@ def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sample of 300 rows."""
     monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
     monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share work however little there is."""
+    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1)
+
+
+@pytest.fixture(scope="module")
+def small_pieces_throughout() -> Iterator[None]:
+    """As `small_pieces`, in a whole module."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(in_memory, "PIECE_ENTRIES", 1)
+        yield
 
 
 @pytest.fixture

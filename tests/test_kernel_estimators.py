@@ -65,6 +65,7 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     assert fitted.plan_.counts_first == weighted
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("options", [{}, {"fit_on": "all"}, {"method": "sub-gaussian"}, {"landmarks": "kmeans"}])
 def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     inputs = inputs[:600]
