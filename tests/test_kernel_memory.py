@@ -56,12 +56,12 @@ def check(got, data_bytes):
 def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784))
-    shape = (120_000, 784)
+    shape = (240_000, 784)
     array = zarr.create_array(store=str(disk_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
     for start in range(0, shape[0], 40_000):
         rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
         array[start : start + 40_000] = rows.astype(np.uint8)
-    check(fit(disk_path / "x.zarr", 20, "370 MiB", **options), np.prod(shape))
+    check(fit(disk_path / "x.zarr", 20, "450 MiB", **options), np.prod(shape))
 
 
 @reads_proc
@@ -73,8 +73,8 @@ def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
     ],
 )
 def test_text_is_clustered_within_the_limit(disk_path, options):
-    write_topics(str(disk_path / "x.svm"), Topics(20_000, 20), 50_000, kind="svmlight")
-    check(fit(disk_path / "x.svm", 20, "316 MiB", **options), 12 * 57 * 50_000)
+    write_topics(str(disk_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
+    check(fit(disk_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
