@@ -59,6 +59,7 @@ for X, options in [
     (narrow.astype(np.float64), {}), (text, {"assign_space": "sketch"}), (store, {}), (store, {"coreset": "uniform"}),
 ]:
     StreamKMeans(20, progress=False, random_state=0, chunk_bytes=100_000, **options).fit(X)
+StreamKMeans(2, progress=False, random_state=0).fit(rng.random((12, 3000), np.float32))
 print("null")
 """
 
