@@ -29,15 +29,9 @@ from streamkm.sources.binary.dense import DenseSource
 from streamkm.stores import operations as storing
 from streamkm.stores import pass_ as store_pass
 from streamkm.stores import writer as store
+from tests.programs import forking
 
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
-
-
-def processes():
-    """Processes that start quickly, without what this one holds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.children"])
-    return context
 
 
 def walk_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
@@ -188,7 +182,7 @@ def assert_same_fit(found, wanted):
 def started_fit(path, checkpoint, out, options):
     """A process that fits, past its imports; see `fit`."""
     here, there = multiprocessing.Pipe(duplex=False)
-    child = processes().Process(target=fit, args=(path, checkpoint, out, options, there))
+    child = forking().Process(target=fit, args=(path, checkpoint, out, options, there))
     child.start()
     assert here.recv() == "begun"
     return child

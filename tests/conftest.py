@@ -8,9 +8,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dask
+import distributed
 import numpy as np
 import psutil
 import pytest
@@ -18,9 +19,13 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
+from streamkm.cluster import in_memory
 from streamkm.planning import plan as budget
 from tests.benchmarks.make_topics import Topics
+from tests.compiled_once import share_compilation
+from tests.programs import forking
 
+COMPILING: pytest.StashKey[tempfile.TemporaryDirectory[str]] = pytest.StashKey()
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
 
 # Compilation makes the first example slow, so no deadline. HYPOTHESIS_PROFILE=explore looks for new examples.
@@ -46,6 +51,17 @@ def pytest_configure(config: pytest.Config) -> None:
         and min(shutil.disk_usage(memory).free, psutil.virtual_memory().available // 2) >= 2 << 30
     ):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
+    if hasattr(config, "workerinput"):
+        share_compilation(Path(config.workerinput["compiling"]))
+    else:
+        config.stash[COMPILING] = tempfile.TemporaryDirectory(prefix="streamkm-compiling-")
+        config.add_cleanup(config.stash[COMPILING].cleanup)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where processes that test see who compiles what."""
+    node.workerinput["compiling"] = node.config.stash[COMPILING].name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,8 +79,11 @@ dask.config.set(
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
+        "distributed.worker.multiprocessing-method": "forkserver",
     }
 )
+distributed.utils._forkserver_preload_set = True  # to what `forking` says
+forking()
 
 
 class Labelled(NamedTuple):
@@ -124,6 +143,20 @@ def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sample of 300 rows."""
     monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
     monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share work however little there is."""
+    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1)
+
+
+@pytest.fixture(scope="module")
+def small_pieces_throughout() -> Iterator[None]:
+    """As `small_pieces`, in a whole module."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(in_memory, "PIECE_ENTRIES", 1)
+        yield
 
 
 @pytest.fixture

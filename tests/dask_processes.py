@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,8 @@ import numpy as np
 from dask.utils import key_split
 from distributed import Client, SchedulerPlugin, Security
 
+from tests.programs import Program
+
 ROOT = Path(__file__).parents[1]
 STARTED_SECONDS = 60
 
@@ -28,7 +29,7 @@ class Cluster:
 
     def __init__(self, folder: Path, tls: Sequence[str] = (), settings: dict[str, str] | None = None):
         self.folder = folder
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Program] = []
         self._tls = list(tls)
         self._environment = {
             **os.environ,
@@ -50,7 +51,7 @@ class Cluster:
             time.sleep(0.05)
         self.address = json.loads(self._file.read_text())["address"]
 
-    def add(self, *options: str, nanny: bool = False) -> subprocess.Popen[bytes]:
+    def add(self, *options: str, nanny: bool = False) -> Program:
         """Start one more worker."""
         started = self._start(
             "worker", self.address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1",
@@ -80,15 +81,13 @@ class Cluster:
         for process in [*self.workers, self.scheduler]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.kill()  # one that leads no session yet
             process.wait()
 
-    def _start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
+    def _start(self, kind: str, *options: str) -> Program:
         name = kind if kind == "scheduler" else f"worker{len(self.workers)}"
-        with open(self.folder / f"{name}.log", "wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", kind, *options, *self._tls],
-                cwd=self.folder, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        log = self.folder / f"{name}.log"
+        return Program(["-m", "dask", kind, *options, *self._tls], self.folder, self._environment, log, log)
 
 
 @contextlib.contextmanager

@@ -108,6 +108,7 @@ def test_all_rows_in_the_sample_get_the_whole_algorithm():
     assert fitted.history_[-1]["stage"] == "polish"
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(("kind", "sparse"), KINDS)
 @pytest.mark.parametrize("coreset", [None, "sensitivity"])
 def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):

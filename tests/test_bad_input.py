@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,9 +27,9 @@ from sklearn.exceptions import ConvergenceWarning
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
+from tests.programs import run_program
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 
-TOP = Path(__file__).parents[1]
 GOOD = "1 1:1 2:2\n# comment\n"  # 20 bytes, so the next line is line 3 at byte 20
 N_ROWS = 40
 SKIP = 'pass on_invalid="skip" to leave such rows out'
@@ -291,10 +289,7 @@ def test_a_real_process(folder, name):
     case = CASES[name]
     case.make()
     before, files = contents(), sorted(os.listdir())
-    done = subprocess.run(
-        [sys.executable, "-m", "streamkm", *arguments(case)],
-        env={**os.environ, "PYTHONPATH": str(TOP)}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_program(["-m", "streamkm", *arguments(case)], timeout=120)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

@@ -21,6 +21,7 @@ from streamkm.core.ownership import FORMAT, MARKER, Owned
 from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.sources.fingerprints import differences
 from tests import children
+from tests.programs import forking
 
 RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}
 
@@ -266,7 +267,7 @@ class TestWhoseItIs:
 
 class TestLocks:
     def test_another_process_is_refused_with_its_number_and_let_in_when_it_is_killed(self, tmp_path):
-        context = children.processes()
+        context = forking()
         ready = context.Queue()
         holder = context.Process(target=children.hold, args=(tmp_path, RUN, ready))
         holder.start()
@@ -366,7 +367,7 @@ class TestFullDisk:
             saved.labels(1_000_000).close()
 
     def test_a_limit_of_the_size_of_files(self, tmp_path):
-        context = children.processes()
+        context = forking()
         problem = context.Queue()
         for n_values, full in ((1000, False), (10_000, True)):
             child = context.Process(target=children.save_within, args=(tmp_path / "c", 50_000, n_values, problem))
@@ -388,7 +389,7 @@ class TestFullDisk:
 
 
 def test_a_kill_before_any_change_of_a_name_leaves_what_can_be_taken_again(tmp_path):
-    child = children.processes().Process(target=children.save_killed_everywhere, args=(tmp_path,))
+    child = forking().Process(target=children.save_killed_everywhere, args=(tmp_path,))
     child.start()
     child.join()
     assert child.exitcode > 10
@@ -396,7 +397,7 @@ def test_a_kill_before_any_change_of_a_name_leaves_what_can_be_taken_again(tmp_p
 
 def kill_while_saving(directory, n_kills, rng):
     """Kill a process that saves all the time; what is left must be one of its states, and never an older one."""
-    context, last = children.processes(), 0
+    context, last = forking(), 0
 
     def saved_state():
         path = directory / "state.npz"

@@ -27,6 +27,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.sources import open_source
+from tests.programs import run_program
 
 TOP = Path(__file__).parents[1]
 FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
@@ -436,7 +437,7 @@ def test_real_process(folder):
     assert done.returncode == 0, done.stderr
     assert "results    out\n" in done.stdout
     assert " assign: " in done.stderr
-    done = process("fit", "x.svm", "-k", 3, "-o", "out")
+    done = run_program(["-m", "streamkm", "fit", "x.svm", "-k", "3", "-o", "out"], timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("streamkm: error: out holds results")

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
+from streamkm.cluster import in_memory
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.init import Streams, start_centers
@@ -23,6 +24,8 @@ from streamkm.compute import open_executor
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
+
+pytestmark = pytest.mark.usefixtures("small_pieces_throughout")
 
 FLOATS = (np.float32, np.float64)
 
@@ -563,6 +566,20 @@ def test_one_block_takes_the_steps_of_many(executor, sparse):
     assert one.n_iter == many.n_iter
     np.testing.assert_allclose(one.centers, many.centers, rtol=1e-12)
     np.testing.assert_allclose(one.history, many.history, rtol=1e-10)
+
+
+def test_threads_are_given_what_is_worth_their_while(executor, monkeypatch):
+    """A few rows stay in one piece; the labels and sums of many are those of any pieces."""
+    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1 << 15)
+    small, large = (one_block(np.random.default_rng(0).random((n_rows, 8))) for n_rows in (300, 40_000))
+    assert len(LocalBlocks.of(executor, small).handles) == 1
+    pieces = LocalBlocks.of(executor, large)
+    assert len(pieces.handles) == min(in_memory.ROW_PIECES * executor.n_workers, 40_000 * 8 >> 15)
+    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1 << 30)
+    whole, centers = LocalBlocks.of(executor, large), large.X[:5]
+    assert len(whole.handles) == 1
+    np.testing.assert_array_equal(whole.labels(centers), pieces.labels(centers))
+    np.testing.assert_array_equal(whole.totals(centers).sums, pieces.totals(centers).sums)
 
 
 def test_sums_of_one_block_do_not_depend_on_threads():

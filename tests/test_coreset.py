@@ -272,6 +272,7 @@ def fold(executor, rule, X):
     return rule.finish(executor.fold("coreset", add_item, join_trees, items, 40, rule).part())
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_threads_and_a_cluster_fold_the_same_coreset(client):
     X, rule = rows(400), CoresetRule(50, 4, 3)
     wanted = coreset_of(rule, X, 40)

@@ -156,6 +156,7 @@ def test_cosine_is_euclidean_on_normalized_rows():
     assert row.ratio == pytest.approx(wanted.ratio, rel=1e-9)
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("sparse", [False, True])
 def test_threads_give_the_same_bits(sparse):
     X, _ = wide_groups()

@@ -733,6 +733,7 @@ def inputs(tmp_path_factory, small_topics):
     return {"dense": dense.astype(np.float32), "csr": small_topics.X, "svmlight": str(path)}
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["dense", "csr", "svmlight"])
 @pytest.mark.parametrize("options", [{}, {"n_components": 24, "refine": 1}], ids=str)
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options):

@@ -18,6 +18,8 @@ from streamkm.compute import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive
 
+pytestmark = pytest.mark.usefixtures("small_pieces_throughout")
+
 
 @pytest.fixture
 def executor():

@@ -66,6 +66,7 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     assert fitted.plan_.counts_first == weighted
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
     "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"landmarks": "kmeans"}]
 )

@@ -15,7 +15,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.planning.memory import LIBRARY_BYTES
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.test_memory import run
+from tests.fresh import run_fresh
 from tests.test_passes import CountingSource
 
 reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
@@ -33,7 +33,7 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": p
 
 
 def fit(path, n_clusters, limit, **options):
-    return run([FIT, str(path), str(n_clusters), limit, json.dumps(options)])
+    return run_fresh(FIT, [str(path), str(n_clusters), limit, json.dumps(options)])
 
 
 def check(got, data_bytes):

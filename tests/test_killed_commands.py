@@ -14,6 +14,7 @@ import pytest
 
 from tests import children
 from tests.children import tree
+from tests.programs import forking
 from tests.test_cli import run
 
 COMMANDS = {
@@ -69,7 +70,7 @@ def kill(folder, tmp_path, name, moments):
     arguments = COMMANDS[name] + (SEED if name in ("cluster", "fit") else [])
     here, there = multiprocessing.Pipe()
     moments = [10**9, *moments]  # the first is not killed
-    child = children.processes().Process(target=children.commands_killed, args=(before, arguments, moments, there))
+    child = forking().Process(target=children.commands_killed, args=(before, arguments, moments, there))
     child.start()
     there.close()
     wanted, n_killed = None, 0
@@ -100,5 +101,5 @@ def test_a_few_times(folder, tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_before_every_change_of_a_name(folder, tmp_path, name, reduced):
-    moments = range(0, 150, 15 if reduced else 1)
+    moments = range(0, 150, 30 if reduced else 1)
     assert kill(folder, tmp_path, name, moments) > len(moments) / 10

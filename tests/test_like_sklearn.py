@@ -304,6 +304,7 @@ def test_prediction_leaves_centers_alone(matrix, tmp_path):
     np.testing.assert_array_equal(fitted.predict(matrix(X)), fitted.labels_)
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_the_number_of_threads_is_no_matter():
     fits = [kmeans(5, executor=n_threads).fit(HARD) for n_threads in (1, 2, 4)]
     for fitted in fits[1:]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import platform
 import subprocess
 import sys
 import weakref
+from functools import cache
 from pathlib import Path
 
 import h5py
@@ -30,6 +30,7 @@ from streamkm.sources.base import Rows, RowSource
 from streamkm.stores.operations import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
+from tests.fresh import run_fresh
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
@@ -58,6 +59,7 @@ for X, options in [
     (narrow.astype(np.float64), {}), (text, {"assign_space": "sketch"}), (store, {}), (store, {"coreset": "uniform"}),
 ]:
     StreamKMeans(20, progress=False, random_state=0, chunk_bytes=100_000, **options).fit(X)
+StreamKMeans(2, progress=False, random_state=0).fit(rng.random((12, 3000), np.float32))
 print("null")
 """
 
@@ -68,35 +70,20 @@ def compiled(disk):
     folder = disk / "compiled"
     folder.mkdir()
     write_topics(str(folder / "x.svm"), Topics(5_000, 20), 3_000, kind="svmlight")
-    run([COMPILE, str(folder / "x.svm"), str(sketched(folder / "x.zarr", 3_000, 64))])
+    run_fresh(COMPILE, [str(folder / "x.svm"), str(sketched(folder / "x.zarr", 3_000, 64))])
 
 
 def fit(path, k, limit, coreset="auto"):
     """Fit in a process of its own; what it says of its memory."""
-    return run([FIT, str(path), str(k), limit, json.dumps(coreset)])
+    return run_fresh(FIT, [str(path), str(k), limit, json.dumps(coreset)])
 
 
-def run(arguments, environment=None):
-    """Run a program in a process of its own; what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | (environment or {}),
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def images(disk):
-    """Dense rows, uint8, twice as large as what the limits of the tests leave for data."""
-    path = disk / "images.zarr"
+def images(path, n_rows):
+    """Dense rows, uint8, about twice as large as what the limits of the tests leave for data."""
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784), np.uint8)
-    array = zarr.create_array(store=str(path), shape=(400_000, 784), chunks=(4096, 784), dtype="uint8")
-    for start in range(0, 400_000, 40_000):
+    array = zarr.create_array(store=str(path), shape=(n_rows, 784), chunks=(4096, 784), dtype="uint8")
+    for start in range(0, n_rows, 40_000):
         rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1), np.uint8)
         array[start : start + 40_000] = rows
     return path
@@ -104,46 +91,68 @@ def images(disk):
 
 @pytest.fixture(scope="module")
 def text(disk):
-    path = disk / "text.svm"
-    write_topics(str(path), Topics(20_000, 20), 100_000, kind="svmlight")
-    return path
+    """A function that gives text of so many rows."""
+
+    @cache
+    def written(n_rows):
+        path = disk / f"text{n_rows}.svm"
+        write_topics(str(path), Topics(20_000, 20), n_rows, kind="svmlight")
+        return path
+
+    return written
 
 
-@pytest.mark.parametrize("limit", ["512 MiB", pytest.param("1 GiB", marks=pytest.mark.slow)])
-def test_dense_rows_are_clustered_within_the_limit(images, limit):
-    got = fit(images, 20, limit)
+def assert_within(got):
     assert got["peak"] <= got["limit"]
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
 
-@pytest.mark.parametrize(("limit", "regime"), [("600 MiB", "blocks"), ("400 MiB", "spilled")])
-def test_all_dense_rows_are_projected_within_the_limit(images, limit, regime):
-    got = fit(images, 20, limit, None)
-    assert (got["regime"], got["space"]) == (regime, "original")
-    assert got["peak"] <= got["limit"]
-    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize(("k", "limit", "space"), [(20, "450 MiB", "original"), (600, "512 MiB", "sketch")])
-def test_text_is_clustered_within_the_limit(text, k, limit, space):
-    got = fit(text, k, limit)
-    assert got["space"] == space
-    assert got["peak"] <= got["limit"]
-    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
+@pytest.mark.parametrize(
+    ("n_rows", "cases"),
+    [
+        (200_000, [("360 MiB", None, "spilled"), ("380 MiB", None, "blocks"), ("400 MiB", "auto", "sample")]),
+        pytest.param(400_000, [("1 GiB", "auto", "sample")], marks=pytest.mark.slow),
+        pytest.param(
+            400_000,
+            [("400 MiB", None, "spilled"), ("512 MiB", "auto", "sample"), ("600 MiB", None, "blocks")],
+            marks=LARGE,
+        ),
+    ],
+    ids=["157 MB", "314 MB and all in memory", "314 MB"],
+)
+def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
+    path = images(disk_path / "images.zarr", n_rows)
+    for limit, coreset, regime in cases:
+        got = fit(path, 20, limit, coreset)
+        assert (got["regime"], got["space"]) == (regime, "original")
+        assert_within(got)
 
 
-def test_more_narrow_rows_than_fit_get_a_coreset(disk_path):
+@pytest.mark.parametrize(("n_rows", "limit"), [(50_000, "400 MiB"), pytest.param(100_000, "450 MiB", marks=LARGE)])
+def test_text_is_clustered_within_the_limit(text, n_rows, limit):
+    for k, most, space in ((20, limit, "original"), (600, "512 MiB", "sketch")):
+        got = fit(text(n_rows), k, most)
+        assert got["space"] == space
+        assert_within(got)
+
+
+@pytest.mark.parametrize(("n_rows", "limit"), [(2_000_000, "400 MiB"), pytest.param(4_000_000, "500 MiB", marks=LARGE)])
+def test_more_narrow_rows_than_fit_get_a_coreset(disk_path, n_rows, limit):
     path = disk_path / "x.npy"
     rng = np.random.default_rng(0)
-    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(4_000_000, 16))
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n_rows, 16))
     for start in range(0, len(rows), 500_000):
-        rows[start : start + 500_000] = rng.integers(0, 10, (500_000, 1)) * 10 + rng.normal(0, 1, (500_000, 16))
-    rows.flush()
-    got = fit(path, 10, "500 MiB")
+        rows[start : start + 500_000] = rng.integers(0, 10, (500_000, 1)) * 10 + rng.standard_normal(
+            (500_000, 16), np.float32
+        )
+    del rows
+    got = fit(path, 10, limit)
     assert got["regime"] == "coreset"
-    assert got["peak"] <= got["limit"]
-    assert 0.75 <= got["projected"] / got["peak"] <= 1.25
-    np.testing.assert_allclose(got["inertia"], 4_000_000 * 16, rtol=0.01)  # every group found
+    assert_within(got)
+    np.testing.assert_allclose(got["inertia"], n_rows * 16, rtol=0.01)  # every group found
 
 
 def narrow(path, n_rows, n_features):
@@ -154,7 +163,6 @@ def narrow(path, n_rows, n_features):
     for start in range(0, n_rows, 200_000):
         labels = rng.integers(0, 50, min(200_000, n_rows - start))
         rows[start : start + len(labels)] = centers[labels] + rng.standard_normal((len(labels), n_features), np.float32)
-    rows.flush()
     return path
 
 
@@ -178,10 +186,10 @@ def sketched(path, n_rows, n_features):
 
 
 CASES = {
-    "a few rows": (narrow, "x.npy", (1000, 8), 5, "308 MiB", "auto"),
+    "a few rows": (narrow, "few.npy", (1000, 8), 5, "308 MiB", "auto"),
+    "store": (sketched, "x.zarr", (200_000, 64), 20, "380 MiB", "uniform"),
+    "wide": (narrow, "wide.npy", (12, 300_000), 2, "400 MiB", "auto"),
     "coreset": (narrow, "x.npy", (800_000, 16), 200, "440 MiB", "sensitivity"),
-    "store": (sketched, "x.zarr", (400_000, 64), 20, "380 MiB", "uniform"),
-    "wide": (narrow, "x.npy", (12, 300_000), 2, "400 MiB", "auto"),
 }
 LARGE_CASES = {
     "narrow": (narrow, "x.npy", (40_000_000, 16), 500, "1 GiB", "auto"),
@@ -193,22 +201,17 @@ LARGE_CASES = {
     "store": (sketched, "x.zarr", (5_000_000, 64), 50, "600 MiB", "auto"),
 }
 
-LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
-
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        *CASES.values(),
-        *(pytest.param(case, marks=LARGE) for case in LARGE_CASES.values()),
-    ],
-    ids=[*CASES, *(f"{name}, as large as it was found" for name in LARGE_CASES)],
+    "cases",
+    [CASES, *(pytest.param({name: case}, marks=LARGE) for name, case in LARGE_CASES.items())],
+    ids=["small", *(f"{name}, as large as it was found" for name in LARGE_CASES)],
 )
-def test_what_was_above_its_limit_stays_below(disk_path, case):
-    make, name, shape, n_clusters, limit, coreset = case
-    got = fit(make(disk_path / name, *shape), n_clusters, limit, coreset)
-    assert got["peak"] <= got["limit"]
-    assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"]
+def test_what_was_above_its_limit_stays_below(disk_path, cases):
+    for name, (make, file, shape, *rest) in cases.items():
+        got = fit(make(disk_path / file, *shape), *rest)
+        assert got["peak"] <= got["limit"], name
+        assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"], name
 
 
 TWICE = """
@@ -225,7 +228,7 @@ print(json.dumps({"same": [bool((fit.labels_ == fits[0].labels_).all()) for fit 
 
 
 def test_the_same_call_gives_the_same_labels_whatever_the_process_holds(text):
-    assert run([TWICE, str(text)]) == {"same": [True] * 3, "plans": 1}
+    assert run_fresh(TWICE, [str(text(50_000))]) == {"same": [True] * 3, "plans": 1}
 
 
 @pytest.mark.parametrize("k", [3, 3000])
@@ -267,12 +270,12 @@ from streamkm import StreamKMeans
 
 def chunks():
     rng = np.random.default_rng(0)
-    centers = rng.normal(0, 10, (10, 64))
-    for _ in range(60):
+    centers = rng.normal(0, 10, (10, 64)).astype(np.float32)
+    for _ in range(int(sys.argv[2])):
         y = rng.integers(0, 10, 20_000)
-        yield (centers[y] + rng.normal(0, 1, (20_000, 64))).astype(np.float32)
+        yield centers[y] + rng.standard_normal((20_000, 64), np.float32)
 
-X = chunks if sys.argv[2:] == ["again"] else chunks()
+X = chunks if sys.argv[3:] == ["again"] else chunks()
 fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(X)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
@@ -281,20 +284,21 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitte
 """
 
 
-def test_a_stream_that_is_seen_once_and_outgrows_memory_is_spilled(disk_path):
-    said = run([STREAM, "480 MiB"], {"TMPDIR": str(disk_path)})
-    roomy = run([STREAM, "4 GiB"], {"TMPDIR": str(disk_path)})
-    assert said["peak"] <= said["limit"] < roomy["peak"]  # 307 MB of rows
-    assert said["inertia"] == roomy["inertia"]
-    assert (said["n"], said["passes"]) == (1_200_000, 1)
-    assert list(disk_path.iterdir()) == []
+@pytest.mark.parametrize(("n_chunks", "limit"), [(30, "400 MiB"), pytest.param(60, "480 MiB", marks=LARGE)])
+def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
+    """Seen once, or starting anew: nobody knows how many rows there will be, so what memory does not hold goes to disk.
 
-
-def test_a_stream_that_starts_anew_and_outgrows_memory_is_spilled(disk_path):
-    """Nobody knows how many rows there will be: what memory does not hold of them goes to disk."""
-    said = run([STREAM, "480 MiB", "again"], {"TMPDIR": str(disk_path)})
-    assert said["peak"] <= said["limit"]
-    assert (said["n"], said["passes"], said["regime"]) == (1_200_000, 2, "spilled")
+    154 or 307 MB of rows.
+    """
+    once, again, roomy = (
+        run_fresh(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)})
+        for most, *more in ((limit,), (limit, "again"), ("4 GiB",))
+    )
+    assert once["peak"] <= once["limit"] < roomy["peak"]
+    assert once["inertia"] == roomy["inertia"]
+    assert (once["n"], once["passes"]) == (20_000 * n_chunks, 1)
+    assert again["peak"] <= again["limit"]
+    assert (again["n"], again["passes"], again["regime"]) == (20_000 * n_chunks, 2, "spilled")
     assert list(disk_path.iterdir()) == []
 
 
@@ -315,7 +319,8 @@ print(json.dumps([before - roomy, roomy - resident_bytes()]))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_given_back_where_a_limit_is_near():
-    roomy, crowded = run([GIVE_BACK])
+    done = subprocess.run([sys.executable, "-c", GIVE_BACK], capture_output=True, text=True, check=True)
+    roomy, crowded = json.loads(done.stdout)
     assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
     assert crowded > 80_000_000
 

@@ -25,7 +25,10 @@ def doubled(client):
 
 
 def test_processes_of_this_machine():
-    with open_cluster(ClusterSettings(workers=2, threads=1, memory_limit="1GB")) as client:
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),  # as without these tests
+        open_cluster(ClusterSettings(workers=2, threads=1, memory_limit="1GB")) as client,
+    ):
         workers = client.scheduler_info()["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [1, 1]
         assert [worker["memory_limit"] for worker in workers] == [10**9, 10**9]

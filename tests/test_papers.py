@@ -6,9 +6,6 @@ import csv
 import gzip
 import importlib
 import io
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -19,6 +16,8 @@ import scipy.io
 import scipy.sparse
 import zarr
 from sklearn.datasets import dump_svmlight_file
+
+from tests.programs import run_program
 
 pytest.importorskip("matplotlib")
 
@@ -54,9 +53,7 @@ def data(tmp_path_factory):
 
 
 def run(script, data, out):
-    environment = {**os.environ, "PYTHONPATH": str(PAPERS.parents[1])}
-    command = [sys.executable, str(PAPERS / script), str(data), "--out", str(out), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    done = run_program([str(PAPERS / script), str(data), "--out", str(out), "--quick"], timeout=200)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         if line.endswith(".png"):

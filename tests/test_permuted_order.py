@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+from streamkm.cluster import in_memory
 from streamkm.compute import open as opening
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
@@ -160,6 +161,7 @@ def run(regime, patched, **settings):
     """Work under an executor of these settings; what was found, and what is left in the folder."""
     executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
     patched.setattr(opening, "LocalThreads", executor)
+    patched.setattr(in_memory, "PIECE_ENTRIES", 1)
     patched.setattr(budget, "SMALLEST_SAMPLE_ROWS", 200)
     patched.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
     with TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ BUSY = ("still alive after", "garbage collections took", "Event loop was unrespo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_fits_on_a_cluster_write_nothing(n_workers):
     """No warning of a large graph, wherever the limit, nor of an object whose size Dask cannot tell."""
     done = subprocess.run(

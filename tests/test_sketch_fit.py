@@ -140,6 +140,7 @@ def test_distortion_leaves_out_what_the_projection_costs_all_partitions(sparse):
     np.testing.assert_allclose(fitted.distortion_, (costs[1] + cut_off) / costs[0], rtol=1e-8)
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(("kind", "sparse"), KINDS)
 def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
     X = np.random.default_rng(0).normal(size=(3000, 30)).astype(np.float32)

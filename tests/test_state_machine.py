@@ -26,6 +26,7 @@ from streamkm.stores.operations import append_rows, write_store
 from tests import children
 from tests.children import SKETCH, StoppedError, stopped_after, walk_of
 from tests.naive import countsketch_matrix, dense
+from tests.programs import forking
 
 D, K = 12, 3
 FIRST_ROWS = 1 << 20  # between the numbers of rows of streams that may be merged
@@ -58,7 +59,7 @@ class Followed:
 def killer():
     """Does what it is told to a store in a process that is killed at a moment; gives whether it was."""
     here, there = multiprocessing.Pipe()
-    child = children.processes().Process(target=children.serve_kills, args=(there,))
+    child = forking().Process(target=children.serve_kills, args=(there,))
     child.start()
 
     def kill(*told):

@@ -33,6 +33,7 @@ from streamkm.stores.operations import append_columns, append_rows, choose_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
+from tests.programs import forking
 
 KINDS = ("dense", "sparse")
 SKETCH_ITEM = store_pass._sketch_item
@@ -406,7 +407,7 @@ class TestAfterAKill:
 
     def kill_and_compare(self, operation, data, before, path, n_kills, rng):
         """Kill processes that do `operation` on a copy of `before`; compare with one that was left alone."""
-        context = children.processes()
+        context = forking()
         work = path.with_name(f".{path.name}.work")
 
         def start(target):
@@ -469,7 +470,7 @@ class TestAfterAKill:
 
         A file that is complete under its temporary name must not stay in the store when the operation is done.
         """
-        context, given = children.processes(), data / {"write": "4.svm", "rows": "2.npy", "columns": "3.npy"}[operation]
+        context, given = forking(), data / {"write": "4.svm", "rows": "2.npy", "columns": "3.npy"}[operation]
         if operation != "write":
             do(write_store, data / "before", data / "1.npy", SKETCH)
 
@@ -502,7 +503,7 @@ class TestAfterAKill:
     @pytest.mark.slow
     @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
     def test_before_every_renaming(self, data, reduced, operation):
-        step = 15 if reduced else 1
+        step = 30 if reduced else 1
         assert self.ended_at(range(0, 1_000, step), operation, data) > 20 // step
 
     def test_of_other_data_is_refused_until_told(self, tmp_path, monkeypatch):
@@ -550,7 +551,7 @@ def interrupt(monkeypatch, after):
 
 
 def test_a_second_writer_is_refused(tmp_path):
-    context = children.processes()
+    context = forking()
     ready = context.Queue()
     do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
     holder = context.Process(target=children.hold, args=(tmp_path / ".s.work", {"store": None}, ready))
@@ -570,7 +571,7 @@ def test_a_full_disk(tmpfs, tmp_path):
     place, make_space = tmpfs
     X = np.random.default_rng(0).random((10_000, 40), np.float32)
     np.save(tmp_path / "x.npy", X)
-    context = children.processes()
+    context = forking()
     problem = context.Queue()
 
     def run(operation, target):

@@ -311,6 +311,7 @@ def test_rounds_of_passes(small_topics, power_steps, sparse):
     assert np.var(Y, axis=0).sum() / wanted > 0.9 * np.var(naive.dense(X), axis=0).sum()
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_give_the_same_bits(small_topics, client, way):
     X = small_topics.X[:400, :500]

@@ -207,6 +207,7 @@ def test_fewer_distinct_rows_than_clusters():
     assert result.centers(9).shape == (4, 4)
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_repeatable_whatever_the_threads(blobs):
     def values(result):
         return [tuple(getattr(row, name) for name in COLUMNS if name != "seconds") for row in result.rows]

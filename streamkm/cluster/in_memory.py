@@ -22,6 +22,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 
 ROW_PIECES = 2  # for each thread, which take the same time
 CLUSTER_PIECES = 4  # for each thread, which do not
+PIECE_ENTRIES = 1 << 15  # at least: handing less to another thread takes longer than doing it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class LocalBlocks(Blocks):
         """Cut a block."""
         return cls(
             executor,
-            tuple(cut(block, ROW_PIECES * executor.n_workers)),
+            tuple(cut(block, count_pieces(executor, block.X, ROW_PIECES))),
             block.n_rows,
             block.X.shape[1],
             block.X.dtype,
@@ -72,7 +73,7 @@ class LocalBlocks(Blocks):
 
 def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
     """Nearest centers of all rows (n,) in truth, by threads of this process."""
-    cuts = np.unique(np.linspace(0, X.shape[0], ROW_PIECES * executor.n_workers + 1).astype(int))
+    cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
     pieces = [rows_between(X, start, stop) for start, stop in pairwise(cuts)]
     return np.concatenate(executor.each(stage, _nearest, pieces, table))
 
@@ -100,11 +101,17 @@ def label_sums(
     # uninitialised; `_add` writes every cluster
     totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))
     table, d2 = (None, np.empty(0)) if to is None else to
-    n_rows, n_pieces = int(starts[-1]), CLUSTER_PIECES * executor.n_workers
+    n_rows, n_pieces = int(starts[-1]), count_pieces(executor, X, CLUSTER_PIECES)
     shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
     cuts = sorted({0, *shares.tolist(), n_clusters})
     executor.each(stage, _add, list(pairwise(cuts)), X, weights, (order, starts), totals, d2, table)
     return totals if to is None else replace(totals, d2=float(weighted_sum(weights, d2)))
+
+
+def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:
+    """Number of pieces of work on rows: `n_each` for each thread, or as many as are worth a thread."""
+    n_entries = X.size if isinstance(X, np.ndarray) else X.nnz
+    return int(max(1, min(n_each * executor.n_workers, n_entries // PIECE_ENTRIES)))
 
 
 def cut(block: Block, n_pieces: int) -> list[Block]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable, rows_by_label
+from streamkm.cluster.in_memory import count_pieces
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.compute import Executor
 from streamkm.kernels.cluster import splitting
@@ -179,7 +180,8 @@ def split_gains(
             gains[c], halves[c] = known[key]
         else:
             changed.append(c)
-    tasks = [part for part in np.array_split(np.array(changed, np.int64), executor.n_workers * TASKS) if len(part)]
+    n_tasks = count_pieces(executor, whole.X, TASKS)
+    tasks = [part for part in np.array_split(np.array(changed, np.int64), n_tasks) if len(part)]
     executor.each("search", _split, tasks, whole, (order, starts), d2, draws, gains, halves)
     known.clear()
     known.update(zip(keys, zip(gains.tolist(), halves, strict=True), strict=True))

@@ -8,7 +8,27 @@ function, some 0.2 s, and that is better spent where imports are expected to tak
 
 from __future__ import annotations
 
+import logging
+
 import numba as nb
+from numba.core import event
+
+logger = logging.getLogger(__name__)
+
+
+class Announcement(event.Listener):
+    """Logs, once in a process, that kernels are compiled: their cache holds none yet for this kind of data."""
+
+    done = False
+
+    def on_start(self, event):
+        """Called where numba begins to compile a function."""
+        if not self.done and event.data["dispatcher"].py_func.__module__.startswith(__name__):
+            self.done = True
+            logger.info("compiling kernels, once; later fits of such data begin some seconds sooner")
+
+    def on_end(self, event):
+        """Called where it has ended."""
 
 
 @nb.njit(nogil=True, cache=True)
@@ -17,3 +37,5 @@ def start():
 
 
 start()
+ANNOUNCEMENT = Announcement()
+event.register("numba:compile", ANNOUNCEMENT)

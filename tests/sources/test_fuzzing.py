@@ -14,7 +14,11 @@ TOP = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "n_examples", [60, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3_600)])]
+    "n_examples",
+    [
+        pytest.param(60, marks=pytest.mark.slow),
+        pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3_600)]),
+    ],
 )
 def test_no_parser_leaves_its_arrays(n_examples, tmp_path):
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(TOP)}

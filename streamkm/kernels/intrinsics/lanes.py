@@ -4,7 +4,7 @@
 running sums go through memory once for each stored entry; here they stay in registers, a tile of columns at a time.
 Numba has no name for vectors, so what is done to a tile is a plain Python function (what it means, and what runs under
 ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
-prefetching, numba and numpy only.
+forms, prefetching, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numba as nb
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.prefetching import prefetched
 
 VECTOR_BYTES = 64
@@ -51,7 +51,7 @@ def add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead)
     total[tile] += data[start:stop] @ table[indices[start:stop], tile]
 
 
-@intrinsic(prefer_literal=True)
+@compiled_form(add_tile, prefer_literal=True)
 def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vectors, ahead):
     def codegen(context, builder, signature, args):
         kinds = signature.args
@@ -101,14 +101,6 @@ def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vec
         return context.get_dummy_value()
 
     return nb.void(total, table, indices, data, start, stop, column, n_vectors, ahead), codegen
-
-
-@overload(add_tile, prefer_literal=True, inline="always")
-def _compiled_add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead):
-    def compiled(total, table, indices, data, start, stop, column, n_vectors, ahead):
-        _add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead)
-
-    return compiled
 
 
 @nb.njit(nogil=True, cache=True, inline="always")

@@ -1,7 +1,7 @@
 """Telling the processor which memory comes next, where it cannot guess.
 
 Numba has no name for that, so `prefetch` is a plain Python function that does nothing (and runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. May import numba only.
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. May import forms and numba only.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import numba as nb
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
+
+from streamkm.kernels.intrinsics.forms import compiled_form
 
 LINE_BYTES = 64
 
@@ -34,7 +35,7 @@ def prefetched(builder, entry):
     builder.call(function, [builder.bitcast(entry, byte), read, keep, data])
 
 
-@intrinsic
+@compiled_form(prefetch)
 def _prefetch(typingctx, array, position):
     def codegen(context, builder, signature, args):
         array_ = make_array(signature.args[0])(context, builder, args[0])
@@ -43,11 +44,3 @@ def _prefetch(typingctx, array, position):
         return context.get_dummy_value()
 
     return nb.void(array, position), codegen
-
-
-@overload(prefetch, inline="always")
-def _compiled_prefetch(array, position):
-    def compiled(array, position):
-        _prefetch(array, position)
-
-    return compiled

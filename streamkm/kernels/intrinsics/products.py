@@ -17,8 +17,10 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import register_jitable
 from numba.np.arrayobj import make_array
+
+from streamkm.kernels.intrinsics.forms import compiled_form
 
 LINE_BYTES = 64
 PANEL_BYTES = 3 * LINE_BYTES
@@ -92,21 +94,13 @@ def vector_lanes(table):
     return LINE_BYTES // table.itemsize
 
 
-@intrinsic
+@compiled_form(vector_lanes)
 def _vector_lanes(typing, table):
     def codegen(context, builder, signature, args):
         n_bytes = vector_bytes(context.codegen()._tm_features)
         return PLACE(8 * n_bytes // signature.args[0].dtype.bitwidth)
 
     return nb.int64(table), codegen
-
-
-@overload(vector_lanes, inline="always")
-def _compiled_vector_lanes(table):
-    def compiled(table):
-        return _vector_lanes(table)
-
-    return compiled
 
 
 def multiply_columns(
@@ -146,7 +140,7 @@ def multiply_columns(
     there[:] = (0 if fresh else there) + chain
 
 
-@intrinsic(prefer_literal=True)
+@compiled_form(multiply_columns, prefer_literal=True)
 def _multiply_columns(
     typing,
     X,
@@ -240,33 +234,6 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
                     builder.store(builder.fadd(builder.load(pointer, align=align), value), pointer, align=align)
 
 
-@overload(multiply_columns, prefer_literal=True, inline="always")
-def _compiled_multiply_columns(
-    X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column, n_vectors
-):
-    def compiled(
-        X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column, n_vectors
-    ):
-        _multiply_columns(
-            X,
-            table,
-            totals,
-            first_row,
-            n_rows,
-            feature,
-            depth,
-            place,
-            width,
-            fresh,
-            to_row,
-            to_column,
-            column,
-            n_vectors,
-        )
-
-    return compiled
-
-
 @nb.njit(inline="always")
 def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals, to_row, to_column):
     """Multiply a block of rows with a panel: ``totals[rows, columns] (+)= X[rows, :n_features] @ panel``.
@@ -346,7 +313,7 @@ def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
         where[:n_rows, :lanes][less] = column + first
 
 
-@intrinsic
+@compiled_form(lower)
 def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where):
     def codegen(context, builder, signature, args):
         totals_, bias_, best_, seconds_, where_ = (
@@ -401,14 +368,6 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where
     return nb.void(totals, nb.int64, bias, nb.int64, nb.int64, best, seconds, where), codegen
 
 
-@overload(lower, inline="always")
-def _compiled_lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    def compiled(totals, n_rows, bias, column, n_columns, best, seconds, where):
-        _lower(totals, n_rows, bias, column, n_columns, best, seconds, where)
-
-    return compiled
-
-
 def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
     """Find the lowest and the second lowest score of rows among all lanes; the first column of equal ones.
 
@@ -432,7 +391,7 @@ def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_sco
         second_scores[first + i] = min(np.delete(lowest, lane).min(), seconds[i, :lanes].min())
 
 
-@intrinsic
+@compiled_form(lowest_lanes)
 def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, second_scores):
     def codegen(context, builder, signature, args):
         best_, seconds_, where_, labels_, scores_, second_scores_ = (
@@ -475,14 +434,6 @@ def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, s
         return context.get_dummy_value()
 
     return nb.void(best, seconds, where, nb.int64, nb.int64, labels, scores, second_scores), codegen
-
-
-@overload(lowest_lanes, inline="always")
-def _compiled_lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
-    def compiled(best, seconds, where, n_rows, first, labels, scores, second_scores):
-        _lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores)
-
-    return compiled
 
 
 @nb.njit(inline="always")

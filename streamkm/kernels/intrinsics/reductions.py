@@ -3,7 +3,7 @@
 A sum that the compiler may reorder has other last bits on another processor, or for memory that is read-only. These run
 in `N_LANES` lanes, whatever the processor has, which are added up in a tree; what is left over is added last. What is
 done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked. May import products, numba and numpy only.
+compiled callers get instead. Nothing is bounds-checked. May import forms, products, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.products import NUMBER, PLACE, multiply_adds
 
 N_LANES = 16
@@ -93,20 +93,12 @@ def fused(a, b, c):
     return float(Fraction(a) * Fraction(b) + Fraction(c))
 
 
-@intrinsic
+@compiled_form(fused)
 def _fused(typing, a, b, c):
     def codegen(context, builder, signature, args):
         return multiply_adds(builder, ir.DoubleType(), "")(*args)  # always once: what is lost is what is asked for
 
     return nb.float64(nb.float64, nb.float64, nb.float64), codegen
-
-
-@overload(fused, inline="always")
-def _compiled_fused(a, b, c):
-    def compiled(a, b, c):
-        return _fused(a, b, c)
-
-    return compiled
 
 
 def _in_lanes(a, first, b, other, n, term):
@@ -154,7 +146,7 @@ def _add_chi_squared(builder, fma, x, y, total):
 def _compile(meaning, add_term):
     """Give compiled callers of a function its LLVM form: `add_term` adds a term to a total, of vectors and numbers."""
 
-    @intrinsic
+    @compiled_form(meaning)
     def in_lanes(typing, a, first, b, other, n):
         def codegen(context, builder, signature, args):
             a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
@@ -196,13 +188,6 @@ def _compile(meaning, add_term):
             return builder.fadd(total, builder.load(rest))
 
         return nb.float64(a, nb.int64, b, nb.int64, nb.int64), codegen
-
-    @overload(meaning, inline="always")
-    def compiled_in_lanes(a, first, b, other, n):
-        def compiled(a, first, b, other, n):
-            return in_lanes(a, first, b, other, n)
-
-        return compiled
 
 
 _compile(dot, _add_product)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 
 VECTOR_BYTES = 64
@@ -78,7 +78,7 @@ def _vectors(context, builder, kind, array):
     return vector, width, itemsize, place
 
 
-@intrinsic(prefer_literal=True)
+@compiled_form(butterflies, prefer_literal=True)
 def _butterflies(typingctx, row, start, stride, radix):
     def codegen(context, builder, signature, args):
         _, _, align, place = _vectors(context, builder, signature.args[0], args[0])
@@ -105,7 +105,7 @@ def _butterflies(typingctx, row, start, stride, radix):
     return nb.void(row, start, stride, radix), codegen
 
 
-@intrinsic
+@compiled_form(cross_lanes)
 def _cross_lanes(typingctx, row, start):
     def codegen(context, builder, signature, args):
         vector, width, align, place = _vectors(context, builder, signature.args[0], args[0])
@@ -122,22 +122,6 @@ def _cross_lanes(typingctx, row, start):
         return context.get_dummy_value()
 
     return nb.void(row, start), codegen
-
-
-@overload(butterflies, prefer_literal=True, inline="always")
-def _compiled_butterflies(row, start, stride, radix):
-    def compiled(row, start, stride, radix):
-        _butterflies(row, start, stride, radix)
-
-    return compiled
-
-
-@overload(cross_lanes, inline="always")
-def _compiled_cross_lanes(row, start):
-    def compiled(row, start):
-        _cross_lanes(row, start)
-
-    return compiled
 
 
 @nb.njit(nogil=True, cache=True)

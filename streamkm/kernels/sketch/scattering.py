@@ -5,7 +5,7 @@ rows as a vector has lanes go together: a square of values is turned in register
 of all these rows, and one addition serves them all. Each row's additions keep their order, so that a row's sum does
 not depend on the rows beside it. Numba has no name for vectors, so the square is a plain Python function (what it
 means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
-bounds-checked. May import numba and numpy only.
+bounds-checked. May import forms, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.prefetching import prefetch
 
 VECTOR_BYTES = 64
@@ -100,7 +100,7 @@ def _int64(value):
     return ir.Constant(ir.IntType(64), value)
 
 
-@intrinsic
+@compiled_form(add_square)
 def _add_square(typingctx, X, row, column, targets, factors, sums):
     def codegen(context, builder, signature, args):
         kinds = signature.args
@@ -127,7 +127,7 @@ def _add_square(typingctx, X, row, column, targets, factors, sums):
     return nb.void(X, row, column, targets, factors, sums), codegen
 
 
-@intrinsic
+@compiled_form(turn_square)
 def _turn_square(typingctx, source, first, target, row):
     def codegen(context, builder, signature, args):
         kinds = signature.args
@@ -146,22 +146,6 @@ def _turn_square(typingctx, source, first, target, row):
         return context.get_dummy_value()
 
     return nb.void(source, first, target, row), codegen
-
-
-@overload(add_square, inline="always")
-def _compiled_add_square(X, row, column, targets, factors, sums):
-    def compiled(X, row, column, targets, factors, sums):
-        _add_square(X, row, column, targets, factors, sums)
-
-    return compiled
-
-
-@overload(turn_square, inline="always")
-def _compiled_turn_square(source, first, target, row):
-    def compiled(source, first, target, row):
-        _turn_square(source, first, target, row)
-
-    return compiled
 
 
 @nb.njit(nogil=True, cache=True)

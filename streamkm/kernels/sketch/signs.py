@@ -16,9 +16,9 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.hashing import mix
 
 VECTOR_BYTES = 64
@@ -96,7 +96,7 @@ def _as_vectors(context, builder, kind, array):
     return builder.bitcast(make_array(kind)(context, builder, array).data, vector.as_pointer()), itemsize
 
 
-@intrinsic
+@compiled_form(fill_tables)
 def _fill_tables(typingctx, tables, turned):
     def codegen(context, builder, signature, args):
         (filled, align), (given, _) = (
@@ -125,7 +125,7 @@ def _fill_tables(typingctx, tables, turned):
     return nb.void(tables, turned), codegen
 
 
-@intrinsic
+@compiled_form(look_up)
 def _look_up(typingctx, total, tables, word):
     def codegen(context, builder, signature, args):
         (pointer, align), (base, _) = (
@@ -147,7 +147,7 @@ def _look_up(typingctx, total, tables, word):
     return nb.void(total, tables, word), codegen
 
 
-@intrinsic
+@compiled_form(add_signed)
 def _add_signed(typingctx, total, start, value, word):
     def codegen(context, builder, signature, args):
         kinds = signature.args
@@ -166,30 +166,6 @@ def _add_signed(typingctx, total, start, value, word):
         return context.get_dummy_value()
 
     return nb.void(total, start, value, word), codegen
-
-
-@overload(fill_tables, inline="always")
-def _compiled_fill_tables(tables, turned):
-    def compiled(tables, turned):
-        _fill_tables(tables, turned)
-
-    return compiled
-
-
-@overload(look_up, inline="always")
-def _compiled_look_up(total, tables, word):
-    def compiled(total, tables, word):
-        _look_up(total, tables, word)
-
-    return compiled
-
-
-@overload(add_signed, inline="always")
-def _compiled_add_signed(total, start, value, word):
-    def compiled(total, start, value, word):
-        _add_signed(total, start, value, word)
-
-    return compiled
 
 
 @nb.njit(nogil=True, cache=True)

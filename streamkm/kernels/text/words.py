@@ -2,8 +2,8 @@
 
 Numba has no name for these single instructions, so each is a plain Python function (what it means, and what runs under
 ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked: callers keep
-`WINDOW` readable bytes behind every position they pass. Words are little-endian. May import numba and numpy only;
-nothing here knows what the text means.
+`WINDOW` readable bytes behind every position they pass. Words are little-endian. May import forms, numba and numpy
+only; nothing here knows what the text means.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
+
+from streamkm.kernels.intrinsics.forms import compiled_form
 
 WINDOW = 32
 """Bytes that one mask covers, and the slack that every buffer needs behind its text."""
@@ -87,7 +88,7 @@ def _pointer(context, builder, array_type, array, at):
     return builder.gep(array, [at])
 
 
-@intrinsic
+@compiled_form(text_of)
 def _text_of(typingctx, buf):
     def codegen(context, builder, signature, args):
         return make_array(signature.args[0])(context, builder, args[0]).data
@@ -95,7 +96,7 @@ def _text_of(typingctx, buf):
     return types.CPointer(types.uint8)(buf), codegen
 
 
-@intrinsic
+@compiled_form(load_word)
 def _load_word(typingctx, buf, at):
     def codegen(context, builder, signature, args):
         at64 = context.cast(builder, args[1], signature.args[1], types.int64)
@@ -107,7 +108,7 @@ def _load_word(typingctx, buf, at):
     return types.uint64(buf, at), codegen
 
 
-@intrinsic
+@compiled_form(bytes_outside)
 def _bytes_outside(typingctx, buf, at, low, span):
     def codegen(context, builder, signature, args):
         vector = ir.VectorType(ir.IntType(8), WINDOW)
@@ -130,44 +131,17 @@ def _bytes_outside(typingctx, buf, at, low, span):
     return types.uint64(buf, at, low, span), codegen
 
 
-def _bit_count(name):
-    @intrinsic
+def _count_bits(meaning, name):
+    @compiled_form(meaning)
     def count(typingctx, word):
         def codegen(context, builder, signature, args):
             return getattr(builder, name)(args[0], ir.Constant(ir.IntType(1), 0))
 
         return types.int64(types.uint64), codegen
 
-    return count
 
-
-_trailing_zeros = _bit_count("cttz")
-_leading_zeros = _bit_count("ctlz")
-
-
-@overload(text_of)
-def _compiled_text_of(buf):
-    return lambda buf: _text_of(buf)
-
-
-@overload(load_word)
-def _compiled_load_word(buf, at):
-    return lambda buf, at: _load_word(buf, at)
-
-
-@overload(bytes_outside)
-def _compiled_bytes_outside(buf, at, low, span):
-    return lambda buf, at, low, span: _bytes_outside(buf, at, low, span)
-
-
-@overload(trailing_zeros)
-def _compiled_trailing_zeros(word):
-    return lambda word: _trailing_zeros(word)
-
-
-@overload(leading_zeros)
-def _compiled_leading_zeros(word):
-    return lambda word: _leading_zeros(word)
+_count_bits(trailing_zeros, "cttz")
+_count_bits(leading_zeros, "ctlz")
 
 
 @njit(nogil=True, cache=True)

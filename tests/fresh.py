@@ -1,0 +1,82 @@
+"""Programs whose memory is measured: each in a process as it is when streamkm has just been imported.
+
+A server imports streamkm and forks. A forked process shares the server's own pages but maps the files of libraries
+anew; the pages of these that the server had in memory are read once more, and memory is then that of a process which
+has imported streamkm itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SERVE = """
+import ctypes, json, os, sys, traceback
+import numpy as np
+import streamkm.estimators.kernel_kmeans, streamkm.estimators.kmeans
+
+def pages_of_files():
+    "Start of each mapped file, its bytes, and offsets of those pages that are in memory."
+    found = []
+    with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb") as pagemap:
+        for line in maps:
+            place, access, *_, path = (line.split() + [""])[:6]
+            start, stop = (int(end, 16) for end in place.split("-"))
+            if path.startswith("/") and access[0] == "r":
+                pagemap.seek(start // 4096 * 8)
+                entries = np.frombuffer(pagemap.read((stop - start) // 4096 * 8), np.uint64)
+                found.append((start, stop - start, 4096 * np.flatnonzero(entries >> 63)))
+    return found
+
+in_memory = pages_of_files()
+for line in sys.stdin:
+    code, arguments, environment, out = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        code_of_exit = 1
+        try:
+            os.environ.update(environment)
+            for start, size, offsets in in_memory:
+                np.frombuffer((ctypes.c_uint8 * size).from_address(start), np.uint8)[offsets].max(initial=0)
+            sys.argv = ["-c", *arguments]
+            sys.stdout = open(out, "w")
+            exec(compile(code, "<fresh>", "exec"), {"__name__": "__main__"})
+            sys.stdout.flush()
+            code_of_exit = 0
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+        os._exit(code_of_exit)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    started = subprocess.Popen(
+        [sys.executable, "-c", SERVE],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    atexit.register(started.communicate)
+    return started
+
+
+def run_fresh(code: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Any:
+    """Run the text of a program, with arguments and what is added to the environment; gives what it prints, of JSON."""
+    server = _server()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        server.stdin.write(json.dumps([code, list(arguments), environment or {}, str(out)]) + "\n")
+        server.stdin.flush()
+        ended = server.stdout.readline()
+        assert ended == "0\n", f"{ended}{out.read_text() if out.exists() else ''}"
+        return json.loads(out.read_text())
