@@ -229,10 +229,16 @@ class CenterTable:
         """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         labels, scores = self._exactly(X, d2norms)
-        around = self._made("around", lambda: float(self.centers.mean(axis=0) @ self.centers.mean(axis=0)))
+        around = self._made("around", self._mean_norm)
         return labels, np.maximum(
             scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms, LEAST_SHARE * d2norms
         )
+
+    def _mean_norm(self) -> float:
+        """Squared norm of the mean of the centers."""
+        mean = np.empty(self.centers.shape[1])
+        mean_row(self.centers, mean)
+        return float(weighted_sum(mean, mean))
 
     def _exactly(self, X: Matrix, d2norms: NDArray[np.float64] | None) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """`labels`, and the scores that most of them were found by."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.row_sample import stacked
 from streamkm.core.matrix import Matrix, matrix_bytes
-from streamkm.kernels.cluster.drawing import lowest_by_rate
+from streamkm.kernels.cluster.drawing import draw_chances, lowest_by_rate
 
 SPARE = 1.5  # rows expected for each that is kept, where the objective is what was expected
 SLACK = 1.25  # rows that may wait for each that is kept, before the highest keys are dropped
@@ -135,7 +135,9 @@ class DrawRule:
 
     def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
         """Of rows with these weights and squared distances to be drawn, where every key below `limit` was."""
-        return -np.expm1(-limit * weights * (self.per_weight + self.per_d2 * d2))
+        out = np.empty(len(weights))
+        draw_chances(weights, d2, self.per_weight, self.per_d2, limit, out)
+        return out
 
     def unbiased(self, drawn: Drawn) -> NDArray[np.float64]:
         """Weights with which sums over the drawn rows are those over all rows, in expectation."""

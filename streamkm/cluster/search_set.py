@@ -31,6 +31,7 @@ FEWEST_ROUGH_ROWS = 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
+BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
@@ -101,6 +102,7 @@ def search_set(
     rows = [_block(part.X, NO_WEIGHTS) for part in parts]
     d2s = [np.concatenate([squared_distances(block, table) for block in rows]) for table in tables]
     joined = combined(rules, parts, d2s)
+    del parts, rows
     order = rng.permutation(joined.n_rows)
     logger.debug("starts are searched on %d rows drawn from %d", joined.n_rows, n_rows)
     return _block(joined.X[order], joined.weights[order])
@@ -133,7 +135,9 @@ def centered(block: Block) -> tuple[Block, NDArray[np.float64]]:
     if sp.issparse(block.X):
         return block, np.zeros(block.X.shape[1])
     shift = block.X.mean(axis=0, dtype=np.float64)
-    X = (block.X - shift).astype(block.X.dtype)
+    X = np.empty_like(block.X)
+    for start in range(0, len(X), BATCH_ROWS):
+        X[start : start + BATCH_ROWS] = block.X[start : start + BATCH_ROWS] - shift
     return replace(block, X=X, d2norms=row_d2norms(X)), shift
 
 

@@ -24,6 +24,7 @@ from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
     OF_THIS_RUN,
     Weights,
+    check_integer,
     check_parameters,
     check_weights,
     digest,
@@ -35,6 +36,7 @@ from streamkm.estimators.validation import (
 from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.fitting.centers import Settings, check_clusters
 from streamkm.fitting.kmeans import run_fit
+from streamkm.metrics.clusters import ClusterSummary, describe_clusters
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
@@ -172,6 +174,8 @@ class StreamKMeans(Incremental, Assigner):
     possible_gain_ : float or None
         Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
         share of it; a warning where it is above 1 % and `refine` does not look further.
+    feature_deviations_ : float64 ndarray (d,) or None
+        Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -351,12 +355,50 @@ class StreamKMeans(Incremental, Assigner):
         self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
+        self.feature_deviations_ = fitted.deviations
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         kind = self.sketch if isinstance(self.sketch, str) else getattr(self.sketch, "kind", None)
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
+
+    def summary(self, n_traits: int = 3) -> ClusterSummary:
+        """Say what is in each cluster: its size, the nearest other one, and the features that set it apart.
+
+        Sizes and means are exact, of all rows; reads nothing.
+
+        Parameters
+        ----------
+        n_traits : int, default=3
+            Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
+            deviations.
+
+        Returns
+        -------
+        ClusterSummary
+            The largest cluster first. Prints as a table; ``to_pandas()`` and ``to_dicts()`` give it for use.
+
+        Raises
+        ------
+        NotFittedError
+        InvalidInputError
+            Where clusters have no features of their own: of rows assigned in the sketch, of streams and loaded models.
+        """
+        self._check_fitted()
+        check_integer("n_traits", n_traits, 0)
+        deviations = getattr(self, "feature_deviations_", None)
+        if deviations is None:
+            raise InvalidInputError(
+                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor a loaded "
+                'model, nor labels of the sketch (assign_space="original" asks for those of the original features)'
+            )
+        names = getattr(self, "feature_names_in_", None)
+
+        def name(number: int) -> str:
+            return f"x{number}" if names is None else str(names[number])
+
+        return describe_clusters(self.cluster_means_, self.counts_, deviations, name, n_traits)
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.

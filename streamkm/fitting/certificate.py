@@ -24,7 +24,7 @@ from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.split_merge import split_gains, split_merge, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
-from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.kernels.cluster.totals import row_squares, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.sketches import IdentitySketch
 
@@ -101,7 +101,7 @@ def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
         return Promise(total_weight * mean, 0.0)
-    spread = float(np.sqrt(np.sum((weights * (d2 - mean)) ** 2))) / float(weights.sum())
+    spread = float(np.sqrt(weighted_sum(np.square(weights), np.square(d2 - mean)))) / float(weights.sum())
     return Promise(total_weight * mean, total_weight * spread)
 
 
@@ -126,13 +126,13 @@ class Merging:
         """For each cluster, where all others stay (k,)."""
         table = CenterTable.build(self.means, np.float64, around_origin=True)
         seconds = table.nearest(self.means)[2]
-        return np.maximum(seconds + np.einsum("ij,ij->i", self.means, self.means), 0.0) * self.counts
+        return np.maximum(seconds + _squares(self.means), 0.0) * self.counts
 
     def cost_of(self, given_up: list[int]) -> float:
         """For several together."""
         left = np.delete(self.means, given_up, axis=0)
         rows, table = self.means[given_up], CenterTable.build(left, np.float64)
-        return float(self.counts[given_up] @ row_d2(rows, table.labels(rows), table))
+        return float(weighted_sum(self.counts[given_up], row_d2(rows, table.labels(rows), table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class AfterPass:
             return Outlook(0.0, (), ())
         means = totals.means(fallback=model.centers)
         moved = means - model.centers
-        by_moving = float(totals.counts @ np.einsum("ij,ij->i", moved, moved)) / totals.d2
+        by_moving = float(weighted_sum(totals.counts, _squares(moved))) / totals.d2
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
             return Outlook(by_moving, (), ())
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
@@ -200,7 +200,7 @@ class AfterPass:
         best, n_best = 0.0, 0
         for n_swaps in sorted({*(2**power for power in range(len(swaps).bit_length())), len(swaps)} - {0}):
             gained = np.sum(each[:n_swaps], axis=0)
-            lower = float(gained.sum() - CERTAINTY * np.sqrt(unsure @ gained**2))
+            lower = float(gained.sum() - CERTAINTY * np.sqrt(weighted_sum(unsure, np.square(gained))))
             lower -= merging.cost_of([given_up for _, given_up in swaps[:n_swaps]])
             if lower > best:
                 best, n_best = lower, n_swaps
@@ -257,13 +257,18 @@ class AfterPass:
         shares = np.concatenate([shares, drawn.d2])
         return combined([evenly, self.rule], [taken, drawn], [shares, shares])
 
-    def swapped(self, found: Outlook) -> NDArray[np.float64]:
-        """Centers carried on beyond the means of all rows, but for clusters that are split and those given up (k, m).
+    def swapped(self, found: Outlook, *, carried_on: bool = False) -> NDArray[np.float64]:
+        """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).
 
-        They are carried on as in an accelerated run of Lloyd's algorithm: passes are few here.
+        Parameters
+        ----------
+        carried_on : bool
+            Means are carried on by a share of their last way, as in an accelerated run of Lloyd's algorithm: worth it
+            where another pass may follow.
         """
-        means = self.totals.means(fallback=self.model.centers)
-        start = means + CARRIED_ON * (means - self.model.centers)
+        start = self.totals.means(fallback=self.model.centers)
+        if carried_on:
+            start += CARRIED_ON * (start - self.model.centers)
         if not found.swaps or self.drawn is None:
             return start
         centers = self.frame.points(start)
@@ -330,6 +335,13 @@ class AfterPass:
         """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""
         wide = self.model.space == "original" and not isinstance(self.model.sketch, IdentitySketch)
         return wide and not isinstance(X, np.ndarray)
+
+
+def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared norms of rows (k,), in an order that no processor changes."""
+    out = np.empty(len(rows))
+    row_squares(np.ascontiguousarray(rows), out)
+    return out
 
 
 def _part(block: Block, rows: NDArray[np.intp], times: NDArray[np.float64]) -> Block:

@@ -23,11 +23,13 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting.centers import (
     Found,
     Framed,
+    Look,
     Settings,
     check_clusters,
     distortion_of,
@@ -38,6 +40,7 @@ from streamkm.fitting.centers import (
 )
 from streamkm.fitting.certificate import Promise
 from streamkm.fitting.rounds import Further, Labelled, Labelling, assign_found, warn_of_gain
+from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
 from streamkm.passes.reader import Walk
@@ -47,6 +50,7 @@ from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
 from streamkm.sketches.registry import first_round
 
+DEVIATION_ROWS = 2000  # of the sample, that standard deviations of features are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
@@ -78,6 +82,8 @@ class Fit:
     gain : float or None
     n_rounds : int
         As of `rounds.Labelled`.
+    deviations : float64 (d,) or None
+        Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
     """
 
     model: Model
@@ -92,6 +98,7 @@ class Fit:
     promise: Promise | None = None
     gain: float | None = None
     n_rounds: int = 0
+    deviations: NDArray[np.float64] | None = None
 
 
 def run_fit(
@@ -151,6 +158,7 @@ def run_fit(
         model, assigned = labelled.model, labelled.assigned
         labels = labels_of(found.look.originals(), assigned.labels, model)
         distortion = distortion_of(here, found.look, model, assigned.totals, labels)
+        deviations = _deviations(found.look) if model.space == "original" else None
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
     return Fit(
         model,
@@ -165,7 +173,13 @@ def run_fit(
         labelled.promise,
         labelled.gain,
         labelled.n_rounds,
+        deviations,
     )
+
+
+def _deviations(look: Look) -> NDArray[np.float64]:
+    """Standard deviations of the features, by a few sampled rows."""
+    return feature_deviations(look.frame.original_rows(rows_between(look.sample.X, 0, DEVIATION_ROWS)))
 
 
 def _in_the_sketch(plan: Plan, settings: Settings, n_features: int) -> str:

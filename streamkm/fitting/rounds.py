@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from streamkm.compute import Executor
 from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting.centers import Found, Settings, assign_sample
-from streamkm.fitting.certificate import WORTH, AfterPass, Outlook, Promise, promise_of
+from streamkm.fitting.certificate import WORTH, AfterPass, Promise, promise_of
 from streamkm.passes.assign import Assigned, assign_pass
 from streamkm.passes.labels import HeldLabels, assign_and_hold, n_writes, open_labels, write_labels
 from streamkm.passes.reader import Walk
@@ -154,21 +155,18 @@ def assign_found(
             centers = assigned.totals.means(fallback=model.centers)
         elif further.n_drawn or further.most_rounds:
             after = AfterPass(by.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
-            further.give_back()
-            outlook = after.outlook(promise)
-            further.give_back()
-            gain = outlook.gain
-            logger.info("objective %.6g; at least %.3g of it to gain", assigned.totals.d2, gain)
-            if n_rounds < further.most_rounds and gain > further.worth:
-                with progress.stage(f"search-{n_rounds + 1}"):
-                    centers = _searched(by, found, further, after, outlook)
-                n_rounds += 1
+            searching = progress.stage(f"search-{n_rounds + 1}")
+            gain, centers = _looked_further(by, found, further, after, (promise, n_rounds, searching))
+            del after
+            n_rounds += centers is not None
         if centers is None:
             break
         index += 1
         model = replace(model, centers=centers)
         meta = {"index": index, "history": list(history), "n_rounds": n_rounds}
         writer.save("refined", partial(_refined, centers, meta))
+        del assigned, held  # the next pass needs the memory
+        further.give_back()
     if held is not None and writer.labels_to is not None:
         with progress.stage("labels", n_writes(held)) as stage:
             write_labels(by.workers, held, writer.labels_to, stage)
@@ -209,15 +207,36 @@ def _pass(
     return assigned, held
 
 
-def _searched(by: Labelling, found: Found, further: Further, after: AfterPass, outlook: Outlook) -> NDArray[np.float64]:
-    """Centers for another round."""
-    look = found.look
-    if not further.searches:
-        return after.swapped(outlook)
-    sample = look.originals() if look.whole is None else replace(look.whole, X=look.frame.original_rows(look.whole.X))
-    own = by.weights[sample.rows] if len(by.weights) else np.ones(len(sample.rows))
-    rng = np.random.default_rng([further.settings.word("draws"), len(outlook.swaps)])
-    return after.next_centers(sample, own, outlook, rng)
+def _looked_further(
+    by: Labelling,
+    found: Found,
+    further: Further,
+    after: AfterPass,
+    so_far: tuple[Promise | None, int, AbstractContextManager[Stage]],
+) -> tuple[float, NDArray[np.float64] | None]:
+    """What could be gained, and centers for another round where it is worth one.
+
+    Parameters
+    ----------
+    so_far : (Promise or None, int, context manager)
+        What the sample promised, how many rounds were made, and the stage of the next.
+    """
+    promise, n_before, searching = so_far
+    further.give_back()
+    outlook = after.outlook(promise)
+    further.give_back()
+    logger.info("objective %.6g; at least %.3g of it to gain", after.totals.d2, outlook.gain)
+    if n_before >= further.most_rounds or outlook.gain <= further.worth:
+        return outlook.gain, None
+    with searching:
+        if not further.searches:
+            return outlook.gain, after.swapped(outlook, carried_on=n_before + 1 < further.most_rounds)
+        look = found.look
+        whole = look.originals() if look.whole is None else look.whole
+        sample = whole if look.whole is None else replace(whole, X=look.frame.original_rows(whole.X))
+        own = by.weights[sample.rows] if len(by.weights) else np.ones(len(sample.rows))
+        rng = np.random.default_rng([further.settings.word("draws"), len(outlook.swaps)])
+        return outlook.gain, after.next_centers(sample, own, outlook, rng)
 
 
 def _refined(centers: NDArray[np.float64], meta: dict[str, Any]) -> Record:

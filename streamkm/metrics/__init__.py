@@ -12,9 +12,11 @@ from streamkm.metrics.agreement import (
     objective_ratio,
     pairwise_f_beta,
 )
+from streamkm.metrics.clusters import ClusterSummary, describe_clusters, feature_deviations
 from streamkm.metrics.internal import Spread, calinski_harabasz, davies_bouldin, objective, silhouette, spread
 
 __all__ = [
+    "ClusterSummary",
     "Contingency",
     "Spread",
     "adjusted_rand",
@@ -22,6 +24,8 @@ __all__ = [
     "clustering_accuracy",
     "contingency",
     "davies_bouldin",
+    "describe_clusters",
+    "feature_deviations",
     "normalized_mutual_info",
     "objective",
     "objective_ratio",

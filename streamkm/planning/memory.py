@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
+from streamkm.cluster.search_set import search_rows
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
 
@@ -23,11 +24,14 @@ READ_BYTES = 8 * MIB  # a thread that reads: buffers and decoders' threads beyon
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
+SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
+SEARCH_SETS = 4  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
+DRAWING_BYTES = 12 * MIB  # what threads leave that draw them; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
-CHECK_COPIES = 5  # of drawn rows, while it is looked what could be gained
+CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `cluster.draws`
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
@@ -129,7 +133,7 @@ class Needs:
         if regime == "blocks":
             gathering = kept_blocks = self.n_rows * (8 + self.block_row_bytes)
         elif regime == "spilled":
-            kept_blocks = room + 2 * self.n_threads * self._block_bytes()
+            kept_blocks = room + SPILLED_COPIES * self.n_threads * self._block_bytes()
             gathering = room + waiting * self._block_bytes()
         elif regime == "coreset":
             gathering, kept_blocks = self._coreset_bytes()
@@ -154,8 +158,8 @@ class Needs:
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
         if self.drawn_rows:
             looked_at = self.drawn_rows * (self.row_bytes + CHECK_COPIES * self._double_row(space))
-            stages["check"] = looked_at + self.steps(width) + LABEL_BYTES * self.n_rows * self.labels
-            stages["check"] += sample * self.keeps_sample
+            # what was the sample's may not have been given back
+            stages["check"] = sample + looked_at + self.steps(width) + LABEL_BYTES * self.n_rows * self.labels
         if self.keeps_sample:
             floats = (kept + self.drawn_rows) * self._float_row(space)
             stages["search"] = sample + ROUND_COPIES * floats + self.search() + self.steps(width)
@@ -219,8 +223,10 @@ class Needs:
         return self.n_threads * self.itemsize * self.n_features * padded if self.fitted else 0
 
     def search(self) -> int:
-        """Bytes of split-and-merge: halves of all clusters, of this round and the last, and centers."""
-        return SEARCH_COPIES * 8 * self.n_clusters * self.n_components
+        """Bytes of split-and-merge: its rows, halves of all clusters, of this round and the last, and centers."""
+        drawn = search_rows(self.n_clusters) if search_rows(self.n_clusters) < self.n_rows else 0
+        searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
+        return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 
     def steps(self, width: int) -> int:
         """Bytes of a Lloyd step beside its rows: centers, sums, means, the table, and where it is laid out around."""

@@ -25,6 +25,7 @@ from tests.benchmarks import (
     bench_overhead,
     bench_parse,
     bench_plan,
+    bench_rare,
     bench_sketch,
     bench_sketches,
     bench_start,
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "cluster": ("u", bench_cluster.run),
     "plan": ("v", bench_plan.run),
     "nearest": ("w", bench_nearest.run),
+    "rare": ("x", bench_rare.run),
 }
 
 
