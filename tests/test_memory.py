@@ -41,7 +41,10 @@ parameters = {"memory_limit": limit, "coreset": json.loads(coreset), "progress":
 fitted = StreamKMeans(int(k), **parameters).fit(path)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024  # of this program alone; getrusage remembers what started it
-print(json.dumps({"peak": peak, "projected": fitted.plan_.peak_bytes, "limit": fitted.plan_.limit_bytes,
+# a search before another pass is planned for, and compared with what was measured only if it was made
+searched = fitted.n_passes_ > fitted.plan_.passes
+projected = max(size for stage, size in fitted.plan_.memory.items() if searched or stage != "search")
+print(json.dumps({"peak": peak, "projected": projected, "limit": fitted.plan_.limit_bytes,
                   "inertia": fitted.inertia_, "space": fitted.assign_space_, "regime": fitted.plan_.regime}))
 """
 

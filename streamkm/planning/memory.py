@@ -26,12 +26,13 @@ LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looke
 SEARCH_COPIES = 12  # of the centers
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 SEARCH_SETS = 4  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
-DRAWING_BYTES = 12 * MIB  # what threads leave that draw them; measured
+DRAWING_BYTES = 20 * MIB  # what threads leave that draw them; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
+CHECK_CENTERS = 10  # copies of the centers meanwhile: means, sums, halves of all clusters twice, layouts
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `cluster.draws`
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
@@ -159,7 +160,8 @@ class Needs:
         if self.drawn_rows:
             looked_at = self.drawn_rows * (self.row_bytes + CHECK_COPIES * self._double_row(space))
             # what was the sample's may not have been given back
-            stages["check"] = sample + looked_at + self.steps(width) + LABEL_BYTES * self.n_rows * self.labels
+            centers = CHECK_CENTERS * 8 * self.n_clusters * width + self.table(width)
+            stages["check"] = sample + looked_at + centers + LABEL_BYTES * self.n_rows * self.labels
         if self.keeps_sample:
             floats = (kept + self.drawn_rows) * self._float_row(space)
             stages["search"] = sample + ROUND_COPIES * floats + self.search() + self.steps(width)
