@@ -25,9 +25,7 @@ from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.kernels.cluster.totals import weighted_sum
 
-SEED_ROWS_PER_CLUSTER = 20  # k-means++ itself sees that many; Lloyd and the search see all rows they are given
-SMALLEST_SEED_ROWS = 5000
-FEWEST_ROUGH_ROWS = 2000  # that rough centers are seeded on
+ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
@@ -145,7 +143,7 @@ def _rough(
     executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
-    some = prefix(sampled, max(FEWEST_ROUGH_ROWS, SEED_ROWS_PER_CLUSTER * n_clusters))
+    some = prefix(sampled, max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
     d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
     return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()

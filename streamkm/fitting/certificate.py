@@ -57,6 +57,10 @@ class Promise:
     inertia: float
     error: float
 
+    def times(self, factor: float) -> Promise:
+        """The same of so many times the weight."""
+        return Promise(factor * self.inertia, factor * self.error)
+
     def is_kept(self, inertia: float) -> bool:
         """Whether it was sure, and the objective is what it said."""
         sure = self.error <= SURE * self.inertia
@@ -93,8 +97,7 @@ def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float
     total_weight : float
         Of all rows.
     """
-    n_rows = len(sample.rows) if sample.complete and len(sample.rows) <= PROMISE_ROWS else PROMISE_ROWS
-    X = model.place(rows_between(sample.X, 0, n_rows))
+    X = model.place(rows_between(sample.X, 0, PROMISE_ROWS))
     table = model.table()
     d2 = row_d2(X, nearest_in(here, X, table, "promise"), table)
     weights = sample.weights[: len(d2)] if len(sample.weights) else np.ones(len(d2))

@@ -137,17 +137,18 @@ def assign_found(
     if record is not None:
         index, history, n_rounds = record[1]["index"], record[1]["history"], record[1]["n_rounds"]
         model = replace(model, centers=record[0]["centers"])
-    promise = gain = None
+    gain = None
     total_weight = float(by.weights.sum()) if len(by.weights) else float(rows.sum())
-    if further.n_drawn:
-        promise = promise_of(by.here, found.look.originals(), model, total_weight)
     while True:
-        rule = None
-        if promise is not None and index >= further.n_passes:
+        promise = rule = None
+        if further.n_drawn and index >= further.n_passes:
+            promise = promise_of(by.here, found.look.originals(), model, total_weight)
             seed = further.settings.word("draws") ^ index
             rule = DrawRule.of(further.n_drawn, seed, total_weight, promise.inertia)
         with progress.stage("assign" if index == 0 else f"refine-{index}", len(rows)) as stage:
-            assigned, held = _pass(by, model, rows, rule, (writer, stage))
+            assigned, held = _pass(by, model, (rows, index), rule, (writer, stage))
+        if promise is not None:  # rows that were skipped count nothing
+            promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         centers = None
@@ -190,17 +191,22 @@ def warn_of_gain(gain: float | None, refine: int | str) -> None:
 def _pass(
     by: Labelling,
     model: Model,
-    rows: NDArray[np.int64],
+    which: tuple[NDArray[np.int64], int],
     rule: DrawRule | None,
     told: tuple[CheckpointWriter, Stage],
 ) -> tuple[Assigned, HeldLabels | None]:
-    """Label all rows once, wherever labels are to be."""
-    writer, stage = told
+    """Label all rows once, wherever labels are to be.
+
+    Parameters
+    ----------
+    which : (int64 (chunks,), int)
+        Rows of each chunk, and the number of the pass.
+    """
+    (rows, index), (writer, stage) = which, told
     held, given = None, (by.workers, by.walk, model, (by.weights, rows), stage)
     if writer.labels_to is not None:
         held, assigned = assign_and_hold(*given, rule)
     elif by.sample is None:
-        index = 0 if stage.name == "assign" else int(stage.name.removeprefix("refine-"))
         assigned = assign_pass(*given, KeptLabels(writer, f"assign-{index}", int(rows.sum())), rule)
     if by.sample is not None:  # the same sums whoever writes the labels
         assigned = assign_sample(by.here, by.sample, model, int(rows.sum()), stage, rule)

@@ -30,7 +30,7 @@ from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
-from streamkm.cluster.search_set import SMALLEST_SEED_ROWS, prefix, search_rows
+from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
@@ -56,6 +56,7 @@ from streamkm.sources.fingerprints import fingerprint
 
 logger = logging.getLogger(__name__)
 
+START_ROWS = 5000  # that k-means++ is given for a start from nothing
 FEW_CLUSTERS, START_TRIES = 10, 4  # up to so many clusters, so many starts from nothing are tried as well
 SEARCH_ALWAYS = 20  # up to so many clusters, swaps are looked for at every k; it is cheap there, and each center counts
 SEARCH_AGAIN = 1.25  # beyond, whenever there are so many times more clusters than the last time
@@ -302,7 +303,7 @@ def _grown(
             growing.search(SEARCH_ROUNDS)
             searched = k
         for _ in range(START_TRIES if k <= FEW_CLUSTERS else 0):
-            start = kmeans_plusplus(prefix(block, SMALLEST_SEED_ROWS), k, rng=streams[0], executor=here)
+            start = kmeans_plusplus(prefix(block, START_ROWS), k, rng=streams[0], executor=here)
             other = Growing(here, block, start, rng=streams[2])
             if other.n_clusters == growing.n_clusters and other.inertia < growing.inertia:
                 growing = other
