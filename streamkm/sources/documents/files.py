@@ -18,12 +18,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.stored import RawFile, open_binary, opened_path
-from streamkm.sources.svmlight.compressed import compression_of, decompressor
+from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.files import Fill, text_size
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import PLACE_BITS
@@ -70,27 +70,8 @@ class TextFiles(Documents, ABC):
     @contextmanager
     def _open(self, part: int, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
         """Give the text of a file from a byte on (of plain files), and the file itself."""
-        path, position = self.paths[part], offset
-        with open_binary(path) as raw:
-            kind = compression_of(path, raw)
-            raw.seek(offset)
-            text, failures = decompressor(path, kind, raw)
-
-            def fill(view: memoryview) -> int:
-                nonlocal position
-                try:
-                    n_read = int(text.readinto(view) or 0)
-                except SourceError:
-                    raise
-                except failures as error:
-                    raise SourceError(
-                        f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
-                    ) from error
-                position += n_read
-                return n_read
-
-            with text:
-                yield fill, raw
+        with opened_text(self.paths[part], offset) as opened:
+            yield opened
 
     def _records(self, part: int, fill: Fill, start: int = 0, stop: int = 1 << 62) -> Iterator[tuple[int, Any, int]]:
         """Yield (position, document, position of the next) for records that start in a range of bytes.

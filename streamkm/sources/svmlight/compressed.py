@@ -73,32 +73,8 @@ class CompressedSvmlightSource(SvmlightFiles):
     @contextmanager
     def _open_counted(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
         """Give the text of a file, and the file itself, whose position says how much of it has been used."""
-        path, position = self.paths[part], 0
-        try:
-            raw = open_raw(path)
-        except SourceError:
-            raise
-        except OSError as error:
-            raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
-        with raw:
-            kind = compression_of(path, raw)
-            text, failures = decompressor(path, kind, raw)
-
-            def fill(view: memoryview) -> int:
-                nonlocal position
-                try:
-                    n_read = int(text.readinto(view) or 0)
-                except SourceError:
-                    raise
-                except failures as error:
-                    raise SourceError(
-                        f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
-                    ) from error
-                position += n_read
-                return n_read
-
-            with text:
-                yield fill, raw
+        with opened_text(self.paths[part]) as opened:
+            yield opened
 
     def _compression(self, part: int) -> str:
         with open_binary(self.paths[part]) as raw:
@@ -121,6 +97,51 @@ class CompressedSvmlightSource(SvmlightFiles):
             rows += count_rows(text, n_read < len(view))
             colons += text.count(b":")
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
+
+
+@contextmanager
+def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
+    """Open a file that may be compressed: give its text, and the file itself, whose position says how much was used.
+
+    Parameters
+    ----------
+    offset : int
+        Byte that the text begins at; 0 for compressed files.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read, or is truncated or corrupt; names the byte of the text.
+    MissingDependencyError
+        It needs zstandard.
+    """
+    position = offset
+    try:
+        opened = open_raw(path)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+    with opened as raw:
+        kind = compression_of(path, raw)
+        raw.seek(offset)
+        text, failures = decompressor(path, kind, raw)
+
+        def fill(view: memoryview) -> int:
+            nonlocal position
+            try:
+                n_read = int(text.readinto(view) or 0)
+            except SourceError:
+                raise
+            except failures as error:
+                raise SourceError(
+                    f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
+                ) from error
+            position += n_read
+            return n_read
+
+        with text:
+            yield fill, raw
 
 
 def compression_of(path: str, raw: RawFile) -> str:

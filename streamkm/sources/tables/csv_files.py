@@ -26,7 +26,7 @@ from streamkm.sources.csv_scan import record_starts
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address
 from streamkm.sources.stored import RawFile, open_binary, open_raw, opened_path, read_fully
-from streamkm.sources.svmlight.compressed import compression_of, decompressor
+from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.files import Fill, text_size
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.svmlight.rows import PLACE_BITS
@@ -100,26 +100,8 @@ class CsvFiles(RowSource, ABC):
     @contextmanager
     def _open(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
         """Give the text of a file, and the file itself, whose position says how much of it has been used."""
-        path, position = self.paths[part], 0
-        with open_binary(path) as raw:
-            kind = compression_of(path, raw)
-            text, failures = decompressor(path, kind, raw)
-
-            def fill(view: memoryview) -> int:
-                nonlocal position
-                try:
-                    n_read = int(text.readinto(view) or 0)
-                except SourceError:
-                    raise
-                except failures as error:
-                    raise SourceError(
-                        f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
-                    ) from error
-                position += n_read
-                return n_read
-
-            with text:
-                yield fill, raw
+        with opened_text(self.paths[part]) as opened:
+            yield opened
 
     def _begin_files(self) -> None:
         """Read every file's header, and the head of the first that has rows."""
