@@ -24,6 +24,7 @@ from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
@@ -191,7 +192,7 @@ def distortion(
         _check_clusters(given_clusters, source.n_rows, min(source.n_rows, sample_rows))
     with open_executor(executor) as workers, local_executor(workers) as here:
         with Progress(show=False).stage("sample") as stage:
-            sketched = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
+            sketched = sketch_pass(PassContext(executor=workers, walk=walk), Gathered(rule), stage)
         given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), given_clusters, streams)
         rows = []
         for name in sketches:

@@ -37,13 +37,14 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.fitting.kmeans import kept_pass
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepResult, SweepRow
 from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, Record
+from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
@@ -188,7 +189,8 @@ def sweep(
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         with stages.stage("sample") as stage:
-            read = kept_pass(workers, walk, Gathered(rule), stage, (writer, "sample"))
+            context = PassContext(executor=workers, walk=walk, writer=writer)
+            read = sketch_pass(context, Gathered(rule), stage, record="sample")
         give_back(plan.limit_bytes)
         check_clusters(wanted[-1], read.n_valid)
         space = plan.space_for(read.n_features)
