@@ -39,9 +39,10 @@ from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labe
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.planning.plan import Plan, chunk_size, decoded_row_bytes
+from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
 
@@ -338,9 +339,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     def _walk(self, X: Any) -> tuple[Walk, Model]:
         """How X is walked, and the model for its rows."""
         source = self._open(X, reset=False)
-        n_rows = source.estimated_rows
-        decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
-        size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         stored = store_of(source)
         model = self._current_model()
         if stored is not None:

@@ -38,8 +38,9 @@ from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.cost_model import forecast
+from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
-from streamkm.planning.plan import Plan, plan_fit
+from streamkm.planning.plan import Plan
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of

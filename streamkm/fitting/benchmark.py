@@ -34,8 +34,9 @@ from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates
-from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, Plan
+from streamkm.planning.plan import Plan
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
 
 CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)

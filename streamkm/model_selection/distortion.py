@@ -28,7 +28,6 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sketches import (
     IdentitySketch,
     PCASketch,
@@ -37,6 +36,7 @@ from streamkm.sketches import (
 )
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
+from streamkm.sources.chunking import default_chunk_bytes
 
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
@@ -183,10 +183,8 @@ def distortion(
     seeds = np.random.SeedSequence([int(word) for word in words]).spawn(4)
     sampling, sketching = (int(seed.generate_state(1, np.uint64)[0]) for seed in seeds[:2])
     streams = Streams(*(np.random.default_rng(seed) for seed in seeds[2:]))
-    estimated = source.estimated_rows
-    decoded = None if estimated is None else estimated * decoded_row_bytes(source)
-    walk = Walk(source, chunk_size(decoded), metric, "raise")
-    rule = SampleRule.of(sample_rows, sampling, estimated, NO_WEIGHTS)
+    walk = Walk(source, default_chunk_bytes(source), metric, "raise")
+    rule = SampleRule.of(sample_rows, sampling, source.estimated_rows, NO_WEIGHTS)
     given_clusters = np.asarray(clusters)
     if source.n_rows is not None:
         _check_clusters(given_clusters, source.n_rows, min(source.n_rows, sample_rows))

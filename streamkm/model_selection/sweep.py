@@ -45,14 +45,16 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, Record
 from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.allowance import SAMPLE_BYTES
+from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.fingerprints import fingerprint
 
 logger = logging.getLogger(__name__)

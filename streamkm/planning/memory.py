@@ -53,7 +53,7 @@ def waiting_calls(n_threads: int) -> int:
     return n_threads + max(2, n_threads // 2)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Sizes that the projection is made of.
 
