@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.search_set import search_set
 from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix

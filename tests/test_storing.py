@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
     CheckpointError,

@@ -14,7 +14,7 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.utils.extmath import randomized_svd
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage

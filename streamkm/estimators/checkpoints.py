@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import ClusterError
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
 from streamkm.passes.checkpoint import Checkpoint

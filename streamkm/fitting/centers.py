@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, row_d2norms
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
@@ -19,6 +18,7 @@ from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import as_block_matrix
+from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor
 from streamkm.core.memory import give_back
 from streamkm.core.progress import Stage

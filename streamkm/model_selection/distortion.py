@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix

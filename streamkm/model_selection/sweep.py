@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.core.exceptions import InvalidParameterError

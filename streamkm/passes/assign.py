@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, row_d2
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.lloyd import (
     JOIN_TOTALS,
@@ -27,6 +27,7 @@ from streamkm.cluster.lloyd import (
     merged,
 )
 from streamkm.cluster.model import Model
+from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Joining, Listener
 from streamkm.core.matrix import Matrix

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor
 from streamkm.passes.reader import Walk, Weighed

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample

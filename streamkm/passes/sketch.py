@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError

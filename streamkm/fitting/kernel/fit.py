@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import Blocks, Totals, lloyd
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
