@@ -22,6 +22,7 @@ from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
+from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import (
     OF_THIS_RUN,
     Weights,
@@ -199,7 +200,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         elif not isinstance(parameters["init"], str):
             parameters["init"] = given_start(parameters["init"]).tolist()
         told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        fit = FitInfo(**{name: plain_list(value) for name, value in told.items()})
+        values = {name: plain_list(value) for name, value in told.items()}
+        fit = FitInfo(estimator=name_of(type(self)), **values)
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
     @classmethod

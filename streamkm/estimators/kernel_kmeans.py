@@ -1,4 +1,4 @@
-"""Kernel k-means as a scikit-learn estimator: parameters, fitted attributes, and which estimator a file is of.
+"""Kernel k-means as a scikit-learn estimator: parameters and fitted attributes.
 
 The work is in kernel_kmeans; walking, predicting and saving are those of every estimator.
 """
@@ -13,14 +13,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, n_kernel_starts
-from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
@@ -388,15 +386,3 @@ def check_square(source: RowSource) -> None:
             f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
             "give a square matrix, or the rows themselves and another kernel"
         )
-
-
-def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelKMeans:
-    """Read what either estimator saved; see `StreamKMeans.load`.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is no saved model, or damaged.
-    """
-    _, parameters = Model.load(path)
-    return StreamKernelKMeans.load(path) if "kernel" in parameters else StreamKMeans.load(path)
