@@ -246,18 +246,19 @@ def frame_rows(workers: Executor, sketched: Sketched, plan: Plan, settings: Sett
 
 def framed_blocks(workers: Executor, blocks: Blocks, frame: Frame, spill: Spill | None) -> Blocks:
     """Bring sketched rows into a frame."""
-    handles, d2norms = [], []
-    for handle, d2norm in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
+    handles, norms = [], []
+    for handle, found in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
-        d2norms.append(d2norm)
-    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(d2norms)))
+        norms.append(found)
+    totals, largest = zip(*norms, strict=True)
+    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(totals)), largest_d2norm=max(largest))
 
 
-def _framed_block(held: Held, frame: Frame) -> tuple[Block, float]:
+def _framed_block(held: Held, frame: Frame) -> tuple[Block, tuple[float, float]]:
     block = loaded(held)
     X = frame.rows(block.X)
     framed = Block(X, sketched_d2norms(X), block.weights)
-    return framed, framed.total_d2norm()
+    return framed, (framed.total_d2norm(), framed.largest_d2norm())
 
 
 def _are_far(X: Any, centers: NDArray[np.float64]) -> bool:
