@@ -31,7 +31,9 @@ SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
-FARTHEST = 4.0  # times the mean squared distance that a row may lie away from the mean where any sample shows the clusters
+FARTHEST = (
+    4.0  # times the mean squared distance that a row may lie away from the mean where any sample shows the clusters
+)
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
