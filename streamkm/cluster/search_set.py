@@ -114,9 +114,9 @@ def search_set(
 def _hides_nothing(sampled: Block, held: Blocks, objective: float) -> bool:
     """Whether no row can lie so far away that a uniform sample must not leave it out.
 
-    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no
-    row's squared distance from the mean is more than `FARTHEST` times the mean one from rough centers, the group's share
-    of the objective is at most that many times as large.
+    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no row
+    lies farther from the mean than `FARTHEST` times the mean squared distance from rough centers, its share of the
+    objective is at most that many times as large.
     """
     if len(sampled.weights):
         return False
