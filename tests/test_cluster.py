@@ -59,6 +59,7 @@ def held(executor, blocks, n_components):
         blocks[0].X.dtype,
         sum(block.total_weight() for block in blocks),
         sum(block.total_d2norm() for block in blocks),
+        max(block.largest_d2norm() for block in blocks),
     )
 
 

@@ -48,6 +48,7 @@ class LocalBlocks(Blocks):
             block.X.dtype,
             block.total_weight(),
             block.total_d2norm(),
+            block.largest_d2norm(),
             block,
         )
 

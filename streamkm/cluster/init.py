@@ -28,7 +28,7 @@ from streamkm.core.matrix import Matrix
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 MOST_STARTS = 10
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
-START_WORK = 6 * 10**7  # products in one step of Lloyd of all starts together, at most
+START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40

@@ -57,6 +57,10 @@ class Block:
         """Weighted sum of the rows' squared norms."""
         return float(weighted_sum(self.weights, self.d2norms))
 
+    def largest_d2norm(self) -> float:
+        """Largest of the rows' squared norms; 0 without rows."""
+        return float(self.d2norms.max(initial=0.0))
+
 
 def safe_scale(size: float) -> float:
     """A power of two that brings numbers of a size near 1; 1 where float32 holds their squares easily."""

@@ -62,19 +62,20 @@ def frame_rows(context: FitContext, sketched: Sketched) -> Framed:
 
 def framed_blocks(context: FitContext, blocks: Blocks, frame: Frame) -> Blocks:
     """Bring sketched rows into a frame."""
-    handles, d2norms = [], []
+    handles, norms = [], []
     workers, spill = context.executor, context.spill
-    for handle, d2norm in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
+    for handle, found in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
-        d2norms.append(d2norm)
-    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(d2norms)))
+        norms.append(found)
+    totals, largest = zip(*norms, strict=True)
+    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(totals)), largest_d2norm=max(largest))
 
 
-def _framed_block(held: Held, frame: Frame) -> tuple[Block, float]:
+def _framed_block(held: Held, frame: Frame) -> tuple[Block, tuple[float, float]]:
     block = loaded(held)
     X = frame.rows(block.X)
     framed = Block(X, sketched_d2norms(X), block.weights)
-    return framed, framed.total_d2norm()
+    return framed, (framed.total_d2norm(), framed.largest_d2norm())
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:

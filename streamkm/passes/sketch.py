@@ -149,6 +149,7 @@ def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[
         np.result_type(*{info.dtype for info in filled}),
         float(sum(info.total_weight for info in filled)),
         float(sum(info.total_d2norm for info in filled)),
+        max(info.largest_d2norm for info in filled),
     )
 
 
@@ -219,8 +220,9 @@ class _Info:
     n_counted: int
     width: int
     dtype: np.dtype[Any]
-    total_weight: float
-    total_d2norm: float
+    total_weight: float = 0.0
+    total_d2norm: float = 0.0
+    largest_d2norm: float = 0.0
 
 
 def _sketch_item(
@@ -239,17 +241,17 @@ def _sketch_item(
     candidates = rule.candidates(rows.X, rows.places, numbers, weights)
     if sketch is None:
         return None, (
-            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0),
+            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype),
             candidates,
             None,
         )
     sketched = as_block_matrix(sketch.apply(rows.X), sketched=not isinstance(sketch, IdentitySketch))
     if coreset_rule is not None:
-        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, 0.0, 0.0)
+        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype)
         part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
         return None, (info, candidates, part)
     block = Block(sketched, sketched_d2norms(sketched), weights)
-    totals = (block.total_weight(), block.total_d2norm())
+    totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
     return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates, None)
 
 
@@ -258,7 +260,7 @@ def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, C
     n_rows = len(skimmed.places)
     picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
     rows = walk.checked(skimmed.take(picked), skimmed.places[picked])
-    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype, 0.0, 0.0)
+    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype)
     return info, Candidates(rows.X, keys, picked), None
 
 
