@@ -24,6 +24,7 @@ from streamkm.cluster.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
+from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
@@ -188,7 +189,7 @@ def drawn_seed(random_state: Any) -> int:
 
 def is_in_memory(X: Any) -> bool:
     """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
-    if is_collection(X):
+    if is_collection(X) or is_bfloat16(X):
         return False
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):
         return True
