@@ -14,11 +14,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import Blocks, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
+from streamkm.cluster.rows import Block
 from streamkm.cluster.search_set import centered, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import Executor

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.core.matrix import Matrix, working_dtype

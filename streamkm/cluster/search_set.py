@@ -14,12 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
@@ -114,8 +115,8 @@ def search_set(
 def _hides_nothing(sampled: Block, held: Blocks, objective: float) -> bool:
     """Whether no row can lie so far away that a uniform sample must not leave it out.
 
-    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows; where no row
-    lies farther from the mean than `FARTHEST` times the mean squared distance that rough centers leave, its share of the
+    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no row
+    lies farther from the mean than `FARTHEST` times the mean squared distance from rough centers, its share of the
     objective is at most that many times as large.
     """
     if len(sampled.weights):

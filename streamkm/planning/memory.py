@@ -53,7 +53,7 @@ def waiting_calls(n_threads: int) -> int:
     return n_threads + max(2, n_threads // 2)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Sizes that the projection is made of.
 
@@ -227,7 +227,7 @@ class Needs:
         return self.n_threads * self.itemsize * self.n_features * padded if self.fitted else 0
 
     def search(self, n_rows: int) -> int:
-        """Bytes of split-and-merge: rows drawn from those held, halves of clusters, this round's and the last, centers."""
+        """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
         drawn = search_rows(self.n_clusters) if search_rows(self.n_clusters) < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
