@@ -40,6 +40,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
+    "spherical": bool,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,

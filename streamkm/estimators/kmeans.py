@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -41,7 +41,7 @@ from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
-from streamkm.sketches import PCASketch, Sketch
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
@@ -97,7 +97,11 @@ class StreamKMeans(Incremental, Assigner):
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read.
+        "cosine": rows are scaled to unit length as they are read; centers are their means.
+    spherical : bool, default=False
+        Spherical k-means: centers have unit length too, so that labels are those of the center at the smallest angle
+        and `inertia_` is ``2 (n - sum of the cosines)``. Needs ``metric="cosine"`` and original rows, and assigns them
+        among the original features; not for `partial_fit`. A center of zeros, of rows that are all zeros, stays.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -233,6 +237,7 @@ class StreamKMeans(Incremental, Assigner):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
+        spherical: bool = False,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -257,6 +262,7 @@ class StreamKMeans(Incremental, Assigner):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
+        self.spherical = spherical
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -338,9 +344,14 @@ class StreamKMeans(Incremental, Assigner):
         """Fit, and set what `fit` sets."""
         stored, metric = store_of(source), self.metric
         if stored is not None:
-            from streamkm.stores.compatibility import metric_on_store, model_of_store
+            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
+            if self.spherical and not isinstance(sketch_of_store(stored), IdentitySketch):
+                raise InvalidParameterError(
+                    f"{stored.path} holds sketched rows, and spherical=True is for original ones; fit the data, or a "
+                    f'store that was written with sketch="identity"'
+                )
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(
             self.executor,
@@ -497,7 +508,7 @@ class StreamKMeans(Incremental, Assigner):
             eps=given.eps,
             delta=given.delta,
             refine=given.refine,
-            assign_space=given.assign_space,
+            assign_space="original" if given.spherical else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit,
@@ -520,4 +531,5 @@ class StreamKMeans(Incremental, Assigner):
             refine=given.refine,
             seeds=seeds,
             sketch=sketch,
+            spherical=given.spherical,
         )

@@ -62,7 +62,22 @@ def check_parameters(estimator: Any) -> None:
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+    check_spherical(estimator)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_spherical(estimator: Any) -> None:
+    """Refuse centers on the sphere where rows are not, or where they are assigned in a sketch of them."""
+    if not isinstance(estimator.spherical, bool | np.bool_):
+        raise InvalidParameterError(f"spherical={estimator.spherical!r}; needed: True or False")
+    if not estimator.spherical:
+        return
+    if estimator.metric != "cosine":
+        raise InvalidParameterError('spherical=True is for rows of unit length; pass metric="cosine" too')
+    if estimator.assign_space == "sketch":
+        raise InvalidParameterError(
+            'spherical=True keeps centers of original features at unit length; pass assign_space="auto" or "original"'
+        )
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:

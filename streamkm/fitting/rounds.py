@@ -16,6 +16,7 @@ from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.spherical import on_sphere
 from streamkm.compute import Executor
 from streamkm.core.memory import give_back
 from streamkm.core.progress import Stage
@@ -70,6 +71,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         That holds all rows: they are labelled in place of the source's.
     """
     rows, model, plan = found.chunk_rows, found.model(context.walk.metric), context.plan
+    spherical = context.settings.spherical
     history, n_asked = list(found.history), context.settings.n_refinements
     index = n_rounds = 0
     record = context.writer.load("refined")
@@ -93,12 +95,14 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         if index < n_asked:
             centers = assigned.totals.means(fallback=model.centers)
         elif plan.drawn_rows or _most_rounds(context):
-            after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
+            after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn, spherical)
             gain, centers = _looked_further(context, found, after, promise, n_rounds)
             del after
             n_rounds += centers is not None
         if centers is None:
             break
+        if spherical:
+            centers = on_sphere(centers)
         index += 1
         model = replace(model, centers=centers)
         meta = {"index": index, "history": list(history), "n_rounds": n_rounds}

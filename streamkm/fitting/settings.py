@@ -27,6 +27,8 @@ class Settings:
         Source of the named random streams.
     sketch : Sketch or None
         Where it was made already.
+    spherical : bool
+        Whether centers are kept at unit length.
     """
 
     n_clusters: int
@@ -37,6 +39,7 @@ class Settings:
     refine: int | str
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
+    spherical: bool = False
     streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws")
 
     @property
