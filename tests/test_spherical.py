@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -86,7 +88,7 @@ def test_cosines_are_higher_than_those_of_means():
     assert (X @ fitted.model_.centers.T).max(axis=1).mean() >= best
     steps = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "sphere"]
     assert len(steps) >= 2
-    assert all(after <= before * (1 + 1e-12) for before, after in zip(steps, steps[1:], strict=False))
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(steps))
     assert fitted.possible_gain_ < 0.01
 
 

@@ -41,6 +41,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "max_iter": int,
     "tol": float,
     "spherical": bool,
+    "max_cluster_size": int | float | None,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,

@@ -63,6 +63,7 @@ def check_parameters(estimator: Any) -> None:
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     check_spherical(estimator)
+    check_size_cap(estimator.max_cluster_size)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
@@ -78,6 +79,17 @@ def check_spherical(estimator: Any) -> None:
         raise InvalidParameterError(
             'spherical=True keeps centers of original features at unit length; pass assign_space="auto" or "original"'
         )
+
+
+def check_size_cap(value: Any) -> None:
+    """Refuse what is neither a number of rows nor more than once the mean size."""
+    whole = isinstance(value, Integral)
+    if value is None or (not isinstance(value, bool) and (value >= 1 if whole else 1 < as_number(value) < np.inf)):
+        return
+    raise InvalidParameterError(
+        f"max_cluster_size={value!r}; needed: rows, a whole number from 1, or a float above 1.0, which is times the "
+        f"mean size"
+    )
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:

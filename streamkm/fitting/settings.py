@@ -29,6 +29,8 @@ class Settings:
         Where it was made already.
     spherical : bool
         Whether centers are kept at unit length.
+    max_cluster_size : int, float or None
+        Rows of a cluster at most, or how many times their mean.
     """
 
     n_clusters: int
@@ -40,7 +42,8 @@ class Settings:
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
     spherical: bool = False
-    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws")
+    max_cluster_size: int | float | None = None
+    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "size cap")
 
     @property
     def searches(self) -> bool:
