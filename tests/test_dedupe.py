@@ -15,6 +15,7 @@ import zarr
 import streamkm
 from streamkm import CountSketch, dedupe, open_source
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
@@ -182,8 +183,8 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     wanted = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 1})
     files, mkdtemp = [], tempfile.mkdtemp
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: files.append(mkdtemp(dir=tmp_path, **given)) or files[-1])
-    monkeypatch.setattr(duplicates, "LIBRARY_BYTES", 1 << 60)  # no room but the least
-    monkeypatch.setattr(duplicates, "LEAST_ROOM", 1 << 21)
+    monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)  # no room but the least
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 21)
     got = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 3})
     assert len(files) == 1
     assert not (tmp_path / files[0]).exists()
@@ -199,8 +200,8 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
     X = planted(3000, 60)
     np.save(tmp_path / "x.npy", X)
     wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
-    monkeypatch.setattr(duplicates, "LIBRARY_BYTES", 1 << 60)
-    monkeypatch.setattr(duplicates, "LEAST_ROOM", 1 << 19)
+    monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 19)
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)
     given = {"checkpoint": tmp_path / "c", **SETTINGS}
@@ -315,5 +316,6 @@ def test_the_command(tmp_path, monkeypatch):
     X[7] = np.inf
     np.save("x.npy", X)
     assert "row 7 of x.npy; pass --skip-invalid" in run(*given[:-1], "k.npy", code=2)
-    assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--skip-invalid", "--restart")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep.npy", "x.npy"]
+    assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--skip-invalid")
     assert open_source("x.npy").n_rows == 1200

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.compute import local_executor, local_threads, open_executor
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.core.memory import human_bytes, memory_limit_bytes
+from streamkm.compute import local_executor, open_executor
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
-from streamkm.deduplication.buckets import ROW_BYTES, Buckets, Members
+from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
+from streamkm.deduplication.plan import GatherPlan
 from streamkm.deduplication.result import Deduplicated
+from streamkm.estimators.checkpoints import open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import check_parameters
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk, Weighed
 from streamkm.passes.resume import CheckpointWriter
-from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes, default_chunk_bytes
-from streamkm.sources.fingerprints import fingerprint
 
 MOST_CLUSTERS = 65_536  # that are chosen
 LLOYD_STEPS = 10  # more would not bring near-duplicates together
 PROBES = 512  # rows that are compared with all others, to tell what clusters keep apart
-COPIES = 4  # of a bucket's rows while they are compared
-LEAST_ROOM = 1 << 24  # bytes for rows
 
 Keep = Literal["nearest", "farthest"]
 
@@ -81,7 +76,7 @@ def dedupe(
     Returns
     -------
     Deduplicated
-        Depends on rows, parameters and an integer `random_state` alone, not on executor, memory or interruptions.
+        Depends on rows, parameters, the limit and an integer `random_state` alone, not on executor or interruptions.
 
     Raises
     ------
@@ -132,10 +127,13 @@ def dedupe(
         progress=progress,
         random_state=random_state,
     )
-    with _opened(checkpoint, source, estimator, {"threshold": threshold, "keep": keep}) as saved:
+    if checkpoint is None:
+        return _Run(source, estimator, float(threshold), keep == "farthest", None).run()
+    check_parameters(estimator)
+    plan, more = estimator.plan_for(source), {"threshold": float(threshold), "keep": keep}
+    with open_checkpoint(estimator, source, checkpoint, plan, more=more) as saved:
         found = _Run(source, estimator, float(threshold), keep == "farthest", saved).run()
-        if isinstance(saved, Checkpoint) and saved is not checkpoint:
-            saved.discard()
+        saved.discard()
     return found
 
 
@@ -160,37 +158,6 @@ def default_clusters(source: RowSource) -> int:
     if n_rows is None:
         raise InvalidInputError(f"{source.name} does not say how many rows it has; pass n_clusters=")
     return max(1, min(MOST_CLUSTERS, round(n_rows**0.5)))
-
-
-@contextmanager
-def _opened(
-    checkpoint: Any, source: RowSource, estimator: StreamKMeans, options: dict[str, Any]
-) -> Iterator[Checkpoint | None]:
-    """The checkpoint of a run, one that is open as it is; None where there is to be none."""
-    if checkpoint is None or isinstance(checkpoint, Checkpoint):
-        yield checkpoint
-        return
-    with open_dedupe_checkpoint(checkpoint, source, estimator, options) as saved:
-        yield saved
-
-
-@contextmanager
-def open_dedupe_checkpoint(
-    directory: str | os.PathLike[str],
-    source: RowSource,
-    estimator: StreamKMeans,
-    options: dict[str, Any],
-    *,
-    restart: bool = False,
-) -> Iterator[Checkpoint]:
-    """Take a directory for a run, or continue the run that it is of; see `Checkpoint.open`."""
-    names = ("n_clusters", "max_cluster_size", "chunk_bytes", "on_invalid", "random_state")
-    chosen = {name: getattr(estimator, name) for name in names}
-    seed = chosen["random_state"]
-    chosen["random_state"] = int(seed) if isinstance(seed, Integral) else None
-    told = {"source": fingerprint(source), "settings": {**options, **chosen}}
-    with Checkpoint.open(directory, told, restart=restart) as saved:
-        yield saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +193,7 @@ class _Run:
         labels, n_clusters = clustered.labels, len(clustered.centers)
         sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
         counted = Counted.restored(self.writer.load("compared"), len(labels), n_clusters)
-        plan = _Plan.of(self.source, self.estimator, sizes)
+        plan = GatherPlan.of(self.source, self.estimator, sizes)
         bucket_of = plan.bucket_of.copy()
         bucket_of[counted.done] = -1
         probed = _probes(labels, clustered.seed)
@@ -321,65 +288,3 @@ def _read(item: Weighed, shared: tuple[Walk, ...]) -> tuple[Any, NDArray[np.int6
 
 def _changed(source: RowSource) -> InvalidInputError:
     return InvalidInputError(f"{source.name} gave other rows than when they were clustered; it must not change")
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How clusters share buckets.
-
-    Attributes
-    ----------
-    bucket_of : int64 (k,)
-    n_buckets : int
-    room_bytes : int
-        That rows may take before they go to the disk.
-    n_threads : int
-    chunk_bytes : int
-    """
-
-    bucket_of: NDArray[np.int64]
-    n_buckets: int
-    room_bytes: int
-    n_threads: int
-    chunk_bytes: int
-
-    @classmethod
-    def of(cls, source: RowSource, estimator: StreamKMeans, sizes: NDArray[np.int64]) -> _Plan:
-        """By the limit, rows and clusters alone.
-
-        Raises
-        ------
-        MemoryLimitError
-            The largest cluster has no room.
-        """
-        limit, n_threads = memory_limit_bytes(estimator.memory_limit), local_threads(estimator.executor)
-        row_bytes = decoded_row_bytes(source)
-        if not source.is_sparse and np.can_cast(source.dtype, np.float32):
-            row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
-        given = estimator.chunk_bytes
-        chunk = default_chunk_bytes(source) if given == "auto" else int(given)
-        taken = LIBRARY_BYTES + source.held_bytes + 6 * int(sizes.sum())
-        room = max(LEAST_ROOM, int(limit - taken - 3 * source.read_factor * chunk * n_threads))
-        largest = int(sizes.max(initial=0)) * (row_bytes + ROW_BYTES)
-        if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
-            raise MemoryLimitError(
-                f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
-                f"they are compared; memory_limit={estimator.memory_limit!r} leaves {human_bytes(room // 2)}: raise "
-                f"it, or pass a smaller max_cluster_size or more n_clusters"
-            )
-        n_threads = max(1, min(n_threads, room // 2 // max(1, COPIES * largest)))
-        most = max(largest, room // (2 * COPIES * n_threads))
-        ends = np.cumsum(sizes) * (row_bytes + ROW_BYTES)
-        bucket_of = _cut(np.diff(ends, prepend=0), most)
-        return cls(bucket_of, int(bucket_of[-1]) + 1, room // 2, n_threads, chunk)
-
-
-def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Numbers of runs of consecutive clusters whose bytes together are `most` at most, or of one cluster (k,)."""
-    out = np.zeros(len(sizes), np.int64)
-    bucket = filled = 0
-    for cluster, size in enumerate(sizes.tolist()):
-        if filled and filled + size > most:
-            bucket, filled = bucket + 1, 0
-        out[cluster], filled = bucket, filled + size
-    return out
