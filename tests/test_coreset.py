@@ -21,6 +21,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.streams.coreset_centers import Search, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
+from tests.tables import cases
 
 METHODS = ("sensitivity", "lightweight", "uniform")
 DRAWN = METHODS[:2]
@@ -156,8 +157,8 @@ def test_weights_sum_up_and_rows_are_rows(method, seed, size, n_parts, weighted)
     assert len(np.unique(coreset.places)) == len(coreset.places)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("method", METHODS)
+@cases("sparse", [False, True])
 def test_a_coreset_that_has_room_holds_exactly_the_rows(method, sparse):
     X, weights = rows(200), rng(3).random(200)
     weights[::7] = 0
@@ -302,8 +303,8 @@ def test_memory_grows_with_the_logarithm_of_the_parts():
 # ---- weights that decay
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("first", [0, 10**12])
+@cases("method", METHODS)
+@cases("first", [0, 10**12])
 def test_weights_decay_by_half(method, first):
     X = rows(400)
     rule = CoresetRule(60, 4, 2, method, half_life=50.0)

@@ -10,6 +10,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 4000
 
@@ -59,8 +60,8 @@ class TestIdentity(HashedSketchContract):
             sketch.apply(np.zeros((2, 41)))
 
 
-@pytest.mark.parametrize("n_components", [1, 5, 64, 1000])
-@pytest.mark.parametrize("density", [0.02, 1.0])
+@cases("n_components", [1, 5, 64, 1000])
+@cases("density", [0.02, 1.0])
 def test_is_the_explicit_matrix(n_components, density):
     X, seed = whole_numbers(density), 123
     wanted = X @ naive.countsketch_matrix(seed, N_FEATURES, n_components)
@@ -71,8 +72,8 @@ def test_is_the_explicit_matrix(n_components, density):
         np.testing.assert_array_equal(naive.dense(sketched), wanted)
 
 
-@pytest.mark.parametrize("n_blocks", [2, 3, 4, 8])
-@pytest.mark.parametrize("n_components", [9, 64, 1000])
+@cases("n_blocks", [2, 3, 4, 8])
+@cases("n_components", [9, 64, 1000])
 def test_blocks_are_the_explicit_matrix(n_components, n_blocks):
     X, seed = whole_numbers(0.3), 123
     wanted = X @ naive.block_matrix(seed, N_FEATURES, n_components, n_blocks)

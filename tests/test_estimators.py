@@ -39,6 +39,7 @@ from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
+from tests.tables import cases
 
 RANDOM_ROWS = (
     "random seeding draws other rows when rows are repeated or removed; "
@@ -174,8 +175,8 @@ def test_parameters_are_left_as_given():
     np.testing.assert_array_equal(init, X[:5])
 
 
-@pytest.mark.parametrize("options", [{}, {"n_components": 3, "assign_space": "sketch"}], ids=str)
-@pytest.mark.parametrize("kind", [*KINDS, "uint8", "float16", "csr float32"])
+@cases("options", [{}, {"n_components": 3, "assign_space": "sketch"}])
+@cases("kind", [*KINDS, "uint8", "float16", "csr float32"])
 def test_centers_have_the_dtype_of_the_data(kind, options):
     """As scikit-learn's, but that float16 rows are read as float32. What labels rows is not rounded."""
     X = as_kind(np.abs(blobs(cluster_std=6.0)[0]), kind.removesuffix(" float32"))
@@ -192,8 +193,8 @@ def test_centers_have_the_dtype_of_the_data(kind, options):
     assert stream.cluster_centers_.dtype == np.float64
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["assigned", "written to", "after partial_fit"])
+@cases("kind", KINDS)
+@cases("how", ["assigned", "written to", "after partial_fit"])
 def test_centers_that_are_assigned_count(tmp_path, kind, how):
     X = as_kind(blobs(n=300)[0], kind)
     fitted = kmeans().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
@@ -241,8 +242,8 @@ def test_centers_that_cannot_be_assigned(centers, message, method):
 # ---- against scikit-learn and naive twins
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spread", [1.0, 5.0])
+@cases("kind", KINDS)
+@cases("spread", [1.0, 5.0])
 def test_from_the_same_centers_it_is_scikit_learns_kmeans(kind, spread):
     X, _ = blobs(n=900, k=8, cluster_std=spread)
     X = as_kind(X, kind)
@@ -380,8 +381,8 @@ def test_cosine_is_euclidean_on_normalized_rows(kind):
 # ---- weights
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_components", ["auto", 4])
+@cases("kind", KINDS)
+@cases("n_components", ["auto", 4])
 def test_whole_weights_are_repeated_rows(kind, n_components):
     X, _ = blobs(n=300, cluster_std=3.0)
     weights = np.random.default_rng(0).integers(0, 4, 300)
@@ -454,7 +455,7 @@ def test_wrong_weights_are_refused(weights, message):
 # ---- wrong input
 
 
-@pytest.mark.parametrize(
+@cases(
     "parameters",
     [
         {"n_clusters": 0},
@@ -480,7 +481,6 @@ def test_wrong_weights_are_refused(weights, message):
         {"executor": "dask"},
         {"executor": 0},
     ],
-    ids=str,
 )
 def test_wrong_parameters_are_refused_by_name(parameters):
     (name,) = parameters
@@ -621,8 +621,8 @@ def test_init_of_another_width():
         kmeans(init=np.zeros((5, 7))).fit(blobs()[0])
 
 
-@pytest.mark.parametrize("method", ["predict", "transform", "score"])
-@pytest.mark.parametrize("width", [5, 7])
+@cases("method", ["predict", "transform", "score"])
+@cases("width", [5, 7])
 def test_other_widths_are_refused(method, width):
     fitted = kmeans().fit(blobs()[0])
     rows = np.zeros((3, width))
@@ -643,9 +643,9 @@ def test_more_clusters_than_rows():
         kmeans().fit(np.eye(4))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("init", ["k-means++", "random", "array"])
-@pytest.mark.parametrize("n_components", ["auto", 2])
+@cases("kind", KINDS)
+@cases("init", ["k-means++", "random", "array"])
+@cases("n_components", ["auto", 2])
 def test_fewer_distinct_rows_than_clusters(kind, init, n_components):
     X = as_kind(np.repeat([[1.1, 2, 0], [4, 0.3, 0], [0, 0, 3.7]], 20, axis=0), kind)
     start = naive.dense(X)[[0, 1, 20, 21, 40]] if init == "array" else init
@@ -691,8 +691,8 @@ def test_features_without_number():
 # ---- saved models
 
 
-@pytest.mark.parametrize("options", ASSIGNMENTS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@cases("options", ASSIGNMENTS)
+@cases("kind", KINDS)
 def test_saved_models_predict_alike(tmp_path, options, kind):
     X = as_kind(blobs()[0], kind)
     fitted = kmeans(**options, init=naive.dense(X)[:5]).fit(X)

@@ -13,6 +13,7 @@ from streamkm.sketches import CountSketch, HadamardCountSketch, PreconditionedSa
 from streamkm.sketches.hadamard import Rotation
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 3000
 PADDED = 64
@@ -56,8 +57,8 @@ class TestSampling(SketchContract):
         return PreconditionedSampling(0.3, N_FEATURES, seed=5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [16, 32, 64, 128, 256, 512, 2048])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [16, 32, 64, 128, 256, 512, 2048])
 def test_transform_is_the_explicit_matrix(n, dtype):
     row = np.random.default_rng(n).integers(-9, 10, n).astype(dtype)
     wanted = hadamard(n) @ row
@@ -67,8 +68,8 @@ def test_transform_is_the_explicit_matrix(n, dtype):
         np.testing.assert_array_equal(naive.hadamard_matrix(n), hadamard(n))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [16, 64, 512, 1 << 13])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [16, 64, 512, 1 << 13])
 def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
     row = np.random.default_rng(n).normal(size=n).astype(dtype)
     plain = row.copy()
@@ -77,8 +78,8 @@ def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
     np.testing.assert_array_equal(row, plain)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1 << p for p in range(12, 18)])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [1 << p for p in range(12, 18)])
 def test_transform_of_rows_past_the_cache(n, dtype):
     # the transform of a unit vector is a column of signs, and the transform is its own inverse times n
     row = np.zeros(n, dtype)
@@ -133,8 +134,8 @@ def kept_of(rotated, seed, n_kept):
     return sorted(kept)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("gamma", [0.001, 0.25, 0.8, 1])
+@cases("dtype", [np.float32, np.float64])
+@cases("gamma", [0.001, 0.25, 0.8, 1])
 def test_sampling_is_the_naive_one(gamma, dtype):
     X, seed = whole_numbers(0.4).astype(dtype), 9
     sketch = PreconditionedSampling(gamma, N_FEATURES, seed)

@@ -12,6 +12,7 @@ from streamkm.kernels.intrinsics import hashing
 from streamkm.kernels.sketch.countsketch import sketch_csr
 from streamkm.sketches import CountSketch
 from tests import naive
+from tests.tables import cases
 
 # The first outputs for the seed 1234567, as several reference implementations publish them.
 PUBLISHED = (
@@ -116,9 +117,9 @@ def test_ranges_are_the_single_features(start):
     assert list(zip(buckets.tolist(), signs.tolist(), strict=True)) == wanted
 
 
-@pytest.mark.parametrize("n_components", [1, 7, 512, 3000])
-@pytest.mark.parametrize("seed", [0, 1, 2**63])
-@pytest.mark.parametrize("start", [0, 2**62])
+@cases("n_components", [1, 7, 512, 3000])
+@cases("seed", [0, 1, 2**63])
+@cases("start", [0, 2**62])
 def test_buckets_are_uniform(n_components, seed, start):
     n = 100_000
     buckets, _ = CountSketch(n_components, seed).hash(start, start + n)

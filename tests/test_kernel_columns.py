@@ -22,6 +22,7 @@ from streamkm.sketches.kernel_map import inverse_root
 from streamkm.sketches.landmark_table import MANY, WIDE
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
+from tests.tables import cases
 
 GAMMA, DEGREE, COEF0 = 0.02, 2, 0.7
 NO_WEIGHTS = np.empty(0)
@@ -98,9 +99,9 @@ class TestFourier(SketchContract):
 OF_ROWS = tuple(name for name in KERNELS if name != "precomputed")
 
 
-@pytest.mark.parametrize("name", OF_ROWS)
-@pytest.mark.parametrize("sparse_landmarks", [False, True])
-@pytest.mark.parametrize("sparse_rows", [False, True])
+@cases("name", OF_ROWS)
+@cases("sparse_landmarks", [False, True])
+@cases("sparse_rows", [False, True])
 def test_values_are_scikit_learns(name, sparse_landmarks, sparse_rows):
     X, landmarks = rows(), rows(25, seed=1)
     wanted = reference(name, X, landmarks)
@@ -230,7 +231,7 @@ def test_precomputed_values_are_picked():
         kernel("precomputed").diagonal(K)
 
 
-@pytest.mark.parametrize("name", OF_ROWS)
+@cases("name", OF_ROWS)
 def test_diagonal(name):
     X = rows(20)
     for given_rows in (X, sp.csr_array(X)):

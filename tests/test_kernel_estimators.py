@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streamkm import StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
+from tests.tables import cases
 from tests.test_estimators import EXPECTED_FAILURES
 from tests.test_passes import CountingSource
 
@@ -52,9 +53,9 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
     assert len(source.read_rows) == inputs.shape[0]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("fit_on", ["sample", "all"])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("method", METHODS)
+@cases("fit_on", ["sample", "all"])
+@cases("weighted", [False, True])
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
     weights = np.arange(300) + 1.0 if weighted else None
@@ -353,8 +354,8 @@ def test_poly_is_polynomial(tmp_path):
     assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "poly", "sigmoid", "linear"])
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+@cases("kernel", ["rbf", "poly", "sigmoid", "linear"])
+@cases("make", [np.asarray, sp.csr_array])
 def test_gamma_by_scale_is_scikit_learns(kernel, make):
     X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
     fitted = kernel_kmeans(2, kernel=kernel, gamma="scale", gamma_factor=9.0).fit(make(X))

@@ -15,6 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from tests import naive
+from tests.tables import cases
 
 
 class CountingSource(ChunkedSource):
@@ -102,9 +103,9 @@ def kmeans(**parameters):
     return StreamKMeans(3, **{"random_state": 0, "executor": 2, "progress": False, **parameters})
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("refine", [0, 1, 3])
-@pytest.mark.parametrize(
+@cases("sparse", [False, True])
+@cases("refine", [0, 1, 3])
+@cases(
     "options",
     [
         {},
@@ -113,7 +114,6 @@ def kmeans(**parameters):
         {"assign_space": "sketch", "n_components": 4},
         {"metric": "cosine"},
     ],
-    ids=str,
 )
 def test_every_row_is_read_twice_and_once_more_for_each_refinement(sparse, refine, options):
     X, _ = groups()
@@ -197,10 +197,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("changing_pass", [2, 3])
+@cases("change", CHANGES)
+@cases("weighted", [False, True])
+@cases("sparse", [False, True])
+@cases("changing_pass", [2, 3])
 def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pass):
     X, _ = groups()
     changed = CHANGES[change](X)
@@ -242,8 +242,8 @@ def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
         kmeans().fit(chunks)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_later", [200, 190, 10, 220])
+@cases("weighted", [False, True])
+@cases("n_later", [200, 190, 10, 220])
 def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
     """Between two pieces, so that every piece that comes is as long as before."""
     X, _ = groups()
@@ -349,9 +349,9 @@ def test_large_values_are_clustered_or_refused(dtype, sparse):
     np.testing.assert_allclose(fitted.inertia_, naive.within(X, y), rtol=1e-6)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_components", ["auto", 4])
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
+@cases("n_components", ["auto", 4])
 def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_components):
     X, _ = groups()
     bad = np.zeros(len(X), bool)

@@ -19,6 +19,7 @@ from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
+from tests.tables import cases
 
 GIB = 1 << 30
 
@@ -243,8 +244,8 @@ def test_projection_covers_what_must_be_held():
     assert wide.memory["cluster"] >= n * d * 8
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
+@cases("dtype", [np.float32, np.float64])
+@cases(
     "kind", ["gaussian", "signs", "sparse", "hadamard", "svd", "countsketch", CountSketch(700, 1, nnz_per_feature=3)]
 )
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
@@ -437,7 +438,7 @@ def test_limits_as_shares(monkeypatch):
     assert memory_limit_bytes("auto") == 800
 
 
-@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
+@cases("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
 def test_other_limits_are_refused(limit):
     with pytest.raises(InvalidParameterError, match=r"memory_limit=.*needed"):
         memory_limit_bytes(limit)

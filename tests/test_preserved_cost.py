@@ -20,6 +20,7 @@ from streamkm.sketches import (
     SubsampledHadamard,
 )
 from tests import naive
+from tests.tables import cases
 
 N_ROWS, N_FEATURES, N_SEEDS = 8, 200, 200
 
@@ -89,7 +90,7 @@ def test_independent_signs_keep_all_costs(make):
     assert np.median(changes) > eps / 8
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
     [
         CountSketch,
@@ -98,9 +99,8 @@ def test_independent_signs_keep_all_costs(make):
         lambda m, seed: SubsampledHadamard(m, N_FEATURES, seed),
         lambda m, seed: HadamardCountSketch(m, N_FEATURES, seed),
     ],
-    ids=["countsketch", "blocks", "signs", "hadamard", "hadamard-countsketch"],
 )
-@pytest.mark.parametrize("n_directions", [2, 3])
+@cases("n_directions", [2, 3])
 def test_costs_of_rows_in_few_directions_are_kept(make, n_directions):
     # the second moment of a sketched orthonormal basis: m >= (r^2 + r) / (delta eps^2), a multiple of 4
     eps, delta = 0.5, 0.2

@@ -14,6 +14,7 @@ from streamkm.kernels.sketch import entries, signs
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
 from tests import naive
 from tests.sketch_contract import N_FEATURES, UnboundedSketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 3000
 SKETCHES = [SignProjection, GaussianProjection, SparseProjection]
@@ -72,9 +73,9 @@ def matrix_of(sketch, features):
     return entries / np.sqrt(sketch.density * sketch.n_components)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_components", [1, 6, 65, 130])
-@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+@cases("sparse", [False, True])
+@cases("n_components", [1, 6, 65, 130])
+@cases("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
 def test_is_the_explicit_matrix(make, n_components, sparse):
     X, sketch = whole_numbers(0.4), make(n_components, 123)
     wanted = X @ matrix_of(sketch, range(N_FEATURES))

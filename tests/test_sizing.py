@@ -30,6 +30,7 @@ from streamkm.sketches.bounds import (
 )
 from streamkm.sketches.subspace import Subspace
 from tests import naive
+from tests.tables import cases
 
 DELTA = 0.1
 N_ROWS, N_FEATURES = 7, 300
@@ -280,7 +281,7 @@ def test_logarithm_of_many_clusters_is_less_than_their_number():
     assert "Makarychev" in many.source
 
 
-@pytest.mark.parametrize("sketch", ["countsketch", "hadamard-countsketch", "sparse-jl", "hadamard", "leverage", "svd"])
+@cases("sketch", ["countsketch", "hadamard-countsketch", "sparse-jl", "hadamard", "leverage", "svd"])
 def test_sub_gaussian_bounds_are_for_sub_gaussian_maps_alone(sketch):
     bound = sizing(sketch, n_clusters=10**6, eps=0.5, n_features=10**15)
     assert "Makarychev" not in bound.source
@@ -301,7 +302,7 @@ def test_never_more_than_the_features(sketch, caplog):
     assert "no sketch at all" in bound.source
 
 
-@pytest.mark.parametrize("sketch", FORMULAS)
+@cases("sketch", FORMULAS)
 def test_more_for_less_error(sketch):
     many = {"n_features": 10**15}
     usual = n_components(sketch, n_clusters=20, eps=0.2, **many)

@@ -23,6 +23,7 @@ from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
 from tests import naive
+from tests.tables import cases
 
 METHODS = ("sensitivity", "lightweight", "uniform")
 
@@ -316,9 +317,9 @@ def through_npz(stream):
         return Stream.restored({name: stored[name] for name in stored.files}, json.loads(str(stored["header"])))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("half_life", [np.inf, 100.0])
+@cases("method", METHODS)
+@cases("sparse", [False, True])
+@cases("half_life", [np.inf, 100.0])
 def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_life):
     X = data(900)
     X = sp.csr_array(X) if sparse else X
@@ -333,7 +334,7 @@ def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_l
     assert stopped.rule == one.rule
 
 
-@pytest.mark.parametrize(
+@cases(
     "harm",
     [
         lambda arrays, header: header.update(format=99),

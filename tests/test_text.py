@@ -20,6 +20,7 @@ from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.sources.matrices import sparse_matrices, sparse_matrix
+from tests.tables import cases
 
 M = 128
 TOPICS = (
@@ -51,7 +52,7 @@ def rows_of(source, target_bytes: int = 1 << 30):
 # ---- hashing
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {},
@@ -70,7 +71,6 @@ def rows_of(source, target_bytes: int = 1 << 30):
         {"n_features": 2**31 - 2},
         {"dtype": "float64"},
     ],
-    ids=str,
 )
 def test_texts_as_sklearn_hashes_them(options):
     documents = [*topic_texts(20)[0], "", "Größe ÄPFEL naïve", "the the THE"]
@@ -202,10 +202,10 @@ def test_any_partition_gives_the_same_counts(X, cuts):
         assert state.features.dtype == state.counts.dtype == np.int64
 
 
-@pytest.mark.parametrize("smooth_idf", [True, False])
-@pytest.mark.parametrize("norm", ["l2", "l1", None])
-@pytest.mark.parametrize("sublinear_tf", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@cases("smooth_idf", [True, False])
+@cases("norm", ["l2", "l1", None])
+@cases("sublinear_tf", [False, True])
+@cases("dtype", ["float32", "float64"])
 def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     documents = [*topic_texts(80)[0], ""]
     # logarithms of negative counts are not defined in scikit-learn

@@ -15,6 +15,7 @@ from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
+from tests.tables import cases
 
 NAMES = ("a", "b", "c")
 X = np.arange(12.0).reshape(4, 3)
@@ -59,8 +60,8 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("kind", FRAMES)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+@cases("kind", FRAMES)
+@cases("dtype", ["f4", "f8", "i8"])
 def test_values_and_names(kind, dtype):
     source = open_source(FRAMES[kind](X.astype(dtype)))
     assert source.feature_names == NAMES

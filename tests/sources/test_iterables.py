@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.memory.iterables import MADE_COPIES
-from tests.contracts import Opened, RowSourceContract, assemble
+from tests.contracts import OnePassContract, Opened, RowSourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
 
 CUTS = (0, 3, 3, 30, 31, 53)
@@ -51,7 +51,7 @@ class TestSparse(RowSourceContract):
         return Opened(open_source(lambda: (chunk.asformat(request.param) for chunk in pieces(X))), X.toarray())
 
 
-class TestGenerator(RowSourceContract):
+class TestGenerator(OnePassContract):
     @pytest.fixture
     def opened(self):
         X = dense_matrix()

@@ -24,6 +24,7 @@ from streamkm.sources.svmlight import files as svmlight_files
 from streamkm.sources.svmlight import lines as svmlight_lines
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
+from tests.tables import cases
 
 KINDS = [SvmlightSource, CompressedSvmlightSource]
 GOOD = b"1 1:1 2:2\n# comment\n\n"
@@ -77,8 +78,8 @@ BAD_LINES = [  # a line, the byte of the trouble in it, and what is said of it
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("target_bytes", [1, 20, 1 << 20])
+@cases("kind", KINDS)
+@cases("target_bytes", [1, 20, 1 << 20])
 def test_bad_lines(tmp_path, monkeypatch, kind, target_bytes):
     monkeypatch.setattr(svmlight_files, "HEAD_BYTES", len(GOOD))
     path = tmp_path / "bad.svm"

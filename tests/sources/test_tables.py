@@ -33,6 +33,7 @@ from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.parquet import ParquetTable
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
+from tests.tables import cases
 
 N, NAMES = 61, ("a", "b", "c", "d")
 X = np.random.default_rng(0).normal(size=(N, 4)).round(3)
@@ -299,10 +300,12 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
         whole(open_source(path, **options))
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
-    [{"categories": "one"}, {"columns": 3}, {"columns": []}, {"dtype": "int8"}, {"n_features": 5}, {"id_column": 1},
-     {"delimiter": ";;"}, {"header": "yes"}, {"categories": "hash", "n_features": 0}],
+    [
+        {"categories": "one"}, {"columns": 3}, {"columns": []}, {"dtype": "int8"}, {"n_features": 5}, {"id_column": 1},
+        {"delimiter": ";;"}, {"header": "yes"}, {"categories": "hash", "n_features": 0},
+    ],
 )  # fmt: skip
 def test_options_that_are_refused(tmp_path, options):
     write_csv(tmp_path / "x.csv")
@@ -333,18 +336,15 @@ class TestCsvText:
         (tmp_path / "x.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
         return assemble(open_source(tmp_path / "x.csv", **options).stream(target), 2)
 
-    @pytest.mark.parametrize(
-        "text",
-        [
+    @cases("text", [
             "a,b\n1,2\n3,4", "a,b\r\n1,2\r\n\r\n3,4\r\n", "\ufeffa,b\n1,2\n3,4\n", '"a","b"\n"1",2\n3,"4"\n',
             "a,b\n\n1, 2 \n 3,4\n\n", "1,2\n3,4\n", "a,b\n1e0,.2e1\n+3,4.\n", 'a,b\n1,2\n"3",4\n',
-        ],
-    )  # fmt: skip
+        ])  # fmt: skip
     def test_numbers(self, tmp_path, text):
         for target in (1, 20, 1 << 20):
             np.testing.assert_array_equal(self.read(tmp_path, text, target), [[1, 2], [3, 4]])
 
-    @pytest.mark.parametrize("word", NULLS)
+    @cases("word", NULLS)
     def test_words_for_nothing(self, tmp_path, word):
         np.testing.assert_array_equal(self.read(tmp_path, f"a,b\n1,{word}\n{word},2\n"), [[1, np.nan], [np.nan, 2]])
 
@@ -418,8 +418,8 @@ def test_the_kernel_reads_what_pyarrow_reads(data):
 
 
 class TestDamagedFiles:
-    @pytest.mark.parametrize("form", ["parquet", "arrow"])
-    @pytest.mark.parametrize("keep", [0, 3, 0.02, 0.5, 0.999])
+    @cases("form", ["parquet", "arrow"])
+    @cases("keep", [0, 3, 0.02, 0.5, 0.999])
     def test_cut_short(self, tmp_path, form, keep):
         path = tmp_path / f"x.{form}"
         {"parquet": write_parquet, "arrow": write_arrow}[form](path)

@@ -22,6 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 LAYOUTS = {
     "zstd": {"chunks": (8, 7)},
@@ -57,8 +58,8 @@ class TestLayouts(SourceContract):
         return made
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
+@cases("version", [2, 3])
+@cases("dtype", DTYPES)
 def test_dtypes(tmp_path, dtype, version):
     X = dense_matrix(dtype=dtype)
     write(tmp_path / "x.zarr", X, chunks=(8, 7), zarr_format=version)
@@ -171,8 +172,8 @@ def test_a_chunk_that_is_missing_is_the_fill_value(tmp_path):
     np.testing.assert_array_equal(rows.X, X)
 
 
-@pytest.mark.parametrize("layout", ["zstd", "plain", "blosc", "gzip", "shards", "format 2"])
-@pytest.mark.parametrize("damage", ["cut", "garbage"])
+@cases("layout", ["zstd", "plain", "blosc", "gzip", "shards", "format 2"])
+@cases("damage", ["cut", "garbage"])
 def test_a_corrupt_chunk_names_store_array_and_rows(tmp_path, layout, damage):
     if (layout, damage) == ("plain", "garbage"):
         pytest.skip("any bytes are values")
