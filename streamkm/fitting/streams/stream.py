@@ -57,7 +57,7 @@ class Stream:
     n_rows : int
         Rows taken, those without weight included.
     dtype : dtype
-        Of the centers, for whoever shows them; float32 unless whoever adds rows says otherwise.
+        Of the centers as they are shown; float32 until it is set.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -155,7 +155,7 @@ class Stream:
         return totals
 
     def coreset(self) -> Coreset:
-        """Weighted original rows that stand for all rows so far; the stream goes on as if nobody had asked.
+        """Weighted original rows that stand for all rows so far; the stream is not changed.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Stream:
         for stream in (self, other):
             for index in stream._pending:
                 both._hold(index, stream._joined(index))
-        # parts that nobody will complete would pile up
+        # parts that will never be complete would pile up
         while len(both._pending) > PART_SIZES:
             both._close(min(both._pending))
         return both
