@@ -18,7 +18,7 @@ from streamkm.cluster.coreset_tree import CoresetTree, join_trees
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.streams.coreset_centers import Search, cluster_coreset
+from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 from tests.tables import cases
@@ -29,6 +29,11 @@ DRAWN = METHODS[:2]
 
 def rng(seed=0):
     return np.random.default_rng(seed)
+
+
+def settings_of(k, **options):
+    usual = {"init": "k-means++", "n_init": 1, "max_iter": 100, "tol": 1e-4, "seeds": np.random.SeedSequence(0)}
+    return StreamSettings(n_clusters=k, **usual | options)
 
 
 def rows(n=600, d=3, seed=0):
@@ -347,7 +352,7 @@ def test_a_half_life_of_one_row_keeps_the_newest(method):
 
 def excess(method, X, k, size, best):
     coreset = coreset_of(CoresetRule(size, k, 0, method), X, 6)
-    found = cluster_coreset(coreset, Search(k, "k-means++", 3, 100, 1e-4, 0), 2)
+    found = cluster_coreset(coreset, settings_of(k, n_init=3), 2)
     np.testing.assert_allclose(found.counts.sum(), len(X))
     return naive.nearest(X, found.centers)[1].sum() / best
 
@@ -402,4 +407,4 @@ def test_what_cannot_be_is_refused():
         CoresetTree(CoresetRule(10, 8, 0)).merged(CoresetTree(CoresetRule(10, 8, 1)))
     coreset = coreset_of(CoresetRule(50, 2, 0), rows())
     with pytest.raises(InvalidInputError, match="init has 2 features; the rows have 3"):
-        cluster_coreset(coreset, Search(2, np.zeros((2, 2)), 1, 10, 0.0, 0), 1)
+        cluster_coreset(coreset, settings_of(2, init=np.zeros((2, 2)), n_init=1, max_iter=10, tol=0.0), 1)

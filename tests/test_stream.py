@@ -17,7 +17,7 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.coreset import CoresetRule, default_size
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import Walk
@@ -36,10 +36,9 @@ def rule(size=100, k=4, method="sensitivity", **options):
     return CoresetRule(size, k, 7, method, **options)
 
 
-def search(k=4, **options):
-    return Search(
-        **{"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4, "seed": 0, **options}
-    )
+def search(k=4, *, seed=0, **options):
+    usual = {"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4}
+    return StreamSettings(**usual | options, seeds=np.random.SeedSequence(seed))
 
 
 def data(n=1000, d=3, seed=0):
