@@ -112,7 +112,7 @@ def test_each_is_in_order(executor, n_items):
     assert executor.each("s", square, list(range(n_items)), 3, 4) == [i * i + 7 for i in range(n_items)]
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@cases("n_threads", [1, 2, 3])
 def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threads):
     met = threading.Barrier(n_threads, timeout=30)
 
@@ -131,7 +131,7 @@ def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threa
         busy.set()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@cases("n_threads", [1, 2, 3])
 def test_an_error_of_each_stops_all_threads(n_threads):
     done = []
 

@@ -339,7 +339,7 @@ def test_decayed_objectives_are_unbiased(method):
     assert abs(np.mean(found) - truth) <= allowed
 
 
-@pytest.mark.parametrize("method", METHODS)
+@cases("method", METHODS)
 def test_a_half_life_of_one_row_keeps_the_newest(method):
     coreset = coreset_of(CoresetRule(50, 4, 0, method, half_life=1.0), rows(4000), 3)
     np.testing.assert_allclose(coreset.weights.sum(), 2.0)
@@ -357,7 +357,7 @@ def excess(method, X, k, size, best):
     return naive.nearest(X, found.centers)[1].sum() / best
 
 
-@pytest.mark.parametrize("method", METHODS)
+@cases("method", METHODS)
 def test_clusters_of_a_coreset_are_those_of_everything(method):
     """Centers of s rows cost k / s of the objective, twice that with the labels' noise: 2 percent here."""
     X, y = make_blobs(8000, 5, centers=8, random_state=1)

@@ -101,7 +101,7 @@ def test_models_without_the_field_hold_one_bucket():
     assert CountSketch(6, 7, 3).to_dict() == {**described, "nnz_per_feature": 3}
 
 
-@pytest.mark.parametrize(("n_components", "n_blocks"), [(64, 0), (100, 65), (3, 4)])
+@cases("n_components, n_blocks", [(64, 0), (100, 65), (3, 4)])
 def test_refuses_blocks_out_of_range(n_components, n_blocks):
     with pytest.raises(InvalidParameterError, match=rf"nnz_per_feature={n_blocks} with n_components={n_components}"):
         CountSketch(n_components, 0, n_blocks)
@@ -193,7 +193,7 @@ def test_distances_are_kept_with_many_components():
     assert np.abs(got[upper] / wanted[upper] - 1).max() < 5 * np.sqrt(2 / 4096)
 
 
-@pytest.mark.parametrize("n_components", [0, -1, 2**31 + 1])
+@cases("n_components", [0, -1, 2**31 + 1])
 def test_refuses_components_out_of_range(n_components):
     with pytest.raises(InvalidParameterError, match=rf"n_components={n_components}\b.*1 to"):
         CountSketch(n_components, 0)
@@ -205,7 +205,7 @@ def test_refuses_seeds_out_of_range(seed):
         CountSketch(4, seed)
 
 
-@pytest.mark.parametrize("described", [{"kind": "tensorsketch", "n_components": 3}, {"n_components": 3}, {}])
+@cases("described", [{"kind": "tensorsketch", "n_components": 3}, {"n_components": 3}, {}])
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
         sketch_from_dict(described, {})

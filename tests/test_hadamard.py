@@ -95,13 +95,13 @@ def test_transform_of_rows_past_the_cache(n, dtype):
     np.testing.assert_array_equal(twice, n * row)
 
 
-@pytest.mark.parametrize(("n_features", "n_padded"), [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
+@cases("n_features, n_padded", [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
 def test_padded_width(n_features, n_padded):
     assert Rotation(n_features, 0).n_padded == n_padded
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("seed", [0, 123])
+@cases("sparse", [False, True])
+@cases("seed", [0, 123])
 def test_is_the_explicit_matrix(seed, sparse):
     X = whole_numbers(0.4)
     rows = sp.csr_array(X) if sparse else X
@@ -250,7 +250,7 @@ def test_heavy_features_do_not_meet_after_a_rotation():
     assert 0.7 < rotated.var() / (2 / 64) < 1.15
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_narrower_rows_lack_their_last_features(make):
     X = whole_numbers(0.4)
     sketch = make(N_FEATURES)
@@ -259,14 +259,14 @@ def test_narrower_rows_lack_their_last_features(make):
         np.testing.assert_array_equal(naive.dense(sketch.apply(rows)), wanted)
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_refuses_wider_rows(make):
     for rows in (np.zeros((2, 41)), sp.csr_array((2, 41))):
         with pytest.raises(InvalidInputError, match=r"41 features; needed: at most 40"):
             make(40).apply(rows)
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_refuses_features_and_seeds_out_of_range(make):
     for n_features in (0, 2**30 + 1):
         with pytest.raises(InvalidParameterError, match=f"n_features={n_features}"):

@@ -179,7 +179,7 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
     assert not hasattr(stream, "n_steps_")
 
 
-@pytest.mark.parametrize(("name", "value"), [("half_life", 0), ("half_life", "long"), ("first_row", -1)])
+@cases("name, value", [("half_life", 0), ("half_life", "long"), ("first_row", -1)])
 def test_wrong_parameters_are_refused(name, value):
     with pytest.raises(InvalidParameterError, match=rf"{name}=.*needed"):
         kmeans(**{name: value}).partial_fit(rows()[0])

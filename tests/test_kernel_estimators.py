@@ -234,8 +234,8 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
         kernel_kmeans(n_landmarks=10**7, rank=10**6, method="fourier").plan(CountingSource(small_digits.X))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
+@cases(
+    "parameters, message",
     [
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"gamma": 0}, "gamma=0; needed"),
@@ -324,8 +324,8 @@ def test_precomputed_values_are_cut_on_both_sides():
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
+@cases(
+    "options, shape, message",
     [
         ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
         ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),

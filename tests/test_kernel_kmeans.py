@@ -177,7 +177,7 @@ class TestLandmarks:
 
 
 class TestColumnSketches:
-    @pytest.mark.parametrize("method", COLUMN_SKETCHES)
+    @cases("method", COLUMN_SKETCHES)
     def test_is_one_matrix_scaled_to_identity(self, method):
         sketch = column_sketch(method, 40, 24, 7)
         S = sketch.combine(np.eye(40, dtype=np.float32))

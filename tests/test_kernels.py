@@ -88,7 +88,7 @@ def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_
     np.testing.assert_array_equal(tiled.scores(rows), found[1])
 
 
-@pytest.mark.parametrize("how", STORED)
+@cases("how", STORED)
 def test_ties_go_to_the_lower_label(how):
     centers = np.array([[4.0, 0], [1, 0], [-1, 0], [1, 0], [0, 1], [0, -1]])
     X = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 3], [4, 0], [2.5, 0]])
@@ -155,15 +155,15 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     assert (d2[labels < 0] == 0).all()
 
 
-@pytest.mark.parametrize("how", STORED)
+@cases("how", STORED)
 def test_sums_of_no_rows_begin_too(how):
     sums = np.full((3, 2), np.nan)
     add_rows(store(np.empty((0, 2)), how), NO_WEIGHTS, np.empty(0, np.int32), sums, np.zeros(3), fresh=True)
     assert (sums == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "how"),
+@cases(
+    "dtype, how",
     [*((dtype, how) for dtype in (np.uint8, np.bool_, np.int32, np.int64) for how in STORED), (np.float16, "dense")],
 )
 def test_other_dtypes(dtype, how):

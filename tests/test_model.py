@@ -60,8 +60,8 @@ def write_npz(path, header=None, centers=None, **arrays):
     return path
 
 
-@pytest.mark.parametrize("space", ["original", "sketch"])
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@cases("space", ["original", "sketch"])
+@cases("metric", ["euclidean", "cosine"])
 def test_round_trip(tmp_path, space, metric):
     model = a_model(space, metric)
     model.save(tmp_path / "model", PARAMETERS)
@@ -191,7 +191,7 @@ def test_a_pickle_file_is_refused_and_not_executed(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
+@cases("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "m").write_bytes(content)
     with pytest.raises(ModelFileError, match="m is not a saved model"):
@@ -290,8 +290,8 @@ def test_wrong_centers_are_refused(tmp_path, centers):
         Model.load(write_npz(tmp_path / "m.npz", centers=centers))
 
 
-@pytest.mark.parametrize(
-    ("changed", "width"),
+@cases(
+    "changed, width",
     [
         ({"n_features": 5}, 4),
         ({"n_features": 1000}, 4),
@@ -305,7 +305,7 @@ def test_centers_of_another_width_than_the_header_says_are_refused(tmp_path, cha
         Model.load(write_npz(tmp_path / "m.npz", header_of(**changed), np.zeros((3, width))))
 
 
-@pytest.mark.parametrize("failing", ["numpy.savez", "os.fsync", "os.replace"])
+@cases("failing", ["numpy.savez", "os.fsync", "os.replace"])
 def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, failing):
     a_model().save(tmp_path / "m", PARAMETERS)
     before = (tmp_path / "m").read_bytes()

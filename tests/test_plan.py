@@ -106,14 +106,14 @@ def test_identity_needs_the_number_of_features(tmp_path):
         plan(open_source(tmp_path / "x.svm"), sketch="identity")
 
 
-@pytest.mark.parametrize("refine", [0, 1, 5])
+@cases("refine", [0, 1, 5])
 def test_passes(refine):
     got = plan(UnreadSource(1000, 20), refine=refine)
     assert got.passes == 2 + refine
     assert got.stored_bytes == 12_345
 
 
-@pytest.mark.parametrize("n_rows", [10, 10_000, 1_000_000])
+@cases("n_rows", [10, 10_000, 1_000_000])
 def test_chunks_depend_on_the_data_alone(n_rows):
     source = UnreadSource(n_rows, 100)
     got = plan(source)
@@ -415,8 +415,8 @@ def test_estimator_refuses_before_reading():
 # ---- limits
 
 
-@pytest.mark.parametrize(
-    ("limit", "wanted"),
+@cases(
+    "limit, wanted",
     [
         (12345, 12345),
         ("1 GiB", GIB),

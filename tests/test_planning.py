@@ -234,8 +234,8 @@ def test_coresets_pass_by_the_client():
     assert sketch.seconds >= 320
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
+@cases(
+    "changed, message",
     [
         ({"workers": 0}, "workers=0; needed: a whole number from 1"),
         ({"threads": 1.5}, "threads=1.5"),

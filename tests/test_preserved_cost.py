@@ -110,8 +110,8 @@ def test_costs_of_rows_in_few_directions_are_kept(make, n_directions):
     assert (worst_changes(lambda seed: make(4, seed), X) <= eps).mean() < 1 - delta
 
 
-@pytest.mark.parametrize("make", [SignProjection, GaussianProjection])
-@pytest.mark.parametrize(("labelled", "k"), [(TWO, 2), (THREE, 3)])
+@cases("make", [SignProjection, GaussianProjection])
+@cases("labelled, k", [(TWO, 2), (THREE, 3)])
 def test_the_best_partition_of_the_sketch_is_good(make, labelled, k):
     # Boutsidis et al.: m of the order k / eps^2, here equal to it, gives cost <= (2 + eps) optimum
     eps, delta = 1 / 3, 0.1

@@ -60,7 +60,7 @@ def test_convergence_has_a_panel_a_stage():
     assert figure.get_supxlabel() == "refine: all rows, original space: 7.25"
 
 
-@pytest.mark.parametrize(
+@cases(
     "history",
     [
         [],
@@ -92,7 +92,7 @@ def test_sizes_that_differ_widely_are_logarithmic():
     assert plot_sizes([1, 1000]).axes[0].get_yscale() == "log"
 
 
-@pytest.mark.parametrize("n_clusters", [1, 2, 25, 26, 500])
+@cases("n_clusters", [1, 2, 25, 26, 500])
 def test_view_of_any_number_of_clusters(n_clusters):
     rng = np.random.default_rng(0)
     labels = np.concatenate([[-1], np.arange(600) % n_clusters])

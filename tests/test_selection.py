@@ -48,8 +48,8 @@ class TestSelection(HashedSketchContract):
             sketch.apply(np.zeros((2, 39)))
 
 
-@pytest.mark.parametrize(
-    ("indices", "scales"),
+@cases(
+    "indices, scales",
     [
         ([1, 1], [1.0, 1.0]),
         ([2, 1], [1.0, 1.0]),

@@ -373,8 +373,8 @@ class TestClustering:
         assert metric_on_store(source, "cosine") == metric_on_store(source, "euclidean") == "euclidean"
         assert model_of_store(source, np.zeros((2, 300))).metric == "cosine"
 
-    @pytest.mark.parametrize(
-        ("kind", "options", "wanted"),
+    @cases(
+        "kind, options, wanted",
         [
             ("dense", ("auto", "auto"), IdentitySketch(40)),
             ("sparse", ("auto", "auto"), IdentitySketch(40)),

@@ -221,8 +221,8 @@ def test_rows_of_low_rank(way, rank):
     np.testing.assert_allclose(X @ got.vectors @ got.vectors.T, X, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("d", [1, 3])
+@cases("way", WAYS)
+@cases("d", [1, 3])
 def test_no_more_directions_than_features(way, d):
     X = np.random.default_rng(0).normal(size=(30, d))
     got = found(way, X, 6, power_steps=1)
@@ -369,7 +369,7 @@ def test_is_the_product_with_the_directions(sparse, dtype, m):
         np.testing.assert_allclose(narrow, naive.dense(X)[:, :20] @ sketch.directions[:20], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("X", [np.zeros((2, 41)), np.zeros((2, 39)), sp.csr_array((2, 41))])
+@cases("X", [np.zeros((2, 41)), np.zeros((2, 39)), sp.csr_array((2, 41))])
 def test_other_features_are_refused(X):
     with pytest.raises(InvalidInputError, match=r"features; the directions have 40"):
         TestTruncatedSVD().make_sketch().apply(X)

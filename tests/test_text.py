@@ -155,8 +155,8 @@ def test_a_row_depends_on_its_document_alone():
     same(pickle.loads(pickle.dumps(hashing)).apply(documents), wanted)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({"n_features": 0}, "n_features"),
         ({"n_features": 2**31}, "n_features"),
@@ -333,7 +333,7 @@ class TestWeighted(SourceContract):
         return Opened(source, got)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (3, 5)])
+@cases("shape", [(0, 5), (2, 0), (3, 5)])
 def test_rows_without_entries(shape):
     tfidf = open_documents(["aa bb"]).tfidf
     assert tfidf.apply(sp.csr_array(shape)).shape == shape
@@ -416,7 +416,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path, package):
 # ---- clustering
 
 
-@pytest.mark.parametrize("form", ["lines", "jsonl", "list", "stream", "gz"])
+@cases("form", ["lines", "jsonl", "list", "stream", "gz"])
 def test_topics_are_found(tmp_path, form):
     documents, y = topic_texts(300)
     later, later_y = topic_texts(60, seed=1)

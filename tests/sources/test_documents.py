@@ -27,6 +27,7 @@ from streamkm.sources.documents import files as text_files
 from streamkm.sources.documents.formats import TextLines
 from streamkm.text import FeatureHashing
 from tests.contracts import OnePassContract, Opened, RowSourceContract, SourceContract
+from tests.tables import cases
 
 M, N = 64, 23
 HASHING = FeatureHashing(n_features=M)
@@ -445,8 +446,8 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         whole(open_documents(tmp_path / "x.txt", tfidf=False))
 
 
-@pytest.mark.parametrize(
-    ("X", "options", "message"),
+@cases(
+    "X, options, message",
     [
         ([], {}, "list of documents has 0 documents"),
         (lambda: iter([]), {}, "gives no documents"),
@@ -466,8 +467,8 @@ def test_what_holds_no_documents_is_refused(X, options, message):
         whole(open_documents(X, tfidf=False, **options))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
+@cases(
+    "name, options, message",
     [
         ("x.txt", {"field": "a"}, "field='a' is of no use for lines of text"),
         ("x.txt", {"hashing": FeatureHashing(input="counts")}, "use JSON lines"),

@@ -266,8 +266,8 @@ class TestChoosing:
         np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@cases(
+    "values, message",
     [
         (np.array([[b"a", b"b"]]), "strings"),
         (np.zeros((2, 2), complex), "complex"),
@@ -294,8 +294,8 @@ def test_objects_are_refused(tmp_path):
         open_source(tmp_path / "x.h5", dataset="X")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@cases(
+    "change, message",
     [
         (lambda group: group.attrs.pop("shape"), "shape is None"),
         (lambda group: group.attrs.__setitem__("shape", [54, 31]), "54 rows need 55"),

@@ -123,7 +123,7 @@ def test_same_as_sklearn(tmp_path, dtype, zero_based, numbers):
     assert found.indices.dtype == found.indptr.dtype == np.int32
 
 
-@pytest.mark.parametrize("options", [{}, {"multilabel": True}, {"query_id": np.arange(3)}, {"comment": "two\nlines"}])
+@cases("options", [{}, {"multilabel": True}, {"query_id": np.arange(3)}, {"comment": "two\nlines"}])
 def test_reads_what_sklearn_writes(tmp_path, options):
     X = sp.csr_array([[0.0, 1.5, 0], [0, 0, 0], [1e-300, 0, np.pi]])
     y = np.array([[1, 0], [1, 1], [0, 0]]) if options.get("multilabel") else np.array([1.0, -1, 2.5])

@@ -121,7 +121,7 @@ class CountingStore(WrapperStore):
         return {key: count for key, count in self.fetched.items() if "/c/" in f"/{key}"}
 
 
-@pytest.mark.parametrize("target_bytes", [1, 1_000, 1 << 30])
+@cases("target_bytes", [1, 1_000, 1 << 30])
 def test_every_storage_chunk_is_read_once_a_pass(target_bytes):
     memory = MemoryStore()
     X = dense_matrix(200, 9)
@@ -145,7 +145,7 @@ def test_every_shard_is_opened_by_one_read_only():
         assert list(store.chunks()) == [f"c/{number}/0"]
 
 
-@pytest.mark.parametrize("target_bytes", [1, 2_000, 1 << 30])
+@cases("target_bytes", [1, 2_000, 1 << 30])
 def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(target_bytes):
     memory = MemoryStore()
     X = sparse_matrix(500, 40)
@@ -249,8 +249,8 @@ class TestChoosing:
             open_source(tmp_path / "x.zarr", dataset="X")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@cases(
+    "values, message",
     [
         (np.array([["a", "b"]]), "strings"),
         (np.zeros((2, 2), complex), "complex"),
