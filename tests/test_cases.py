@@ -1,9 +1,12 @@
-"""The tables of tests: every row runs, with fixtures of its own, and what fails names its row."""
+"""The tables of tests and the contract of sources: all of it runs, with fixtures of its own, and what fails is named."""
 
 import os
 
+import numpy as np
 import pytest
 
+from streamkm import open_source
+from tests.contracts import Opened, SourceContract
 from tests.tables import cases
 
 
@@ -44,3 +47,14 @@ def test_a_row_that_is_skipped_leaves_the_others():
 
     with pytest.raises(pytest.skip.Exception):
         none()
+
+
+def test_a_source_that_does_not_keep_its_contract_fails_with_every_check():
+    source = open_source(np.arange(10.0).reshape(5, 2))
+    SourceContract().test_contract(Opened(source, np.arange(10.0).reshape(5, 2)))
+    with pytest.raises(ExceptionGroup, match="array does not keep the contract") as failed:
+        SourceContract().test_contract(Opened(source, np.zeros((4, 2))))
+    notes = {note for error in failed.value.exceptions for note in error.__notes__}
+    wrong = ("attributes_are_true", "places_are_distinct_and_describable", "stream_gives_all_rows_in_order")
+    assert notes >= {f"in the row check='check_{name}'" for name in wrong}
+    assert len(failed.value.exceptions) == len(wrong)
