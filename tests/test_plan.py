@@ -19,6 +19,7 @@ from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
+from tests.tables import cases
 
 GIB = 1 << 30
 
@@ -105,14 +106,14 @@ def test_identity_needs_the_number_of_features(tmp_path):
         plan(open_source(tmp_path / "x.svm"), sketch="identity")
 
 
-@pytest.mark.parametrize("refine", [0, 1, 5])
+@cases("refine", [0, 1, 5])
 def test_passes(refine):
     got = plan(UnreadSource(1000, 20), refine=refine)
     assert got.passes == 2 + refine
     assert got.stored_bytes == 12_345
 
 
-@pytest.mark.parametrize("n_rows", [10, 10_000, 1_000_000])
+@cases("n_rows", [10, 10_000, 1_000_000])
 def test_chunks_depend_on_the_data_alone(n_rows):
     source = UnreadSource(n_rows, 100)
     got = plan(source)
@@ -254,8 +255,8 @@ def test_projection_covers_what_must_be_held():
     assert wide.memory["cluster"] >= n * d * 8
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
+@cases("dtype", [np.float32, np.float64])
+@cases(
     "kind", ["gaussian", "signs", "sparse", "hadamard", "svd", "countsketch", CountSketch(700, 1, nnz_per_feature=3)]
 )
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
@@ -425,8 +426,8 @@ def test_estimator_refuses_before_reading():
 # ---- limits
 
 
-@pytest.mark.parametrize(
-    ("limit", "wanted"),
+@cases(
+    "limit, wanted",
     [
         (12345, 12345),
         ("1 GiB", GIB),
@@ -448,7 +449,7 @@ def test_limits_as_shares(monkeypatch):
     assert memory_limit_bytes("auto") == 800
 
 
-@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
+@cases("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
 def test_other_limits_are_refused(limit):
     with pytest.raises(InvalidParameterError, match=r"memory_limit=.*needed"):
         memory_limit_bytes(limit)

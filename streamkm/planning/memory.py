@@ -49,7 +49,7 @@ def reading_bytes(
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that were started and whose results nobody has taken yet; see `compute.base`."""
+    """Calls that have been started and whose results have not been taken yet; see `compute.base`."""
     return n_threads + max(2, n_threads // 2)
 
 
