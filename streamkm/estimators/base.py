@@ -18,7 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.cluster.model import FitInfo, Metric, Model
+from streamkm.cluster.fit_info import FitInfo
+from streamkm.cluster.model import Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
@@ -59,7 +60,11 @@ _KEPT = {
     "n_passes": "n_passes_",
     "seed": "seed_",
     "source": "fitted_on_",
+    "profile": "profile_",
+    "deviations": "feature_deviations_",
+    "words": "feature_words_",
 }
+_ARRAYS = ("profile", "deviations", "words")  # of these, what is no JSON value
 
 
 class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -196,7 +201,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         elif not isinstance(parameters["init"], str):
             parameters["init"] = given_start(parameters["init"]).tolist()
         told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        fit = FitInfo(**{name: plain_list(value) for name, value in told.items()})
+        fit = FitInfo(**{name: value if name in _ARRAYS else plain_list(value) for name, value in told.items()})
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
     @classmethod
@@ -282,6 +287,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.stages_ = [*source.stages_before, *stages]
         self.n_passes_ = plan.passes + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
+        self.profile_, self.feature_words_ = fitted.profile, source.words
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components

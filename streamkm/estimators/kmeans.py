@@ -36,8 +36,10 @@ from streamkm.estimators.validation import (
 from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.fitting.centers import Settings, check_clusters
 from streamkm.fitting.kmeans import run_fit
-from streamkm.metrics.clusters import ClusterSummary, describe_clusters
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import describe_clusters, steadied
 from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.excerpts import rows_as_text
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
@@ -176,6 +178,11 @@ class StreamKMeans(Incremental, Assigner):
         share of it; a warning where it is above 1 % and `refine` does not look further.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
+    profile_ : Profile or None
+        How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
+        silhouettes and typical rows. None for rows that can be walked once only.
+    feature_words_ : WordTable or None
+        The words behind hashed features, where the pass that counted document frequencies counted words too.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -363,16 +370,21 @@ class StreamKMeans(Incremental, Assigner):
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
 
-    def summary(self, n_traits: int = 3) -> ClusterSummary:
-        """Say what is in each cluster: its size, the nearest other one, and the features that set it apart.
+    def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
+        """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
 
-        Sizes and means are exact, of all rows; reads nothing.
+        Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
+        model says the same, with its centers in place of the means.
 
         Parameters
         ----------
-        n_traits : int, default=3
+        n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations.
+            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
+            are behind the features, and name the clusters then.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
+            the first words of documents, the values of other rows.
 
         Returns
         -------
@@ -383,22 +395,37 @@ class StreamKMeans(Incremental, Assigner):
         ------
         NotFittedError
         InvalidInputError
-            Where clusters have no features of their own: of rows assigned in the sketch, of streams and loaded models.
+            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
         self._check_fitted()
+        words = getattr(self, "feature_words_", None)
+        n_traits = (8 if words else 3) if n_traits is None else n_traits
         check_integer("n_traits", n_traits, 0)
         deviations = getattr(self, "feature_deviations_", None)
         if deviations is None:
             raise InvalidInputError(
-                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor a loaded "
-                'model, nor labels of the sketch (assign_space="original" asks for those of the original features)'
+                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
+                'the sketch (assign_space="original" asks for those of the original features)'
             )
         names = getattr(self, "feature_names_in_", None)
 
         def name(number: int) -> str:
-            return f"x{number}" if names is None else str(names[number])
+            word = words.name(number) if words else None if names is None else str(names[number])
+            return f"x{number}" if word is None else word
 
-        return describe_clusters(self.cluster_means_, self.counts_, deviations, name, n_traits)
+        summary = describe_clusters(
+            getattr(self, "cluster_means_", self.model_.centers),
+            self.counts_,
+            steadied(deviations) if self.fitted_on_["sparse"] else deviations,
+            name=name,
+            n_traits=n_traits,
+            by_words=bool(words),
+            profile=getattr(self, "profile_", None),
+        )
+        if rows is None:
+            return summary
+        source = self._open(rows, reset=None)
+        return summary.with_examples({}, rows_as_text(source, summary.example_rows(), names))
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.

@@ -21,6 +21,7 @@ from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, lloyd
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.polish import original_centers, polish
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Sample, as_block_matrix, first_rows, sketched_d2norms
 from streamkm.cluster.search_set import search_rows
 from streamkm.cluster.spill import Held, Spill, loaded
@@ -345,14 +346,16 @@ def assign_sample(
         Rows of the source, invalid ones included.
     """
     table = model.table()
-    found = nearest_in(executor, sample.X, table, stage.name)
-    d2 = np.empty(sample.X.shape[0])
+    d2, gaps = np.empty(sample.X.shape[0]), np.empty(sample.X.shape[0])
+    found = nearest_in(executor, sample.X, table, stage.name, gaps)
     totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
     drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
     labels = np.full(n_rows, -1, np.int32)
     labels[sample.rows] = found
     stage.rows = n_rows
-    return Assigned(labels, totals, drawn)
+    profile = Profile.empty(table.n_clusters)
+    profile.add(found, d2, gaps, kept=sample.rows)
+    return Assigned(labels, totals, drawn, profile)
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:

@@ -20,6 +20,7 @@ from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
@@ -84,6 +85,8 @@ class Fit:
         As of `rounds.Labelled`.
     deviations : float64 (d,) or None
         Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
+    profile : Profile or None
+        How the rows lie about the centers; None for rows that can be walked once only.
     """
 
     model: Model
@@ -99,6 +102,7 @@ class Fit:
     gain: float | None = None
     n_rounds: int = 0
     deviations: NDArray[np.float64] | None = None
+    profile: Profile | None = None
 
 
 def run_fit(
@@ -174,6 +178,7 @@ def run_fit(
         labelled.gain,
         labelled.n_rounds,
         deviations,
+        assigned.profile,
     )
 
 

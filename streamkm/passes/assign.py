@@ -27,6 +27,7 @@ from streamkm.cluster.lloyd import (
     merged,
 )
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Folded, Joining, Listener
 from streamkm.core.matrix import Matrix
@@ -58,11 +59,14 @@ class Assigned:
         the model's space.
     drawn : Drawn or None
         Rows drawn by their share of the objective, in the model's space, if they were wanted.
+    profile : Profile or None
+        How the rows lie about the model's centers; None for rows that can be walked once only.
     """
 
     labels: NDArray[np.int32]
     totals: Totals
     drawn: Drawn | None = None
+    profile: Profile | None = None
 
 
 def assign_pass(
@@ -105,10 +109,10 @@ def assign_pass(
             kept.save(labels, bounds, folded)
 
     listener = Listener(take, begun, keep)
-    totals, drawn = fold_assigned(executor, walk, model, known, stage, listener, rule)
+    totals, drawn, profile = fold_assigned(executor, walk, model, known, stage, listener, rule)
     if done != len(chunk_rows):
         raise changed_source(walk)
-    return Assigned(labels, totals, drawn)
+    return Assigned(labels, totals, drawn, profile)
 
 
 def fold_assigned(
@@ -119,8 +123,8 @@ def fold_assigned(
     stage: Stage,
     listener: Listener[Passed],
     rule: DrawRule | None = None,
-) -> tuple[Totals, Drawn | None]:
-    """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels.
+) -> tuple[Totals, Drawn | None, Profile]:
+    """Read and label all rows; sums, objective and profile of the clusters. The listener gets each chunk's labels.
 
     Draws rows on the way, if there is a rule for it.
 
@@ -132,15 +136,15 @@ def fold_assigned(
     totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
     stage.rows, stage.read_bytes = int(known[1].sum()), walk.source.n_bytes or 0
     if not model.far:
-        return totals, drawn
+        return totals, drawn, passed.profile
     d2 = inertia_of(totals, model.centers, totals.d2)
     if d2 > LEAST_SHARE * totals.d2:
-        return replace(totals, d2=d2), drawn
+        return replace(totals, d2=d2), drawn, passed.profile
     logger.info(
         "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass", stage.name
     )
     again = _folded(executor, walk, replace(model, far=False), known, stage.name, Listener(), None)
-    return replace(totals, d2=again.totals.d2), drawn
+    return replace(totals, d2=again.totals.d2), drawn, again.profile
 
 
 def _folded(
@@ -174,22 +178,27 @@ def _assign_item(
     rows, weights = walk.read_weighed(item)
     norms, X = rows.d2norms if model.far else None, model.place(rows.X)
     before, drawn = (None, ()) if state is None else (state.totals, state.drawn)
-    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms)
+    profile = Profile.empty(table.n_clusters) if state is None else state.profile
+    gaps = np.empty(X.shape[0])
+    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms, gaps=gaps)
+    exact = d2 if norms is None else table.d2_of_shares(X, d2)
+    profile.add(labels, exact, gaps, weights=weights, first_row=item[3], kept=rows.kept)
     if rule is not None and len(labels):
         drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))
     gathered = float(weighted_sum(weights, d2 if norms is None else norms))
-    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), drawn), rows.spread(labels, -1)
+    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), profile, drawn), rows.spread(labels, -1)
 
 
 def _join(rule: DrawRule | None, parts: Sequence[Passed]) -> Passed:
     """Add up, in order; no addend is changed."""
-    totals = join_totals([part.totals for part in parts])
-    return Passed(totals, _gathered(rule, [each for part in parts for each in part.drawn]))
+    totals, profile = join_totals([part.totals for part in parts]), join_profiles([part.profile for part in parts])
+    return Passed(totals, profile, _gathered(rule, [each for part in parts for each in part.drawn]))
 
 
 def _absorb(rule: DrawRule | None, first: Passed, second: Passed) -> Passed:
     """As `_join` of both, in the memory of the first."""
-    return Passed(absorb_totals(first.totals, second.totals), _gathered(rule, [*first.drawn, *second.drawn]))
+    totals, profile = absorb_totals(first.totals, second.totals), absorb_profile(first.profile, second.profile)
+    return Passed(totals, profile, _gathered(rule, [*first.drawn, *second.drawn]))
 
 
 def _gathered(rule: DrawRule | None, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:

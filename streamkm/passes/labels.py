@@ -115,10 +115,10 @@ def assign_and_hold(
         stage.advance()
 
     told: Listener[Passed] = Listener(take, held=True)
-    totals, drawn = fold_assigned(executor, walk, model, known, stage, told, rule)
+    totals, drawn, profile = fold_assigned(executor, walk, model, known, stage, told, rule)
     if len(handles) != len(known[1]):
         raise changed_source(walk)
-    return HeldLabels(tuple(handles), known[1]), Assigned(NO_LABELS, totals, drawn)
+    return HeldLabels(tuple(handles), known[1]), Assigned(NO_LABELS, totals, drawn, profile)
 
 
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
