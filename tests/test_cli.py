@@ -22,11 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
-from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
+from streamkm.estimators.facts import summarize
 from streamkm.passes.checkpoint import Checkpoint
-from streamkm.sources import open_source
 from tests.programs import run_program
 
 TOP = Path(__file__).parents[1]
@@ -162,7 +161,7 @@ def test_the_summary_repeats_the_run_and_holds_no_address(folder):
     assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
     assert summary("again")["result"] == summary()["result"]
     kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
-    text = json.dumps(summarize(kmeans.set_params(executor=object()), open_source(rows())))
+    text = json.dumps(summarize(kmeans.set_params(executor=object())))
     assert not re.search(r"0x[0-9a-f]{6}|object at", text)
     assert "RandomState" in text
 

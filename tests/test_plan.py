@@ -9,10 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cli.summary import result_lines, summarize
+from streamkm.cli.summary import result_lines
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
+from streamkm.estimators.facts import summarize
 from streamkm.planning import plan as budget
 from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.planning.plan import plan_fit
@@ -278,7 +279,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     ):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
-    told = dict(result_lines(summarize(fitted, open_source(X))))
+    told = dict(result_lines(summarize(fitted)))
     assert told["objective"].endswith("a row), in the sketch space, as labels")
     asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
     assert asked.assign_space_ == "sketch"  # no warning: it was asked for

@@ -116,7 +116,8 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
         from streamkm.cli.results import check_target, prepare_labels, write_results
-        from streamkm.cli.summary import result_lines, summarize
+        from streamkm.cli.summary import result_lines
+        from streamkm.estimators.facts import summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.checkpoint import records
 
@@ -137,7 +138,7 @@ def fit(
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
-            summary = summarize(estimator, source)
+            summary = summarize(estimator)
             documents, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
             if run.output.report:

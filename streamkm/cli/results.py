@@ -1,4 +1,4 @@
-"""Results on disk: labels, the model, summary.json, the points of the 2-D view, the report.
+"""Results on disk: labels, the model, summary.json, the map of the clusters, the report.
 
 Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
 inside of it, flushed to disk, listed in the directory's marker and then renamed, so that it holds complete files of one
@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.cli.summary import project_2d
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
+from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
@@ -181,15 +182,20 @@ def write_results(
     DiskFullError, OutputError
         If it cannot be written; the earlier results are as they were.
     """
-    points, shares = project_2d(estimator.sketch_sample_)
+    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     with _staged(Path(directory), _RESULTS) as stage:
         _write_labels(stage / (LABELS_ZARR if labels_format == "zarr" else LABELS_NPY), estimator.labels_)
         estimator.save(stage / MODEL)
-        np.savez(stage / VIEW, points=points, labels=estimator.sample_labels_, shares=shares)
+        np.savez(stage / VIEW, **asdict(places))
         if documents is not None:
             write_text_settings(stage, *documents)
             write_table_settings(stage, documents[0])
         (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
+
+
+def labels_name(directory: Path) -> str:
+    """The name of the labels in a directory of results."""
+    return LABELS_ZARR if (directory / LABELS_ZARR).exists() else LABELS_NPY
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

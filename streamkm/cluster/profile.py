@@ -7,7 +7,7 @@ tree, so that they have the same bits for any number of workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +95,9 @@ class Profile:
             return self
         return Profile(*(array.copy() for array in self.arrays()))  # type: ignore[arg-type]
 
-    def select(self, clusters: NDArray[np.intp]) -> Profile:
-        """Of some clusters, in that order."""
-        return Profile(*(array[clusters] for array in self.arrays()))  # type: ignore[arg-type]
+    def weighted(self, factor: float) -> Profile:
+        """Of rows that each weigh so many times as much."""
+        return replace(self, sums=factor * self.sums)
 
 
 def n_examples(n_clusters: int) -> int:

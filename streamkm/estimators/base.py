@@ -287,7 +287,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.stages_ = [*source.stages_before, *stages]
         self.n_passes_ = plan.passes + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
-        self.profile_, self.feature_words_ = fitted.profile, source.words
+        self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
+        self.feature_words_ = source.words
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components

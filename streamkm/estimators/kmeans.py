@@ -13,13 +13,16 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
+from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
+from streamkm.estimators.facts import summarize
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
     OF_THIS_RUN,
@@ -35,7 +38,7 @@ from streamkm.estimators.validation import (
 )
 from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.fitting.centers import Settings, check_clusters
-from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.metrics.cluster_summary import ClusterSummary
 from streamkm.metrics.clusters import describe_clusters, steadied
 from streamkm.passes.checkpoint import Checkpoint
@@ -46,11 +49,20 @@ from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan, plan_fit
+from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.report import check_matplotlib, names_of, report_page
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
+
+_NEXT_STEPS = """\
+kmeans.labels_            # of these rows
+kmeans.predict(more)      # of other rows
+kmeans.summary(rows=X)    # with typical rows of X
+kmeans.save("model.npz")  # StreamKMeans.load
+"""
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -416,7 +428,7 @@ class StreamKMeans(Incremental, Assigner):
         summary = describe_clusters(
             getattr(self, "cluster_means_", self.model_.centers),
             self.counts_,
-            steadied(deviations) if self.fitted_on_["sparse"] else deviations,
+            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
             name=name,
             n_traits=n_traits,
             by_words=bool(words),
@@ -426,6 +438,56 @@ class StreamKMeans(Incremental, Assigner):
             return summary
         source = self._open(rows, reset=None)
         return summary.with_examples({}, rows_as_text(source, summary.example_rows(), names))
+
+    def plot(self) -> Any:
+        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
+
+        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``figure.savefig("clusters.png")`` writes it.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        check_matplotlib()
+        from streamkm.reports.figures import plot_clusters
+
+        facts = summarize(self)
+        clusters = facts["clusters"] or []
+        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
+        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
+
+        Figures need matplotlib.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        DiskFullError, OutputError
+            It cannot be written; the old file is as it was.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def _places(self) -> ClusterMap:
+        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
