@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.cluster.model import FitInfo, Model, normalized
+from streamkm.cluster.fit_info import FitInfo
+from streamkm.cluster.model import Model, normalized
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.sketches import (
     CountSketch,

@@ -83,7 +83,9 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
         click.option("--no-report", is_flag=True, help="Make no report.html."),
         click.option(
-            "--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]"
+            "--labels-format",
+            type=click.Choice(["npy", "zarr", "csv", "parquet"]),
+            help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
         ),
     ):
         command = option(command)
@@ -139,8 +141,8 @@ def fit(
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
             summary = summarize(estimator)
-            documents, labels = (source, run.data.text), run.output.labels
-            write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
+            fitted, labels = (source, run.data.text), run.output.labels
+            write_results(run.output.directory, estimator, summary, labels_format=labels, data=fitted)
             if run.output.report:
                 from streamkm.cli.report import write_report
 
@@ -155,7 +157,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.estimators.kmeans import open_checkpoint
+    from streamkm.estimators.checkpoints import open_checkpoint
     from streamkm.passes.resume import is_worth_resuming
 
     with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:

@@ -32,6 +32,8 @@ class FitInfo:
 
     Attributes
     ----------
+    estimator : str
+        Name of the class whose fit it was.
     feature_names : list of str
         d of them.
     counts : list of float
@@ -51,6 +53,7 @@ class FitInfo:
         Behind hashed features.
     """
 
+    estimator: str | None = None
     feature_names: list[str] | None = None
     counts: list[float] | None = None
     inertia: float | None = None
@@ -132,7 +135,7 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
     wanted: dict[str, tuple[type, ...]] = {
         "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
         "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
-        "source": (dict,),
+        "source": (dict,), "estimator": (str,),
     }  # fmt: skip
     told = {name: found[name] for name in wanted if found.get(name) is not None}
     for name, value in told.items():

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.core.matrix import Matrix, working_dtype
@@ -93,15 +94,15 @@ def assigned(
     labels : int32 (n,)
     totals : Totals
     d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers; with `d2norms`, numbers near them: see `labels_and_shares`.
+        Squared distances to the nearest centers; with `d2norms`, those of `labels_and_lifted`.
     """
     fresh = totals is None
     if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
     if d2norms is not None:
-        labels, shares = table.labels_and_shares(X, d2norms, gaps)
+        labels, lifted = table.labels_and_lifted(X, d2norms, gaps)
         add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-        return labels, totals, shares
+        return labels, totals, lifted
     labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
@@ -143,6 +144,8 @@ class Blocks:
         Blocks, where blocks were written, or futures of blocks.
     n_rows, total_weight, total_d2norm : numbers
         Over all blocks; `total_d2norm` is the weighted sum of squared norms.
+    largest_d2norm : float
+        Largest squared norm of a row.
     n_components : int
     dtype : dtype
         Of the products with centers: float32 or float64.
@@ -155,6 +158,7 @@ class Blocks:
     dtype: np.dtype[Any]
     total_weight: float
     total_d2norm: float
+    largest_d2norm: float
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""

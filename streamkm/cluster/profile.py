@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.kernels.cluster import profiles as kernels
 
 ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows")
