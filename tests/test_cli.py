@@ -410,7 +410,7 @@ def test_report_is_made_again(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     assert not Path("out/report.html").exists()
     assert "out/report.html" in run("report", "out")
-    assert Path("out/report.html").read_text().count("data:image/png;base64,") == 3
+    assert "<svg" in Path("out/report.html").read_text()
 
 
 def test_plan_measures_the_time_if_asked(folder):

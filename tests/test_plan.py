@@ -7,8 +7,10 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 
 from streamkm import StreamKMeans
+from streamkm.cli.main import main
 from streamkm.cli.summary import result_lines
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
@@ -395,6 +397,14 @@ def test_lines_and_values_for_people_and_machines():
     assert "identity" in text["sketch"]
     assert "at the peak, of 8.0 GiB" in text["memory"]
     assert json.loads(json.dumps(got.to_dict()))["n_components"] == 20
+
+
+def test_a_plan_prints_as_the_command_does(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(50, 4)))
+    printed = CliRunner().invoke(main, ["plan", str(tmp_path / "x.npy"), "-k", "3"]).output.splitlines()
+    kmeans = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "x.npy")
+    assert str(kmeans.plan_).splitlines() == printed[:-1]
+    assert printed[-1].startswith("results")
 
 
 def test_estimator_plans_what_it_does():

@@ -346,6 +346,14 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
     ]
 
 
+def test_it_draws_reports_and_prints_itself(swept, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert len(swept.plot().axes) == 5
+    swept.report(tmp_path / "sweep.html")
+    assert "The elbow is at 8 clusters" in (tmp_path / "sweep.html").read_text()
+    assert [line.split("  ")[0] for line in str(swept).splitlines()] == [label for label, _ in swept.lines()]
+
+
 def test_files_are_read_too(blobs, swept, tmp_path):
     np.save(tmp_path / "x.npy", blobs)
     result = sweep(open_source(str(tmp_path / "x.npy")), [8], **QUIET)

@@ -149,7 +149,7 @@ class StreamKMeans(Incremental, Assigner):
         would have given. The directory is removed when the fit is complete. An opened
         `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
-        Bars on stderr; "auto": if it is a terminal.
+        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
