@@ -251,7 +251,7 @@ def test_skipped_rows(folder):
         (["fit", "x.npy", "-k", "2", "--set", "estimator.n_components=0"], "n_components=0"),
         (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
         (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),
-        (["fit", "x.npy", "-k", "2", "--labels-format", "csv"], "'csv' is not one of"),
+        (["fit", "x.npy", "-k", "2", "--labels-format", "txt"], "'txt' is not one of"),
         (["fti", "x.npy"], "No such command"),
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
@@ -325,7 +325,7 @@ def test_assign(folder):
     for _ in range(2):
         run("assign", "out/model.npz", "x.npy", "-o", "new/y.zarr", "--overwrite")
         assert np.array_equal(zarr.open_array("new/y.zarr", mode="r")[:], expected)
-    assert "written as .npy or .zarr" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
+    assert "written as .npy, .zarr, .csv or .parquet" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
     np.save("wide.npy", np.ones((4, 9)))
     assert "9 features" in run("assign", "out/model.npz", "wide.npy", "-o", "z.npy", code=2)
     assert not Path("z.npy").exists()

@@ -62,7 +62,7 @@ def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, ove
 
 def _refuse_twice(column: str, columns: Any, *, overwrite: bool) -> None:
     if column in list(columns) and not overwrite:
-        raise InvalidInputError(f"there is a column {column!r} already; choose another name, or pass overwrite=True")
+        raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
 
 
 def _categories(labels: NDArray[np.int32]) -> Any:

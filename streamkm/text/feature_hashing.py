@@ -187,7 +187,7 @@ class FeatureHashing:
         if not len(words):
             return np.empty(0, np.int64)
         plain = _sklearn().FeatureHasher(self.n_features, input_type="string", alternate_sign=False)
-        return np.asarray(plain.transform([[word] for word in words]).indices, np.int64)
+        return np.asarray(plain.transform((word,) for word in words).indices, np.int64)
 
     def _hashed(self, documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> sp.csr_array:
         """What `transform` makes of documents, which are checked; see `apply`."""

@@ -25,7 +25,7 @@ _MOST_NUMBERS = 0.9  # of words that are a document's
 _SEPARATORS, _NUMBER = re.compile(r"[\s,;]+"), re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 FEW_DOCUMENTS = 4096
-QUARTER = 2  # bits
+EIGHTH = 3  # bits
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
 
 
@@ -88,10 +88,10 @@ class HashedText(RowSource):
             yield self._rows(batch)
 
     def counting_words(self) -> Self:
-        """The same rows, which come with counts of their documents' words: all of few documents, a quarter of many."""
+        """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
         source = copy(self)
         rows = self.estimated_rows
-        source._shift = 0 if rows is not None and rows <= FEW_DOCUMENTS else QUARTER
+        source._shift = 0 if rows is not None and rows <= FEW_DOCUMENTS else EIGHTH
         return source
 
     def describe(self, place: int) -> str:
