@@ -208,7 +208,7 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
         (
             DATA + "output:\n  labels: txt\n",
-            "c.yaml:4: output.labels must be npy, zarr, csv or parquet, got 'txt' (text)",
+            "c.yaml:4: output.labels must be npy or zarr or csv or parquet, got 'txt' (text)",
         ),
         (
             DATA + "kernel:\n  kernel: rfb\n",

@@ -166,7 +166,7 @@ def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> 
     """Draw the map alone; see `plot_clusters`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 5.6), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(7.2, 5.0), dpi=_DPI, layout="constrained")
     _draw_map(figure.add_subplot(), places, np.asarray(sizes, np.float64), names)
     return figure
 

@@ -38,15 +38,16 @@ th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--li
 th { font-weight: 600 } .number { text-align: right; white-space: nowrap }
 thead th.number { white-space: normal }
 .bar { display: block; height: 3px; background: var(--bar); border-radius: 2px; margin: .15em 0 0 auto }
-.traits { min-width: 14em; overflow-wrap: anywhere }
+.traits { min-width: 10em; overflow-wrap: anywhere } .typical { white-space: nowrap }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
-pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em }
+pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;
+  font-size: .85em }
 details { margin: .8em 0 0; border-top: 1px solid var(--line); padding-top: .5em }
 summary { cursor: pointer; font-weight: 600 }
 section { margin-top: 1.2em } section.below svg { max-width: 760px }
 """
-_MOST_TYPICAL = 3
+_MOST_TYPICAL = 2
 _SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
 _NUMBERS = frozenset({"cluster", "size", "silhouette", "mean_distance", "nearest"})
 _HEADS = {  # of the table of clusters: what it is called, and what it says
@@ -212,7 +213,7 @@ class _Cells:
         return f"{row['mean_distance']:.4g} <span class=faint>{row['largest_distance']:.4g}</span>"
 
     def nearest(self, row: Mapping[str, Any]) -> str:
-        return "-" if row["nearest"] < 0 else f"{row['nearest']} <span class=faint>{row['distance']:.3g}</span>"
+        return "-" if row["nearest"] < 0 else f"{row['nearest']} <span class=faint>{row['distance']:.4g}</span>"
 
     def traits(self, row: Mapping[str, Any]) -> str:
         return html.escape(", ".join(str(t["feature"]) if self.by_words else _trait(t) for t in row["traits"]))
