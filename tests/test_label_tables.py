@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError, SourceError
 from streamkm.passes.label_tables import COLUMNS, write_table
@@ -132,6 +132,18 @@ def test_ids_stand_in_place_of_numbers(suffix, tmp_path):
         with pytest.raises(InvalidInputError, match=r"(fewer|more) ids than rows"):
             write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])])
     assert read(path).who.tolist() == names
+
+
+def test_sources_that_name_rows_have_them_named(tmp_path):
+    source = open_source(rows(50))
+    names = [f"row {i}" for i in range(50)]
+    source.id_column = "who"
+    source.ids = lambda: iter([pa.chunked_array([names[:20]]), pa.chunked_array([names[20:]])])
+    model = fitted(source)
+    model.predict_to(source, tmp_path / "labels.csv")
+    assert read(tmp_path / "labels.csv").who.tolist() == names
+    for row in model.summary(rows=source).rows:
+        assert [each.id for each in row.typical] == [f"row {each.row}" for each in row.typical]
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):

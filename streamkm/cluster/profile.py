@@ -105,6 +105,11 @@ def n_examples(n_clusters: int) -> int:
     return max(1, min(MOST_EXAMPLES, EXAMPLE_BYTES // (32 * n_clusters)))
 
 
+def profile_bytes(n_clusters: int) -> int:
+    """Bytes of a profile."""
+    return (16 + 32 * n_examples(n_clusters)) * n_clusters
+
+
 def join_profiles(parts: Sequence[Profile]) -> Profile:
     """Of all rows of the parts, whose rows follow each other; no part is changed."""
     first = Profile(*(array.copy() for array in parts[0].arrays()))  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.fitting.settings import Settings
 from streamkm.metrics.cluster_summary import ClusterSummary
 from streamkm.metrics.clusters import describe_clusters, steadied
-from streamkm.passes.excerpts import rows_as_text
+from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
@@ -410,7 +410,7 @@ class StreamKMeans(Incremental, Assigner):
             are behind the features, and name the clusters then.
         rows : as for `fit`, optional
             The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
-            the first words of documents, the values of other rows.
+            their ids where there is an id column, the first words of documents, the values of other rows.
 
         Returns
         -------
@@ -451,7 +451,8 @@ class StreamKMeans(Incremental, Assigner):
         if rows is None:
             return summary
         source = self._open(rows, reset=None)
-        return summary.with_examples({}, rows_as_text(source, summary.example_rows(), names))
+        shown = summary.example_rows()
+        return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
 
     def plot(self) -> Any:
         """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.

@@ -48,6 +48,29 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     return found
 
 
+def row_ids(source: Any, wanted: Sequence[int]) -> dict[int, str]:
+    """What the id column of a source calls some rows, in one pass over that column; nothing where there is none.
+
+    Parameters
+    ----------
+    source : RowSource
+    wanted : sequence of int
+        Numbers of rows, ascending.
+    """
+    found: dict[int, str] = {}
+    if getattr(source, "id_column", None) is None:
+        return found
+    first = at = 0
+    for piece in source.ids():
+        while at < len(wanted) and wanted[at] < first + len(piece):
+            found[wanted[at]] = str(piece[wanted[at] - first].as_py())
+            at += 1
+        first += len(piece)
+        if at == len(wanted):
+            break
+    return found
+
+
 def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
     for batch in source.documents.stream(READ_BYTES):
         yield len(batch.documents), lambda i, documents=batch.documents: _shortened(documents[i])
