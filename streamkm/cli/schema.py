@@ -128,7 +128,7 @@ class Output(_Section):
     Attributes
     ----------
     directory : str
-    labels : "npy" or "zarr"
+    labels : "npy", "zarr", "csv" or "parquet"
     report : bool
         Whether report.html is made.
     overwrite : bool
@@ -136,7 +136,7 @@ class Output(_Section):
     """
 
     directory: str = "streamkm-out"
-    labels: Literal["npy", "zarr"] = "npy"
+    labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
     report: bool = True
     overwrite: bool = False
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
+from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
@@ -155,7 +156,7 @@ class Needs:
             stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         n_states = waiting + IN_FLIGHT
-        states = n_states * 8 * self.n_clusters * width
+        states = n_states * (8 * self.n_clusters * width + profile_bytes(self.n_clusters))
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
