@@ -40,6 +40,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
+    "steps": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,
@@ -260,8 +261,9 @@ def _words(annotation: Any) -> Iterator[str]:
     elif get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif get_origin(annotation) is list:
-        several = {int: "whole numbers", str: "texts"}
-        yield f"a list of {several.get(get_args(annotation)[0], 'texts or whole numbers')}"
+        several, of = {int: "whole numbers", str: "texts"}, get_args(annotation)[0]
+        named = ", ".join(get_args(of)) if get_origin(of) is Literal else "texts or whole numbers"
+        yield f"a list of {several.get(of, named)}"
     else:
         yield plain[annotation]
 

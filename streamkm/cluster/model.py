@@ -22,11 +22,13 @@ from streamkm.cluster.lloyd import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
 FORMAT = 1
+PREPARED_FORMAT = 2  # of models whose rows are prepared: releases that know no steps refuse it
 SMALLEST_NORM = 1e-30
-SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
+SKETCH_PREFIX, STEPS_PREFIX = "sketch_", "steps_"  # of the names of arrays that belong to the sketch, and to steps
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -94,6 +96,8 @@ class Model:
     far : bool
         Whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective.
         Of a fit; it is not saved.
+    preparation : Preparation or None
+        How original rows are prepared, before anything else.
     """
 
     centers: NDArray[np.float64]
@@ -102,6 +106,7 @@ class Model:
     space: Space
     sketch: Sketch
     far: bool = False
+    preparation: Preparation | None = None
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.
@@ -142,8 +147,8 @@ class Model:
         DiskFullError, OutputError
             The old file is as it was.
         """
-        header = {
-            "format": FORMAT,
+        header: dict[str, Any] = {
+            "format": FORMAT if self.preparation is None else PREPARED_FORMAT,
             "n_features": self.n_features,
             "metric": self.metric,
             "space": self.space,
@@ -152,6 +157,9 @@ class Model:
             "fit": {} if fit is None else {name: value for name, value in asdict(fit).items() if value is not None},
         }
         arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        if self.preparation is not None:
+            header["steps"] = list(self.preparation.steps)
+            arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
         arrays |= {"header": np.array(json.dumps(header)), "centers": self.centers}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
@@ -209,15 +217,21 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
 
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ModelFileError(f"format {header.get('format') if isinstance(header, dict) else header!r}, not {FORMAT}")
+    form = header.get("format") if isinstance(header, dict) else header
+    if form not in (FORMAT, PREPARED_FORMAT):
+        raise ModelFileError(f"format {form!r}, not {FORMAT} or {PREPARED_FORMAT}")
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name != "centers"}
+    found = {name: array for name, array in arrays.items() if form == PREPARED_FORMAT and name.startswith(STEPS_PREFIX)}
+    stored = {
+        name.removeprefix(SKETCH_PREFIX): array
+        for name, array in arrays.items()
+        if name != "centers" and name not in found
+    }
     sketch = sketch_from_dict(header["sketch"], stored)
     if not fits_features(sketch, header["n_features"]):
         raise ModelFileError(
@@ -230,7 +244,11 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
     if not np.isfinite(centers).all():
         raise ModelFileError("centers hold NaN or infinity")
-    return Model(centers, header["n_features"], header["metric"], header["space"], sketch)
+    preparation = None
+    if form == PREPARED_FORMAT:
+        known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
+        preparation = Preparation.restored(header["steps"], known, header["n_features"])
+    return Model(centers, header["n_features"], header["metric"], header["space"], sketch, preparation=preparation)
 
 
 def normalized(X: Matrix) -> Matrix:

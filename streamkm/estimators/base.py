@@ -42,6 +42,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
+from streamkm.sources.prepared import prepared
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource
@@ -222,7 +223,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         estimator.model_ = model
         estimator.cluster_centers_ = model.centers
         estimator.assign_space_ = model.space
-        estimator.sketch_ = model.sketch
+        estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
         estimator.n_components_ = model.sketch.n_components
         estimator.n_features_in_ = model.n_features
         fit = FitInfo.load(path)
@@ -342,14 +343,15 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     def _walk(self, X: Any) -> tuple[Walk, Model]:
         """How X is walked, and the model for its rows."""
-        source = self._open(X, reset=False)
+        source, model = self._open(X, reset=False), self._current_model()
+        stored = store_of(source)
+        if stored is not None:
+            model = _model_on(stored, model)
+        if model.preparation is not None:
+            source = prepared(source, model.preparation)
         n_rows = source.estimated_rows
         decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
         size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        stored = store_of(source)
-        model = self._current_model()
-        if stored is not None:
-            model = _model_on(stored, model)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

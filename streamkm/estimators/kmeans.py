@@ -6,8 +6,9 @@ The work is in fitting. No logic in `__init__`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, Self
 
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
-from streamkm.compute import is_on_cluster, local_threads
+from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import ClusterError, InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
@@ -33,21 +34,24 @@ from streamkm.estimators.validation import (
     parameters_of,
     plain,
 )
-from streamkm.fitting.benchmark import estimate_seconds, measure
+from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
 from streamkm.fitting.centers import Settings, check_clusters
 from streamkm.fitting.kmeans import run_fit
 from streamkm.metrics.clusters import ClusterSummary, describe_clusters
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.labels import check_labels_place
+from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan, plan_fit
+from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
 from streamkm.sources.scaled import ScaledSource
 
 
@@ -102,6 +106,14 @@ class StreamKMeans(Incremental, Assigner):
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine": rows are scaled to unit length as they are read.
+    steps : list of {"standardize", "robust", "log1p", "total", "unit"}, optional
+        What is done to rows as they are read, in this order, by every method that takes rows; nothing is copied.
+        "standardize": mean 0 and standard deviation 1, by all valid rows, in a pass of its own. "robust": median 0 and
+        quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
+        row add up to 10,000, for counts. "unit": length 1. Features that are constant, or whose quartiles agree, are
+        scaled by 1; every row counts once, whatever it weighs. Rows with values that a step has no use for are
+        invalid: see `on_invalid`. Sparse rows stay sparse: they are scaled, and not shifted, which leaves distances
+        as they are. `cluster_centers_`, `inertia_` and all distances are those of prepared rows.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -176,6 +188,8 @@ class StreamKMeans(Incremental, Assigner):
         share of it; a warning where it is above 1 % and `refine` does not look further.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
+    preparation_ : Preparation or None
+        What `steps` have found.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -237,6 +251,7 @@ class StreamKMeans(Incremental, Assigner):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
+        steps: Sequence[str] | None = None,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -261,6 +276,7 @@ class StreamKMeans(Incremental, Assigner):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
+        self.steps = steps
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -340,6 +356,7 @@ class StreamKMeans(Incremental, Assigner):
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
         progress = Progress(self.progress)
+        source, preparation = self._prepared_rows(source, plan, writer, progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
             from streamkm.stores.compatibility import metric_on_store, model_of_store
@@ -350,11 +367,13 @@ class StreamKMeans(Incremental, Assigner):
         fitted = run_fit(walk, plan, self._settings(seed), weights.each, self.executor, writer, progress)
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
+        model = replace(model, preparation=preparation)
         self._take(fitted, weights, model, plan, source, (progress.stages, seed))
         promise = fitted.promise
         self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
+        self.preparation_ = preparation
         self.feature_deviations_ = fitted.deviations
 
     def __sklearn_tags__(self) -> Any:
@@ -433,8 +452,9 @@ class StreamKMeans(Incremental, Assigner):
         """
         source, n_threads = self._open(X, reset=None), local_threads(self.executor)
         plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
         return estimate_seconds(
-            self._fit_walk(source, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+            self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
         )
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
@@ -468,7 +488,8 @@ class StreamKMeans(Incremental, Assigner):
         # as a client plans that has the labels written where rows are read: those that it gathers come on top
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
-        rates = measure(self._fit_walk(source, plan, self.metric), plan, settings)
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+        rates = measure(self._fit_walk(rows, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
     def plan_for(
@@ -485,7 +506,7 @@ class StreamKMeans(Incremental, Assigner):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         return plan_fit(
-            source,
+            self._planned_rows(source),
             n_clusters=given.n_clusters,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
@@ -502,6 +523,40 @@ class StreamKMeans(Incremental, Assigner):
             gathers_labels=gathers_labels,
             refuses=refuses,
         )
+
+    def _planned_rows(self, source: RowSource) -> RowSource:
+        """The rows that will be clustered, as far as they can be described before steps have found what they need.
+
+        Raises
+        ------
+        InvalidInputError
+            For rows that no step can be done to: of sketch stores, and some that can be walked once only.
+        """
+        steps = check_steps(self.steps)
+        if not steps:
+            return source
+        if store_of(source) is not None:
+            raise InvalidInputError(
+                f"the rows of {source.name} are sketched already, and steps={list(steps)!r} are for original rows; "
+                "leave steps out"
+            )
+        preparation = Preparation(steps)
+        check_replayable(source, preparation)
+        return prepared(source, preparation)
+
+    def _prepared_rows(
+        self, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
+    ) -> tuple[RowSource, Preparation | None]:
+        """The rows that are clustered, after the passes that `steps` need."""
+        steps = check_steps(self.steps)
+        if not steps:
+            return source, None
+        preparation = Preparation(steps)
+        if preparation.finding:
+            sizes = plan.chunk_bytes, plan.sample_rows
+            with open_executor(self.executor, plan.n_threads) as workers:
+                preparation = find_preparation(workers, source, steps, sizes, self.on_invalid, writer, progress)
+        return prepared(source, preparation), preparation
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)

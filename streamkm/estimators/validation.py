@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.preparation import check_steps
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.open import is_collection
@@ -61,6 +62,7 @@ def check_parameters(estimator: Any) -> None:
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+    check_steps(estimator.steps)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 

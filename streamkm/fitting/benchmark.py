@@ -24,13 +24,15 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
 from streamkm.fitting.centers import Found, Settings, check_clusters, find_centers, frame_rows
 from streamkm.passes.assign import assign_pass
-from streamkm.passes.reader import Walk
+from streamkm.passes.prepare import find_preparation
+from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates
-from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, Plan
-from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, SMALLEST_SAMPLE_ROWS, Plan
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.prepared import prepared
 
 CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)
@@ -90,6 +92,24 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     join_s, n_sampled = _join_seconds(found), len(sampled.sample.rows)
     chunk_rows = float(sampled.chunk_rows.mean())
     return Rates(sample, sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
+
+
+def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int, on_invalid: OnInvalid) -> RowSource:
+    """Rows prepared as a fit would, by what a few chunks say of all; rows without steps as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source has no chunks that can be read by themselves.
+    """
+    if not steps:
+        return source
+    if not isinstance(source, ChunkedSource):
+        raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
+    few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
+    with open_executor(1) as here:
+        sizes, nothing = (chunk_bytes, SMALLEST_SAMPLE_ROWS), CheckpointWriter()
+        return prepared(source, find_preparation(here, few, steps, sizes, on_invalid, nothing, _Clock(False)))
 
 
 class _Clock(Progress):

@@ -23,6 +23,7 @@ from streamkm.sketches.countsketch import DENSE_COMPONENTS
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.prepared import PreparedRows
 
 MIB = 1 << 20
 SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 16 * MIB
@@ -141,6 +142,8 @@ class Plan:
         Whether the row sample is kept, so that such a pass begins with a search.
     few_sampled : bool
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
+    finding_steps : tuple of str
+        Steps that rows are prepared by which take one of the passes each, in front of the others.
     """
 
     source: str
@@ -171,6 +174,7 @@ class Plan:
     drawn_rows: int = 0
     keeps_sample: bool = False
     few_sampled: bool = False
+    finding_steps: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -229,7 +233,8 @@ class Plan:
         ]
 
     def _more(self) -> str:
-        return f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
+        first = f", the first for {' and '.join(self.finding_steps)}" if self.finding_steps else ""
+        return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.needs is not None:
@@ -342,6 +347,7 @@ def plan_fit(
         once=once,
         labels=gathers_labels,
         shared_bytes=source.shared_bytes,
+        sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
     spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)
@@ -354,12 +360,13 @@ def plan_fit(
     needs, regime, space = choice.needs, choice.regime, choice.space
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
+    finding = source.preparation.finding if isinstance(source, PreparedRows) else ()
     plan = Plan(
         source=source.name,
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=1 if once else 2 + asked + counts_first + fit_passes + (found and regime != "sample"),
+        passes=len(finding) + (1 if once else 2 + asked + counts_first + fit_passes + (found and regime != "sample")),
         counts_first=counts_first,
         chunk_bytes=choice.sizes.chunk_bytes,
         n_chunks=choice.n_chunks,
@@ -383,6 +390,7 @@ def plan_fit(
         drawn_rows=needs.drawn_rows,
         keeps_sample=needs.keeps_sample,
         few_sampled=needs.sample_rows < min(wanted, n_rows or wanted),
+        finding_steps=finding,
     )
     if not refuses:
         return plan

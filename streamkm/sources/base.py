@@ -239,11 +239,22 @@ class SentRows(RowSource):
         Not kept.
     describe : callable, optional
         Its `describe`, cheap to pickle, where places are not row numbers.
+    prepare : callable, optional
+        Of a matrix that a graph of Dask tasks has made on a worker: gives the rows that are meant.
     """
 
-    def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
+    def __init__(
+        self,
+        source: RowSource,
+        describe: Callable[[int], str] | None = None,
+        prepare: Callable[[Matrix], Matrix] | None = None,
+    ) -> None:
         self.take_after(source, held_bytes=0, made_bytes=0)  # the rows, and who makes them, are elsewhere
-        self._describe = describe
+        self._describe, self._prepare = describe, prepare
+
+    def finished(self, X: Matrix) -> Matrix:
+        """Give the rows that are meant, of what a graph has made."""
+        return X if self._prepare is None else self._prepare(X)
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
         """Refuse: there are no rows here."""
