@@ -119,6 +119,7 @@ class _Reading(_Section):
     header: bool | None = None
     decode_error: Literal["strict", "ignore", "replace"] | None = None
     tfidf: bool | str = True
+    sublinear_tf: bool = False
 
 
 class Output(_Section):
