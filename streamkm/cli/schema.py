@@ -49,6 +49,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "executor": int | Literal["auto"],
     "checkpoint": str | None,
     "progress": bool | Literal["auto"],
+    "verbose": int,
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},
 }

@@ -70,6 +70,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     init: Any
     random_state: Any
     on_invalid: OnInvalid
+    verbose: int
     model_: Model
     labels_: Any
     feature_names_in_: NDArray[Any]
@@ -122,7 +123,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self._check_fitted()
         target = check_labels_place(path, overwrite=overwrite)
         walk, model = self._walk(X)
-        progress = Progress(self.progress)
+        progress = Progress(self.progress, int(self.verbose))
         with open_executor(self.executor) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(workers, walk, model, stage)
@@ -338,7 +339,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
         walk, model = self._walk(X)
-        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+        with open_executor(self.executor) as workers, Progress(self.progress, int(self.verbose)).stage(name) as stage:
             yield from map_rows(workers, walk, model, function, stage, n_columns)
 
     def _walk(self, X: Any) -> tuple[Walk, Model]:

@@ -98,6 +98,7 @@ class StreamKernelKMeans(Assigner):
     on_invalid : {"raise", "skip"}, default="raise"
     checkpoint : path, optional
     progress : bool or "auto", default="auto"
+    verbose : int, default=0
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
 
@@ -174,6 +175,7 @@ class StreamKernelKMeans(Assigner):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
+        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -199,6 +201,7 @@ class StreamKernelKMeans(Assigner):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -238,7 +241,7 @@ class StreamKernelKMeans(Assigner):
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
-        progress = Progress(self.progress)
+        progress = Progress(self.progress, int(self.verbose))
         walk = self._fit_walk(source, plan, "euclidean")
         seed = writer.same_seed(drawn_seed(self.random_state))
         settings = self._settings(self._sizes(source), seed)

@@ -151,6 +151,8 @@ class StreamKMeans(Incremental, Assigner):
         `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
         Bars on stderr; "auto": if it is a terminal.
+    verbose : int, default=0
+        Above 0: a line on stderr for each stage that is done, where there are no bars.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
@@ -263,6 +265,7 @@ class StreamKMeans(Incremental, Assigner):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
+        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -288,6 +291,7 @@ class StreamKMeans(Incremental, Assigner):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(
@@ -355,7 +359,7 @@ class StreamKMeans(Incremental, Assigner):
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
-        progress = Progress(self.progress)
+        progress = Progress(self.progress, int(self.verbose))
         source, preparation = self._prepared_rows(source, plan, writer, progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
@@ -604,7 +608,7 @@ def open_checkpoint(
     """
     parameters = estimator.get_params()
     seed = parameters["random_state"]
-    for name in (*OF_THIS_RUN, "progress", "memory_limit"):
+    for name in (*OF_THIS_RUN, "progress", "verbose", "memory_limit"):
         parameters.pop(name)
     init = given_start(parameters["init"])
     parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init

@@ -46,6 +46,7 @@ def check_parameters(estimator: Any) -> None:
     if estimator.refine != "auto":
         check_integer("refine", estimator.refine, 0)
     check_integer("first_row", estimator.first_row, 0)
+    check_verbose(estimator.verbose)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
@@ -64,6 +65,12 @@ def check_parameters(estimator: Any) -> None:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     check_steps(estimator.steps)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_verbose(verbose: Any) -> None:
+    """Refuse what is no truth value and no integer from 0."""
+    if not isinstance(verbose, bool | np.bool_):
+        check_integer("verbose", verbose, 0)
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:

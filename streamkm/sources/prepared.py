@@ -65,6 +65,9 @@ class PreparedRows(RowSource):
     def describe(self, place: int) -> str:
         return _after(self.source, self.preparation.steps, place)
 
+    def ids(self) -> Iterator[Any]:
+        return self.source.ids()
+
     def details(self) -> dict[str, str]:
         return {**self.source.details(), "steps": ", ".join(self.preparation.steps)}
 
