@@ -11,9 +11,9 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster import incremental_k as growing
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.row_sample import as_block_matrix, sketched_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining
 from streamkm.core.matrix import Matrix, working_dtype
@@ -140,6 +141,8 @@ class Blocks:
         Blocks, where blocks were written, or futures of blocks.
     n_rows, total_weight, total_d2norm : numbers
         Over all blocks; `total_d2norm` is the weighted sum of squared norms.
+    largest_d2norm : float
+        Largest squared norm of a row.
     n_components : int
     dtype : dtype
         Of the products with centers: float32 or float64.
@@ -152,6 +155,7 @@ class Blocks:
     dtype: np.dtype[Any]
     total_weight: float
     total_d2norm: float
+    largest_d2norm: float
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""

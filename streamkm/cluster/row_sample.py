@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms, rows_by_label
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.kernels.cluster.ordering import lowest_first

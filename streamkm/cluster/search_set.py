@@ -14,12 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
@@ -31,6 +32,9 @@ SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
+FARTHEST = (
+    4.0  # times the mean squared distance that a row may lie away from the mean where any sample shows the clusters
+)
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
@@ -81,6 +85,8 @@ def search_set(
         return _all_rows(held, rng)
     size = search_rows(n_clusters)
     rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
+    if sampled.n_rows >= size and _hides_nothing(sampled, held, objective):
+        return prefix(sampled, size)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
     tables: list[CenterTable] = []
@@ -104,6 +110,20 @@ def search_set(
     order = rng.permutation(joined.n_rows)
     logger.debug("starts are searched on %d rows drawn from %d", joined.n_rows, n_rows)
     return _block(joined.X[order], joined.weights[order])
+
+
+def _hides_nothing(sampled: Block, held: Blocks, objective: float) -> bool:
+    """Whether no row can lie so far away that a uniform sample must not leave it out.
+
+    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no row
+    lies farther from the mean than `FARTHEST` times the mean squared distance from rough centers, its share of the
+    objective is at most that many times as large.
+    """
+    if len(sampled.weights):
+        return False
+    mean = np.asarray(sampled.X.mean(axis=0, dtype=np.float64)).ravel()
+    farthest = np.sqrt(held.largest_d2norm) + np.sqrt(mean @ mean)
+    return float(farthest * farthest) * held.n_rows <= FARTHEST * objective
 
 
 def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn, float]:

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.core.exceptions import InvalidParameterError
@@ -37,21 +37,24 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.fitting.kmeans import kept_pass
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepResult, SweepRow
 from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, Record
+from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.allowance import SAMPLE_BYTES
+from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.fingerprints import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -188,7 +191,8 @@ def sweep(
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         with stages.stage("sample") as stage:
-            read = kept_pass(workers, walk, Gathered(rule), stage, (writer, "sample"))
+            context = PassContext(executor=workers, walk=walk, writer=writer)
+            read = sketch_pass(context, Gathered(rule), stage, record="sample")
         give_back(plan.limit_bytes)
         check_clusters(wanted[-1], read.n_valid)
         space = plan.space_for(read.n_features)

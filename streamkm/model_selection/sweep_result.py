@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, add_rows
 from streamkm.cluster.model import Space
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
 from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError

@@ -6,18 +6,20 @@ Knows nothing of estimators.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.row_sample import SampleRule
-from streamkm.compute import Executor, Listener
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.compute import Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
-from streamkm.passes.reader import OnInvalid, Walk, Weighed
-from streamkm.passes.resume import CheckpointWriter, Gathered, KeptSums
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.resume import Gathered, KeptSums
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import MomentsFit
@@ -43,84 +45,74 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
         )
 
 
-def find_preparation(
-    executor: Executor,
-    source: RowSource,
-    steps: Sequence[str],
-    sizes: tuple[int, int],
-    on_invalid: OnInvalid,
-    writer: CheckpointWriter,
-    progress: Progress,
-) -> Preparation:
+def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: int, progress: Progress) -> Preparation:
     """Find what steps must know: a pass over all rows for each that must know something.
 
     Parameters
     ----------
-    source : RowSource
-        Of original rows.
+    context : PassContext
+        Of original rows, which count once each. What an earlier run has found is not looked for again.
     steps : sequence of str
-    sizes : (int, int)
-        Decoded bytes of a chunk, and rows of a sample, at most.
-    writer : CheckpointWriter
-        What an earlier run has found is not looked for again.
+    sample_rows : int
+        Rows that quartiles are found on, at most.
+    progress : Progress
 
     Raises
     ------
     InvalidInputError
         For rows that are invalid, unless they are to be skipped, or no rows at all; see `check_replayable`.
     """
-    preparation = Preparation(tuple(steps))
+    source, preparation = context.walk.source, Preparation(tuple(steps))
     check_replayable(source, preparation)
-    chunk_bytes, sample_rows = sizes
     for number, step in enumerate(steps):
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        walk = Walk(rows, chunk_bytes, "euclidean", on_invalid, skims=True)
-        scaling = _found(executor, walk, step, sample_rows, (writer, f"step-{number}"), progress)
+        walk = replace(context.walk, source=rows, metric="euclidean", skims=True)
+        name = f"step-{number}"
+        scaling = _found(replace(context, walk=walk, weights=NO_WEIGHTS), step, name, sample_rows, progress)
         preparation = Preparation(preparation.steps, (*preparation.found, scaling))
     return preparation
 
 
-def _found(
-    executor: Executor, walk: Walk, step: str, sample_rows: int, kept: tuple[CheckpointWriter, str], progress: Progress
-) -> Scaling:
+def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling:
     """What one step must know, of an earlier run if that has found it."""
-    writer, name = kept
-    record = writer.load(name)
-    if record is not None:
-        return Scaling(record[0]["shift"], record[0]["factor"])
-    source = walk.source
-    n_chunks = len(source.chunks(walk.target_bytes)) if isinstance(source, ChunkedSource) else None
+    kept = context.writer.load(record)
+    if kept is not None:
+        return Scaling(kept[0]["shift"], kept[0]["factor"])
+    source, target_bytes = context.walk.source, context.walk.target_bytes
+    n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with progress.stage(step, n_chunks) as stage:
         if step == "robust":
-            found = _by_sample(executor, walk, sample_rows, stage)
+            rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)
+            found = quartile_scaling(sketch_pass(context, Gathered(rule), stage).sample.X)
         else:
-            found = _by_sums(executor, walk, n_chunks, KeptSums(writer, f"{name}-sums"), stage)
-    writer.save(name, lambda: ({"shift": found.shift, "factor": found.factor}, {}))
+            found = _by_sums(context, n_chunks, stage, f"{record}-sums")
+    context.writer.save(record, lambda: ({"shift": found.shift, "factor": found.factor}, {}))
     return found
 
 
-def _by_sums(executor: Executor, walk: Walk, n_chunks: int | None, kept: KeptSums, stage: Stage) -> Scaling:
+def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: str) -> Scaling:
     """Means and deviations of all rows; sums go on from where an earlier run got to."""
-    fit = MomentsFit(centers=not walk.source.is_sparse)
+    source, fit = context.walk.source, MomentsFit(centers=not context.walk.source.is_sparse)
     listener: Listener[NDArray[np.float64]] = Listener(lambda _: stage.advance())
     if n_chunks is not None:
+        kept = KeptSums(context.writer, record)
         stage.advance(0 if kept.begun is None else kept.begun.n_items)
         listener = Listener(lambda _: stage.advance(), kept.begun, kept.save)
-    state = executor.fold(
+    state = context.executor.fold(
         stage.name,
         _add_item,
         fit.join,
-        walk.items(executor, NO_WEIGHTS, None),
+        context.items(),
         n_chunks or 1,
-        executor.share((walk.for_calls(executor), fit)),
-        large="items" if walk.gives_rows else "state",
+        context.share(fit),
+        large="items" if context.walk.gives_rows else "state",
         listener=listener,
     )
-    stage.rows, stage.read_bytes = int(state[0, 0]), walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(state[0, 0]), source.n_bytes or 0
     if not stage.rows:
-        raise InvalidInputError(f"{walk.source.name} has no valid rows; needed: at least 1")
+        raise InvalidInputError(f"{source.name} has no valid rows; needed: at least 1")
     return fit.finish(state)
 
 
@@ -128,10 +120,3 @@ def _add_item(state: Any, item: Weighed, shared: tuple[Walk, MomentsFit]) -> tup
     walk, fit = shared
     rows, weights = walk.read_weighed(item)
     return fit.step(state, rows.X, weights), None
-
-
-def _by_sample(executor: Executor, walk: Walk, sample_rows: int, stage: Stage) -> Scaling:
-    """Medians and quartiles of a sample of rows, all of them where they are few."""
-    rule = SampleRule.of(sample_rows, SAMPLE_SEED, walk.source.estimated_rows, NO_WEIGHTS)
-    sampled = sketch_pass(executor, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
-    return quartile_scaling(sampled.sample.X)

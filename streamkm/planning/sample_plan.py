@@ -12,25 +12,19 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.model import Space
+from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
-from streamkm.planning.plan import (
-    Allowance,
-    Sizes,
-    block_row_bytes,
-    checked,
-    decoded_row_bytes,
-    float_row_bytes,
-    smaller_sizes,
-)
+from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
 PLACED = 16  # bytes of a row's norm and number
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
     """What such a run will do.
 
@@ -196,6 +190,12 @@ def _plan(
         return {name: allowance.base_bytes + size for name, size in found.items()}
 
     return SamplePlan(
-        source.name, sizes.chunk_bytes, sizes.n_threads, sizes.sample_rows, allowance.limit_bytes,
-        allowance.base_bytes, n_features, of,
-    )  # fmt: skip
+        source=source.name,
+        chunk_bytes=sizes.chunk_bytes,
+        n_threads=sizes.n_threads,
+        sample_rows=sizes.sample_rows,
+        limit_bytes=allowance.limit_bytes,
+        base_bytes=allowance.base_bytes,
+        n_features=n_features,
+        stages=of,
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.lloyd import FUSED, entries_d2
+from streamkm.kernels import FUSED
+from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.intrinsics.reductions import squared_distance, squared_norm_pair
 
 
