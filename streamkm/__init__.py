@@ -61,7 +61,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'streamkm' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
