@@ -151,6 +151,12 @@ class Sample:
     weights: NDArray[np.float64]
     complete: bool
 
+    def part(self, start: int, stop: int) -> Sample:
+        """Some of the rows, in order."""
+        weights = self.weights[start:stop] if len(self.weights) else self.weights
+        whole = self.complete and start == 0 and stop >= len(self.rows)
+        return Sample(rows_between(self.X, start, stop), self.rows[start:stop], weights, whole)
+
     def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
         """The first rows (all, by default), sketched, by threads of this process."""
         stop = len(self.rows) if n_rows is None else min(n_rows, len(self.rows))

@@ -47,6 +47,11 @@ def search_rows(n_clusters: int, n_components: int | None = None) -> int:
     return max(wanted, narrow, n_clusters)
 
 
+def rough_rows(n_clusters: int) -> int:
+    """How many rows rough centers are seeded on."""
+    return max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters)
+
+
 def prefix(block: Block, n_rows: int) -> Block:
     """The first rows of a block, all if it has no more."""
     return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
@@ -163,7 +168,7 @@ def _rough(
     executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
-    some = prefix(sampled, max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters))
+    some = prefix(sampled, rough_rows(n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
     d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
     return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()

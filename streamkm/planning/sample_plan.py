@@ -21,6 +21,7 @@ from streamkm.sources.chunking import decoded_row_bytes
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
 PLACED = 16  # bytes of a row's norm and number
+DRAWN_COPIES = 4  # of drawn rows: of each chunk, waiting, joined
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
@@ -89,7 +90,7 @@ def plan_sweep(
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
-    clustered_row = PLACED + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
+    clustered_row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
     clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
     labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
 
@@ -98,8 +99,10 @@ def plan_sweep(
         width = n_features if space == "original" else m
         found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
         means = MEANS_COPIES * 8 * most_clusters * max(width, m)
+        drawn = DRAWN_COPIES * (clustered // 2) * (row_bytes + PLACED)
         return {
             "sample": reading + int(CANDIDATES * sample),
+            "draw": reading + sample + drawn + found + (sizes.n_threads + 1) * 8 * most_clusters * m,
             "sketch": sample + working + max(found, 24 * judged**2),
             "sweep": sample + working + 8 * judged**2 + means + labels,
         }
