@@ -104,6 +104,27 @@ def test_a_fit_is_that_of_scaled_rows(tmp_path, kind):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(got)).predict(X), got.labels_)
 
 
+def test_centers_come_back_in_original_units():
+    X = groups()
+    scaler = StandardScaler().fit(X)
+    kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    np.testing.assert_allclose(
+        kmeans.original_centers(), scaler.inverse_transform(kmeans.cluster_centers_), rtol=1e-9, atol=1e-9
+    )
+    twice = StreamKMeans(4, steps=["robust", "standardize"], **COMMON).fit(X)
+    np.testing.assert_allclose(
+        twice.preparation_.apply(twice.original_centers()), twice.cluster_centers_, rtol=1e-9, atol=1e-9
+    )
+    plain = StreamKMeans(4, **COMMON).fit(X)
+    np.testing.assert_array_equal(plain.original_centers(), plain.cluster_centers_)
+    sparse = StreamKMeans(4, steps=["standardize"], **COMMON).fit(counts())
+    deviations = np.sqrt(StandardScaler(with_mean=False).fit(counts()).var_)
+    deviations[7] = 1  # constant
+    np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
+    with pytest.raises(InvalidInputError, match="standardize and robust"):
+        StreamKMeans(4, steps=["unit"], **COMMON).fit(X).original_centers()
+
+
 def test_every_step_is_one_pass_that_the_plan_has_counted():
     X = counts().toarray()
     for steps, first in ((["unit"], []), (["robust"], ["robust"]), (["standardize", "unit"], ["standardize"])):

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads, open_executor
@@ -109,7 +110,8 @@ class StreamKMeans(Incremental, Assigner):
         row add up to 10,000, for counts. "unit": length 1. Features that are constant, or whose quartiles agree, are
         scaled by 1; every row counts once, whatever it weighs. Rows with values that a step has no use for are
         invalid: see `on_invalid`. Sparse rows stay sparse: they are scaled, and not shifted, which leaves distances
-        as they are. `cluster_centers_`, `inertia_` and all distances are those of prepared rows.
+        as they are. `cluster_centers_`, `inertia_` and all distances are those of prepared rows; `original_centers`
+        gives centers in the units of the data.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -389,6 +391,28 @@ class StreamKMeans(Incremental, Assigner):
         kind = self.sketch if isinstance(self.sketch, str) else getattr(self.sketch, "kind", None)
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
+
+    def original_centers(self) -> NDArray[np.float64]:
+        """Give `cluster_centers_` in the units of the data, where `steps` only shift and scale features.
+
+        Returns
+        -------
+        float64 ndarray (k, d)
+
+        Raises
+        ------
+        InvalidInputError
+            For centers of a sketch, and for other steps than "standardize" and "robust".
+        """
+        self._check_fitted()
+        preparation: Preparation | None = self.preparation_
+        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
+            raise InvalidInputError(
+                "original_centers() is for centers of features, and for steps that only shift and scale them: "
+                "standardize and robust"
+            )
+        centers = self._current_model().centers
+        return centers.copy() if preparation is None else preparation.undone(centers)
 
     def summary(self, n_traits: int = 3) -> ClusterSummary:
         """Say what is in each cluster: its size, the nearest other one, and the features that set it apart.

@@ -131,6 +131,23 @@ class Preparation:
         prepared.data, prepared.indices, prepared.indptr = out, X.indices, X.indptr
         return prepared
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether all steps shift and scale features, so that what was prepared can be given back in original units."""
+        return self.is_complete and len(self.finding) == len(self.steps)
+
+    def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Give prepared rows, or means of such, in original units; of steps that are linear.
+
+        Parameters
+        ----------
+        X : ndarray (n, d)
+        """
+        X = X.astype(np.float64)
+        for scaling in reversed(self.found):
+            X = X / scaling.factor + (scaling.shift if len(scaling.shift) else 0.0)
+        return X
+
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
         named: dict[str, NDArray[np.float64]] = {}
