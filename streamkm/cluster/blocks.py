@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, CenterIndex
 from streamkm.core.matrix import Matrix, aligned_empty, as_working, working_dtype
 from streamkm.kernels.cluster import lloyd as kernels
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
@@ -28,6 +29,9 @@ BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about th
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
 SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
 NO_NORMS = np.empty((0, 2))
+INDEXED_ROWS = 4096  # of a call, that an index of the centers is made for
+INDEXED_BATCH = 1920  # rows that are looked up in it at a time
+MOST_SKIPPED = 16  # such batches that are not, where it did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
 
@@ -131,6 +135,26 @@ class Layout:
         slack = kernels.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
         return cls(table, width, bias, moved, columns, scale, 2 * rounding * spread * scale, slack)
 
+    def columns_of(self, n_clusters: int, n_components: int) -> NDArray[Any]:
+        """The first columns of a table for dense rows, as rows (k, m)."""
+        padded, first = len(self.bias), 0
+        out = np.empty((n_clusters, n_components), self.table.dtype)
+        while first < n_clusters:
+            stop = panel_stop(first, padded, self.table.itemsize)
+            panel = self.table[first * n_components : stop * n_components].reshape(n_components, stop - first)
+            out[first:stop] = panel.T[: n_clusters - first]
+            first = stop
+        return out
+
+    def ready(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Rows as they are multiplied: moved, scaled, of the table's dtype."""
+        dtype = self.table.dtype
+        if X.dtype == dtype and not len(self.moved) and self.scale == 1:
+            return X
+        out = np.empty(X.shape, dtype)
+        kernels.load_rows(X, self.moved, self.scale, out)
+        return out
+
 
 @dataclass(frozen=True, slots=True)
 class CenterTable:
@@ -178,6 +202,31 @@ class CenterTable:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
         return self._made("norms", lambda: center_norms(self.centers))
 
+    def index(self, *, given: CenterIndex | None = None) -> CenterIndex:
+        """The index of the centers, for dense rows and products of float32.
+
+        Parameters
+        ----------
+        given : CenterIndex, optional
+            Of the same centers, to take directions and groups from.
+        """
+        layout = self.layout(np.float32, sparse=False)
+
+        def make() -> CenterIndex:
+            columns = layout.columns_of(*self.centers.shape)
+            known = () if given is None else (given.directions, given.groups)
+            return CenterIndex.of(columns, layout.bias[: self.n_clusters], *known)
+
+        return self._made("index", make)
+
+    def _index_for(self, X: NDArray[Any], layout: Layout) -> CenterIndex | None:
+        """The index, if there may be one for these rows and it is there, or worth it for so many."""
+        n_clusters, n_features = self.centers.shape
+        many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
+        if not many or layout.table.dtype != np.float32 or len(X) == 0:
+            return None
+        return self.index() if len(X) >= INDEXED_ROWS or "index" in self.laid_out else None
+
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
         """What was made before under a key, or is made now, once however many threads ask."""
         with _LAYING_OUT:
@@ -201,10 +250,15 @@ class CenterTable:
         second_scores : (n,)
             The same for the second nearest; infinite where k is 1.
         """
-        labels, scores, seconds, _ = self._search(
-            X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1.0
-        )
+        layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
+        labels, scores, seconds, _ = self._search(X, layout, -1.0, seconds=True)
         return labels, scores, seconds
+
+    def lowest(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """The labels and scores of `nearest`; of many centers in less time, as most are excluded."""
+        layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
+        labels, scores, _, _ = self._search(X, layout, -1.0)
+        return labels, scores
 
     def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
         """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
@@ -263,9 +317,18 @@ class CenterTable:
         return labels, scores
 
     def _search(
-        self, X: Matrix, layout: Layout, slope: float, d2norms: NDArray[np.float64] | None = None
+        self,
+        X: Matrix,
+        layout: Layout,
+        slope: float,
+        d2norms: NDArray[np.float64] | None = None,
+        *,
+        seconds: bool = False,
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is."""
+        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
+
+        Second scores hold anything unless they are asked for.
+        """
         n_rows, dtype = X.shape[0], layout.table.dtype
         found = (
             np.empty(n_rows, np.int32),
@@ -274,15 +337,16 @@ class CenterTable:
             np.empty(n_rows, np.bool_),
         )
         if isinstance(X, np.ndarray):
-            slope *= min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
-            how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+            roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
+            slope *= roundings
+            index = None if seconds else self._index_for(X, layout)
             room = kernels.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
-                parts = (array[start : start + len(batch)] for array in found)
-                search = kernels.nearest_dense if batch.dtype == dtype else kernels.nearest_converted
-                if X.shape[1] > products.WIDE:
-                    search = kernels.nearest_wide
-                search(batch, *how, room, *parts)
+                parts = tuple(array[start : start + len(batch)] for array in found)
+                if index is None:
+                    self._search_dense(batch, layout, slope, room, parts)
+                else:
+                    self._search_indexed(batch, layout, (slope, layout.slope * roundings), (index, room), parts)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
             if slope < 0:
@@ -293,6 +357,52 @@ class CenterTable:
             given = (layout.table, layout.width, layout.bias, slope, layout.slack)
             kernels.nearest_csr(indptr, indices, data, d2norms, *given, *found)
         return found
+
+    def _search_dense(
+        self, X: NDArray[Any], layout: Layout, slope: float, room: tuple[Any, ...], found: tuple[NDArray[Any], ...]
+    ) -> None:
+        """As `_search`, of a batch of rows, among all centers."""
+        search = kernels.nearest_dense if X.dtype == layout.table.dtype else kernels.nearest_converted
+        if X.shape[1] > products.WIDE:
+            search = kernels.nearest_wide
+        how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+        search(X, *how, room, *found)
+
+    def _search_indexed(
+        self,
+        X: NDArray[Any],
+        layout: Layout,
+        slopes: tuple[float, float],
+        by: tuple[CenterIndex, tuple[Any, ...]],
+        found: tuple[NDArray[Any], ...],
+    ) -> None:
+        """As `_search_dense`, with the same bits, by an index that excludes most centers.
+
+        Rows that it does not serve are compared with all of them; where that are most, so are the next, and after them
+        the index is tried again.
+        """
+        index, room = by
+        labels, scores, _, doubtful = found
+        n_batch, start, skipped = min(INDEXED_BATCH, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
+        while start < len(X):
+            stop = min(start + n_batch, len(X))
+            batch, here = layout.ready(X[start:stop]), slice(start, stop)
+            left = np.flatnonzero(
+                index.nearest(batch, slopes, layout.slack, (labels[here], scores[here], doubtful[here]))
+            )
+            if len(left):
+                rows = left + start
+                few = tuple(np.empty(len(rows), array.dtype) for array in found)
+                self._search_dense(np.ascontiguousarray(X[rows]), layout, slopes[0], room, few)
+                for array, values in zip(found, few, strict=True):
+                    array[rows] = values
+            start = stop
+            if 2 * len(left) > len(batch):
+                stop = min(start + skipped * n_batch, len(X))
+                self._search_dense(X[start:stop], layout, slopes[0], room, tuple(array[start:stop] for array in found))
+                start, skipped = stop, min(2 * skipped, MOST_SKIPPED)
+            else:
+                skipped = 1
 
     def scores(self, X: Matrix) -> NDArray[Any]:
         """Squared distances to all centers less ``||x - s||^2`` (n, k)."""

@@ -106,7 +106,7 @@ def assigned(
 
 def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
     """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
-    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.nearest(X)[0]
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
@@ -331,7 +331,7 @@ def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np
     """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
     block = loaded(held)
     X = merged(block.X)
-    labels, _, _ = table.nearest(X)
+    labels, _ = table.lowest(X)
     d2 = row_d2(X, labels, table)
     if len(block.weights):
         d2[block.weights == 0] = 0

@@ -119,7 +119,7 @@ def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn
 
 def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
     """Squared distances of rows around the origin to their nearest centers, as exact as products of the dtype."""
-    return np.maximum(table.nearest(block.X)[1] + block.d2norms, 0.0)
+    return np.maximum(table.lowest(block.X)[1] + block.d2norms, 0.0)
 
 
 def seeded(executor: Executor, block: Block, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:

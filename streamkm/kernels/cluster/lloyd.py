@@ -141,6 +141,20 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
 
 
 @nb.njit(nogil=True, cache=True)
+def load_rows(X, shift, scale, out):
+    """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
+
+    Parameters
+    ----------
+    X, shift, scale
+        As of `nearest_dense`; X of any width.
+    out : dtype of the table (n, m)
+        Written.
+    """
+    load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
+
+
+@nb.njit(nogil=True, cache=True)
 def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
     block, totals, best, second, where = room

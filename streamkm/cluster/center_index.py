@@ -1,0 +1,207 @@
+"""An index of many centers: what tells, for certain, that most of them are not a row's nearest one.
+
+Principal directions of the centers, the centers in these coordinates, and groups of them to guess the nearest one from.
+The labels are those that a look at all centers gives, to the bit. Sees arrays only; `blocks` says which and when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.matrix import aligned_empty
+from streamkm.kernels.cluster import pruned
+from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, DEPTH
+from streamkm.kernels.intrinsics.sieve import PANEL_COLUMNS
+
+FEWEST_CENTERS = 512  # that an index is worth
+FEWEST_FEATURES = 64
+DIRECTION_CENTERS = 1024  # that directions are found on
+ROUNDS = 3  # of finding them
+SPARE = 8  # directions beyond those that are wanted, while they are found
+GROUPS = 4  # times the square root of the centers: so many groups
+PROBES = 4  # groups that the nearest center is guessed from
+GROUP_STEPS = 3
+LOST = 8  # times what a projection loses: twice for squares, once for products, of both sides
+NEARLY = 1e-5  # that products of directions may be from those of orthogonal ones of length 1
+
+
+@dataclass(frozen=True, slots=True)
+class CenterIndex:
+    """Columns of a table of centers, so that most are excluded by a few numbers.
+
+    Attributes
+    ----------
+    directions : float32 (m, pruned.COORDINATES)
+        Orthonormal, but for rounding.
+    groups : int32 (k,)
+        Group of each center.
+    projection : Panels
+        The directions, and two columns of zeros.
+    means : Panels
+        Of the groups, in these coordinates, and
+    mean_bias : float32 (g,)
+        half of what is added to their products.
+    members : (int32 (k,), int64 (g + 1,))
+        Centers of each group, and where they start.
+    centers : tuple of arrays
+        As `pruned.nearest_pruned` takes them.
+    lost : float64
+        As of `pruned.reduce_rows`.
+    """
+
+    directions: NDArray[np.float32]
+    groups: NDArray[np.int32]
+    projection: Panels
+    means: Panels
+    mean_bias: NDArray[np.float32]
+    members: tuple[NDArray[np.int32], NDArray[np.int64]]
+    centers: tuple[NDArray[np.float32], ...]
+    lost: float
+
+    @classmethod
+    def of(
+        cls,
+        columns: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        directions: NDArray[np.float32] | None = None,
+        groups: NDArray[np.int32] | None = None,
+    ) -> CenterIndex:
+        """Build it. O(k * m * WIDE + k^1.5 * WIDE).
+
+        Parameters
+        ----------
+        columns : float32 (k, m)
+            Columns of the table: the scores of rows z are ``z @ columns.T + bias``.
+        bias : float32 (k,)
+        directions, groups
+            As of an index that was saved.
+        """
+        n_clusters, n_features = columns.shape
+        if directions is None:
+            directions = principal_directions(columns)
+        filled = np.zeros((n_features, pruned.COORDINATES + 2), np.float32)
+        filled[:, : pruned.COORDINATES] = directions
+        projection = Panels.of(filled)
+        coordinates = projection.product(columns)
+        wide = coordinates[:, : pruned.WIDE].copy()
+        wide[:, -1] = 0
+        if groups is None:
+            groups = grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters))))
+        means, order, starts = _means(wide, groups)
+        # a score is -2 x @ c + |c|^2, and a column -2 c
+        mean_bias = (0.25 * np.einsum("ij,ij->i", means, means, dtype=np.float64)).astype(np.float32)
+        head_bias = (0.25 * np.einsum("ij,ij->i", wide, wide, dtype=np.float64)).astype(np.float32)
+        padded = -(-n_clusters // PANEL_COLUMNS) * PANEL_COLUMNS
+        lost = lost_by_projection(n_features)
+        (narrow, wide, wider), _ = _reduced(columns, coordinates, lost, -1.0, padded)
+        table = aligned_empty((padded * pruned.NARROW,), np.float32)
+        panels = narrow.reshape(-1, PANEL_COLUMNS, pruned.NARROW)
+        table.reshape(-1, pruned.NARROW, PANEL_COLUMNS)[:] = panels.transpose(0, 2, 1)
+        filled_bias = np.full(padded, np.inf, np.float32)
+        filled_bias[:n_clusters] = bias
+        return cls(
+            directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias, (order, starts),
+            (columns, wide, wider, table, filled_bias, head_bias), lost,
+        )  # fmt: skip
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return sum(int(array.nbytes) for array in self.centers)
+
+    def nearest(
+        self,
+        X: NDArray[np.float32],
+        slopes: tuple[float, float],
+        slack: float,
+        found: tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]],
+    ) -> NDArray[np.bool_]:
+        """Label rows; say which are left to a look at all centers.
+
+        Parameters
+        ----------
+        X : float32 (n, m), C-contiguous
+            Moved and scaled.
+        slopes, slack
+            As of `pruned.nearest_pruned`.
+        found : (int32 (n,), float32 (n,), bool (n,))
+            Labels, scores and doubt: written, but for the rows that are left.
+
+        Returns
+        -------
+        left : bool (n,)
+        """
+        n_rows = len(X)
+        coordinates = self.projection.product(X)
+        groups = np.empty((n_rows, min(PROBES, len(self.mean_bias))), np.int32)
+        left = np.empty(n_rows, np.bool_)
+        padded = -(-n_rows // BLOCK_ROWS) * BLOCK_ROWS
+        reduced, norms = _reduced(X, coordinates, self.lost, 1.0, padded)
+        # the means have nothing where rows have a length
+        pruned.lowest_columns(self.means.product(reduced[1]), self.mean_bias, groups)
+        pruned.nearest_pruned(X, reduced, norms, groups, self.centers, self.members, slopes, slack, *found, left)
+        return left
+
+
+def lost_by_projection(n_features: int) -> float:
+    """What products of coordinates and lengths may be wrong by, as a share of the product of the rows' lengths."""
+    roundings = min(DEPTH, n_features) + n_features / DEPTH + 5
+    return LOST * float(np.sqrt(pruned.COORDINATES) * roundings * np.finfo(np.float32).eps / 2)
+
+
+def principal_directions(columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Directions that the columns reach farthest in, about, orthonormal: by subspace iteration (m, COORDINATES).
+
+    They choose what is excluded first, and no label: their last bits may differ from processor to processor.
+    """
+    step = -(-len(columns) // DIRECTION_CENTERS)
+    some = columns[::step].astype(np.float64)
+    rng = np.random.default_rng(0)
+    found = rng.normal(size=(columns.shape[1], pruned.COORDINATES + SPARE))
+    for _ in range(ROUNDS):
+        found = np.linalg.qr(some.T @ (some @ found))[0]
+    values, turn = np.linalg.eigh(found.T @ (some.T @ (some @ found)))
+    found = found @ turn[:, np.argsort(-values)]
+    return np.ascontiguousarray(np.linalg.qr(found)[0][:, : pruned.COORDINATES], np.float32)
+
+
+def _reduced(
+    X: NDArray[np.float32], coordinates: NDArray[np.float32], lost: float, sign: float, padded: int
+) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.float64]]:
+    """Rows as `pruned.reduce_rows` leaves them, the first of them with rows of zeros up to `padded`; their lengths."""
+    n_rows = len(X)
+    narrow, norms = np.empty((padded, pruned.NARROW), np.float32), np.empty(n_rows)
+    narrow[n_rows:] = 0
+    wide, wider = np.empty((n_rows, pruned.WIDE), np.float32), np.empty((n_rows, pruned.WIDE), np.float32)
+    pruned.reduce_rows(X, coordinates, lost, sign, narrow, wide, wider, norms)
+    return (narrow, wide, wider), norms
+
+
+def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
+    """Groups of centers that lie near each other, by a few steps of Lloyd's algorithm (k,)."""
+    groups = np.empty((len(wide), 1), np.int32)
+    means = wide[:: max(1, len(wide) // n_groups)][:n_groups]
+    for _ in range(GROUP_STEPS):
+        half = 0.5 * np.einsum("ij,ij->i", means, means, dtype=np.float64)
+        pruned.lowest_columns(
+            Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups
+        )
+        means = _means(wide, groups[:, 0])[0]
+    return groups[:, 0]
+
+
+def _means(
+    wide: NDArray[np.float32], groups: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+    """Means of the groups, the rows in the order of groups, and where each starts."""
+    order = np.argsort(groups, kind="stable").astype(np.int32)
+    starts = np.searchsorted(groups[order], np.arange(int(groups.max()) + 2)).astype(np.int64)
+    filled = np.flatnonzero(np.diff(starts))
+    sums = np.add.reduceat(wide[order].astype(np.float64), starts[filled])
+    starts = np.append(starts[filled], len(groups)).astype(np.int64)
+    return (sums / np.diff(starts)[:, None]).astype(np.float32), order, starts
