@@ -254,10 +254,18 @@ class CenterTable:
         labels, scores, seconds, _ = self._search(X, layout, -1.0, seconds=True)
         return labels, scores, seconds
 
-    def lowest(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """The labels and scores of `nearest`; of many centers in less time, as most are excluded."""
+    def lowest(
+        self, X: Matrix, likely: NDArray[np.int32] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """The labels and scores of `nearest`; of many centers in less time, as most are excluded.
+
+        Parameters
+        ----------
+        likely : int32 (n,), optional
+            Labels that are likely right: the more are, the less time it takes.
+        """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
-        labels, scores, _, _ = self._search(X, layout, -1.0)
+        labels, scores, _, _ = self._search(X, layout, -1.0, likely=likely)
         return labels, scores
 
     def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
@@ -324,6 +332,7 @@ class CenterTable:
         d2norms: NDArray[np.float64] | None = None,
         *,
         seconds: bool = False,
+        likely: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
         """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
 
@@ -346,7 +355,9 @@ class CenterTable:
                 if index is None:
                     self._search_dense(batch, layout, slope, room, parts)
                 else:
-                    self._search_indexed(batch, layout, (slope, layout.slope * roundings), (index, room), parts)
+                    near = None if likely is None else likely[start : start + len(batch)]
+                    slopes = (slope, layout.slope * roundings)
+                    self._search_indexed(batch, layout, slopes, (index, room, near), parts)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
             if slope < 0:
@@ -373,7 +384,7 @@ class CenterTable:
         X: NDArray[Any],
         layout: Layout,
         slopes: tuple[float, float],
-        by: tuple[CenterIndex, tuple[Any, ...]],
+        by: tuple[CenterIndex, tuple[Any, ...], NDArray[np.int32] | None],
         found: tuple[NDArray[Any], ...],
     ) -> None:
         """As `_search_dense`, with the same bits, by an index that excludes most centers.
@@ -381,15 +392,15 @@ class CenterTable:
         Rows that it does not serve are compared with all of them; where that are most, so are the next, and after them
         the index is tried again.
         """
-        index, room = by
+        index, room, likely = by
         labels, scores, _, doubtful = found
         n_batch, start, skipped = min(INDEXED_BATCH, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
         while start < len(X):
             stop = min(start + n_batch, len(X))
             batch, here = layout.ready(X[start:stop]), slice(start, stop)
-            left = np.flatnonzero(
-                index.nearest(batch, slopes, layout.slack, (labels[here], scores[here], doubtful[here]))
-            )
+            near = None if likely is None else likely[here]
+            parts = (labels[here], scores[here], doubtful[here])
+            left = np.flatnonzero(index.nearest(batch, slopes, layout.slack, parts, near))
             if len(left):
                 rows = left + start
                 few = tuple(np.empty(len(rows), array.dtype) for array in found)

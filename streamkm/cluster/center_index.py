@@ -48,6 +48,8 @@ class CenterIndex:
         half of what is added to their products.
     members : (int32 (k,), int64 (g + 1,))
         Centers of each group, and where they start.
+    head_bias : float32 (k,)
+        What is added to products of their coordinates.
     centers : tuple of arrays
         As `pruned.nearest_pruned` takes them.
     lost : float64
@@ -60,6 +62,7 @@ class CenterIndex:
     means: Panels
     mean_bias: NDArray[np.float32]
     members: tuple[NDArray[np.int32], NDArray[np.int64]]
+    head_bias: NDArray[np.float32]
     centers: tuple[NDArray[np.float32], ...]
     lost: float
 
@@ -106,7 +109,7 @@ class CenterIndex:
         filled_bias[:n_clusters] = bias
         return cls(
             directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias, (order, starts),
-            (columns, wide, wider, table, filled_bias, head_bias), lost,
+            head_bias, (columns, wide, wider, table, filled_bias), lost,
         )  # fmt: skip
 
     @property
@@ -120,6 +123,7 @@ class CenterIndex:
         slopes: tuple[float, float],
         slack: float,
         found: tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]],
+        likely: NDArray[np.int32] | None = None,
     ) -> NDArray[np.bool_]:
         """Label rows; say which are left to a look at all centers.
 
@@ -131,6 +135,8 @@ class CenterIndex:
             As of `pruned.nearest_pruned`.
         found : (int32 (n,), float32 (n,), bool (n,))
             Labels, scores and doubt: written, but for the rows that are left.
+        likely : int32 (n,), optional
+            Centers that are likely the nearest.
 
         Returns
         -------
@@ -138,14 +144,23 @@ class CenterIndex:
         """
         n_rows = len(X)
         coordinates = self.projection.product(X)
-        groups = np.empty((n_rows, min(PROBES, len(self.mean_bias))), np.int32)
-        left = np.empty(n_rows, np.bool_)
         padded = -(-n_rows // BLOCK_ROWS) * BLOCK_ROWS
         reduced, norms = _reduced(X, coordinates, self.lost, 1.0, padded)
-        # the means have nothing where rows have a length
-        pruned.lowest_columns(self.means.product(reduced[1]), self.mean_bias, groups)
-        pruned.nearest_pruned(X, reduced, norms, groups, self.centers, self.members, slopes, slack, *found, left)
+        if likely is None:
+            likely = self._guessed(X, reduced[1])
+        left = np.empty(n_rows, np.bool_)
+        pruned.nearest_pruned(X, reduced, norms, likely, self.centers, slopes, slack, *found, left)
         return left
+
+
+    def _guessed(self, X: NDArray[np.float32], wide: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Centers that are likely the nearest ones, by the groups that rows lie nearest to (n,)."""
+        groups, out = np.empty((len(X), min(PROBES, len(self.mean_bias))), np.int32), np.empty(len(X), np.int32)
+        # the means have nothing where rows have a length
+        pruned.lowest_columns(self.means.product(wide), self.mean_bias, groups)
+        rows, wide_rows, _, _, bias = self.centers
+        pruned.likely_columns(X, wide, groups, *self.members, rows, wide_rows, bias, self.head_bias, out)
+        return out
 
 
 def lost_by_projection(n_features: int) -> float:

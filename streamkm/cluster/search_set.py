@@ -28,6 +28,8 @@ from streamkm.kernels.cluster.totals import weighted_sum
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
+FEWEST_ROWS_PER_CLUSTER = 32  # however many clusters there are
+MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see, and seeding costs their square
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 def search_rows(n_clusters: int, n_components: int | None = None) -> int:
     """How many rows starts are searched on; more where they are narrow."""
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
+    wanted = max(wanted, FEWEST_ROWS_PER_CLUSTER * n_clusters)
     narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
     return max(wanted, narrow, n_clusters)
 
@@ -80,7 +83,8 @@ def search_set(
     if n_rows <= few:
         return _all_rows(held, rng)
     size = search_rows(n_clusters)
-    rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
+    n_rough = min(n_clusters, MOST_ROUGH_CENTERS)
+    rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
     tables: list[CenterTable] = []
@@ -94,7 +98,7 @@ def search_set(
         if found <= SURPRISE * objective:
             break
         weighted = _block(drawn.X, rules[-1].unbiased(drawn))
-        rough = np.concatenate([rough, seeded(executor, weighted, n_clusters, rng)])
+        rough = np.concatenate([rough, seeded(executor, weighted, n_rough, rng)])
         table = CenterTable.build(rough, held.dtype, around_origin=True)
         objective = float(weighted_sum(weighted.weights, squared_distances(weighted, table)))
     rows = [_block(part.X, NO_WEIGHTS) for part in parts]

@@ -101,7 +101,45 @@ def lowest_columns(products, bias, out):
 
 
 @nb.njit(nogil=True, cache=True)
-def nearest_pruned(X, reduced, norms, groups, centers, members, slopes, slack, labels, scores, doubtful, left):
+def likely_columns(X, wide, groups, order, starts, rows, wide_rows, bias, head_bias, out):
+    """Guess each row's nearest column: the better of the two in its groups that lie nearest by their coordinates.
+
+    Parameters
+    ----------
+    X : float32 (n, m), C-contiguous
+    wide : float32 (n, WIDE), C-contiguous
+        As of `reduce_rows`.
+    groups : int32 (n, at most g)
+        Groups of columns to look at.
+    order, starts : int32 (k,), int64 (g + 1,)
+        Columns of each group, and where they start.
+    rows, wide_rows : float32 (k, m), (k, WIDE), C-contiguous
+        The columns as rows, and likewise their coordinates.
+    bias, head_bias : float32 (at least k,)
+        What is added to products with columns, and with coordinates.
+    out : int32 (n,)
+        Written.
+    """
+    n_features = X.shape[1]
+    for row in range(X.shape[0]):
+        nearest, other, lowest, second = np.int32(0), np.int32(0), np.inf, np.inf
+        for group in groups[row]:
+            for q in range(starts[group], starts[group + 1]):
+                c = order[q]
+                score = dot(wide, row * WIDE, wide_rows, c * WIDE, WIDE) + head_bias[c]
+                score -= np.float64(wide[row, WIDE - 1]) * wide_rows[c, WIDE - 1]
+                if score < lowest:
+                    nearest, other, lowest, second = c, nearest, score, lowest
+                elif score < second:
+                    other, second = c, score
+        score = dot(X, row * n_features, rows, nearest * n_features, n_features) + bias[nearest]
+        out[row] = nearest
+        if dot(X, row * n_features, rows, other * n_features, n_features) + bias[other] < score:
+            out[row] = other
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, doubtful, left):
     """Find the nearest center of every dense row, with the bits that `lloyd.nearest_dense` gives.
 
     O(n * (k * NARROW + s * m)) with s the columns of a row that are not excluded.
@@ -114,13 +152,11 @@ def nearest_pruned(X, reduced, norms, groups, centers, members, slopes, slack, l
         `narrow`, with rows to fill the last block of `BLOCK_ROWS`, `wide` and `wider`, and
     norms : float64 (n,)
         as of `reduce_rows`.
-    groups : int32 (n, at most g)
-        Groups of columns, one of which is likely the nearest; all different.
+    likely : int32 (n,)
+        A column that is likely the nearest one of each row: the less so, the fewer are excluded.
     centers : tuple of arrays
         Columns as rows (k, m), likewise `wide` and `wider`, `narrow` as a table of panels, bias (p,), infinite where
-        padded, and what stands for it where only coordinates are compared (k,); all float32.
-    members : (int32 (k,), int64 (g + 1,))
-        Columns of each group, and where they start.
+        padded; all float32.
     slopes : (float64, float64)
         A score is wrong by at most ``slope * |x| + slack``; the first, of which doubt is found, is negative where no row
         is checked.
@@ -132,10 +168,9 @@ def nearest_pruned(X, reduced, norms, groups, centers, members, slopes, slack, l
     left : bool (n,)
         Written: rows that are left to it, of which nothing else is written.
     """
-    rows, wide_rows, wider_rows, table, bias, head_bias = centers
+    rows, wide_rows, wider_rows, table, bias = centers
     narrow, wide, wider = reduced
     wide_entries, wider_entries = wide_rows.reshape(-1), wider_rows.reshape(-1)
-    order, starts = members
     n_clusters, n_features = rows.shape
     n_panels = bias.shape[0] // PANEL_COLUMNS
     dear = WORTH * n_clusters * n_features / 32.0
@@ -152,19 +187,7 @@ def nearest_pruned(X, reduced, norms, groups, centers, members, slopes, slack, l
         n_left = 0
         for i in range(n_rows):
             row = first + i
-            nearest, other, lowest, second = 0, 0, np.inf, np.inf
-            for group in groups[row]:
-                for q in range(starts[group], starts[group + 1]):
-                    c = order[q]
-                    score = dot(wide, row * WIDE, wide_rows, c * WIDE, WIDE) + head_bias[c]
-                    score -= np.float64(wide[row, WIDE - 1]) * wide_rows[c, WIDE - 1]
-                    if score < lowest:
-                        nearest, other, lowest, second = c, nearest, score, lowest
-                    elif score < second:
-                        other, second = c, score
-            best[i] = dot(X, row * n_features, rows, nearest * n_features, n_features) + bias[nearest]
-            score = dot(X, row * n_features, rows, other * n_features, n_features) + bias[other]
-            best[i] = min(best[i], score)
+            best[i] = dot(X, row * n_features, rows, likely[row] * n_features, n_features) + bias[likely[row]]
             reach[i] = 2.0 * (slopes[1] * norms[row] + slack)
             if slopes[0] >= 0.0:
                 reach[i] += 2.0 * (slopes[0] * norms[row] + slack)
@@ -212,18 +235,18 @@ def nearest_pruned(X, reduced, norms, groups, centers, members, slopes, slack, l
                             prefetch(wider_entries, c * WIDE)
                             prefetch(wider_entries, c * WIDE + WIDE // 2)
                             n_likely += 1
-                    n_kept, n_likely, likely = n_likely, 0, 0
+                    n_kept, n_likely, lowest = n_likely, 0, 0
                     for q in range(n_kept):
                         c = kept_columns[q]
                         bound = bounds[q] - np.float64(wide[row, WIDE - 1]) * wide_rows[c, WIDE - 1]
                         bound += dot(wider, row * WIDE, wider_rows, c * WIDE, WIDE)
                         if bound <= limit:
                             kept_columns[n_likely], bounds[n_likely] = c, bound
-                            if bound < bounds[likely]:
-                                likely = n_likely
+                            if bound < bounds[lowest]:
+                                lowest = n_likely
                             n_likely += 1
                     for turn in range(n_likely):  # the likeliest first
-                        q = likely if turn == 0 else (0 if turn == likely else turn)
+                        q = lowest if turn == 0 else (0 if turn == lowest else turn)
                         if bounds[q] > best[i] + reach[i] + slack:
                             continue
                         c = kept_columns[q]

@@ -1,0 +1,115 @@
+"""Which centers lie near each other, so that rows are compared with those near their last center only.
+
+Groups of a few centers each have a list of the centers nearest to their mean; rows whose last center is in a group are
+compared with its list. The cost of a row grows like the square root of the number of centers. What is found is a
+partition of the rows, and its objective is true; that no other center is nearer is not said. The same bits for any
+threads and on any processor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import CenterTable, Layout, dense_batches, rows_by_label
+from streamkm.core.matrix import aligned_empty
+from streamkm.kernels.cluster import nearby
+from streamkm.kernels.cluster.lloyd import search_room
+from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS
+
+FEWEST_CENTERS = 512  # from which steps are taken among neighbours
+SMALLEST_GROUP, LARGEST_GROUP = 4, 64
+MOST_GROUPS = 1024  # but for those bounds
+FEWEST_LISTED, LISTED = 64, 8  # centers that a list holds: so many, and so many groups' worth
+SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that are there at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Centers, and the lists that rows are compared with.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of the centers, for dense rows.
+    columns : float32 or float64 (k, m)
+        Of its table.
+    group_of : int32 (k,)
+        Group of each center.
+    candidates : int32 (g, l)
+        Centers of each group's list, ascending.
+    """
+
+    layout: Layout
+    columns: NDArray[Any]
+    group_of: NDArray[np.int32]
+    candidates: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, table: CenterTable) -> Neighbourhood:
+        """Group the centers and find the lists. O(k * m * log(k) + k^1.5 * m)."""
+        centers, n_clusters = table.centers, table.n_clusters
+        size = min(LARGEST_GROUP, max(SMALLEST_GROUP, n_clusters // MOST_GROUPS))
+        n_groups = -(-n_clusters // size)
+        order, starts = np.empty(n_clusters, np.int64), np.empty(n_groups + 1, np.int64)
+        nearby.balanced_groups(centers, n_groups, order, starts)
+        group_of = np.empty(n_clusters, np.int32)
+        group_of[order] = np.repeat(np.arange(n_groups, dtype=np.int32), np.diff(starts))
+        means = np.add.reduceat(centers[order], starts[:-1]) / np.diff(starts)[:, None]
+        candidates = np.empty((n_groups, min(FEWEST_LISTED + LISTED * size, n_clusters)), np.int32)
+        step = max(1, SCORED_ENTRIES // n_clusters)
+        for first in range(0, n_groups, step):
+            part = means[first : first + step]
+            scores = np.empty((len(part), -(-n_clusters // LANES) * LANES), table.dtype)
+            table.score(part, scores)
+            stop = starts[first + len(part)]
+            scores[group_of[order[starts[first] : stop]] - first, order[starts[first] : stop]] = -np.inf  # its own
+            nearby.lowest_set(scores, n_clusters, candidates[first : first + step])
+        layout = table.layout(table.dtype, sparse=False)
+        return cls(layout, layout.columns_of(*centers.shape), group_of, candidates)
+
+    def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
+        """The same, but for some centers that no row is near."""
+        bias = self.layout.bias.copy()
+        bias[removed] = np.inf
+        fields = {name: getattr(self.layout, name) for name in self.layout.__slots__}
+        return Neighbourhood(Layout(**(fields | {"bias": bias})), self.columns, self.group_of, self.candidates)
+
+    def nearest(
+        self, X: NDArray[Any], labels: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+        """Find every row's two nearest centers among those near its last one.
+
+        Parameters
+        ----------
+        X : ndarray (n, m) of any real dtype
+        labels : int32 (n,)
+            Of the last step.
+
+        Returns
+        -------
+        labels : int32 (n,)
+        scores, seconds : (n,)
+            As of `CenterTable.nearest`, of the centers that were looked at.
+        """
+        layout, dtype = self.layout, self.columns.dtype
+        found = np.empty(len(X), np.int32), np.empty(len(X), dtype), np.empty(len(X), dtype)
+        n_features, wanted = X.shape[1], self.candidates.shape[1]
+        padded = -(-wanted // LANES) * LANES
+        few_bias = np.full(padded, np.inf, dtype)
+        table = aligned_empty((n_features * padded,), dtype)
+        _, totals, *state = search_room(table, 1, wanted)
+        room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals[0], *state)
+        for start, batch in dense_batches(X):
+            here = slice(start, start + len(batch))
+            order, starts = rows_by_label(self.group_of[labels[here]], len(self.candidates))
+            parts = tuple(array[here] for array in found)
+            moved = (layout.moved, layout.scale)
+            nearby.nearest_among(
+                batch, order, starts, *moved, self.columns, layout.bias, self.candidates, room, *parts
+            )  # fmt: skip
+        return found
