@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, CenterIndex
+from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, LOOKED_UP_ROWS, CenterIndex, IndexParts
 from streamkm.core.matrix import Matrix, aligned_empty, as_working, working_dtype
 from streamkm.kernels.cluster import lloyd as kernels
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
@@ -29,8 +29,7 @@ BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about th
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
 SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
 NO_NORMS = np.empty((0, 2))
-INDEXED_ROWS = 4096  # of a call, that an index of the centers is made for
-INDEXED_BATCH = 1920  # rows that are looked up in it at a time
+INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
 MOST_SKIPPED = 16  # such batches that are not, where it did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
@@ -169,23 +168,29 @@ class CenterTable:
         Scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
     laid_out : dict
         Layouts, by what they are for.
+    known : (float32 (m, u), int32 (k,)) or None
+        Directions and groups of an index of the centers.
     """
 
     centers: NDArray[np.float64]
     dtype: np.dtype[Any]
     around_origin: bool
     laid_out: dict[Any, Any]
+    known: IndexParts | None = None
 
     @classmethod
-    def build(cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False) -> CenterTable:
-        """Take centers (k, m) for scores of a dtype."""
-        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {})
+    def build(
+        cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, index: IndexParts | None = None
+    ) -> CenterTable:
+        """Take centers (k, m) for scores of a dtype; directions and groups of an index of them, if they are known."""
+        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.centers, self.dtype, self.around_origin
+        return self.centers, self.dtype, self.around_origin, self.known
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for name, value in zip(("centers", "dtype", "around_origin", "laid_out"), (*state, {}), strict=True):
+        names = ("centers", "dtype", "around_origin", "known", "laid_out")
+        for name, value in zip(names, (*state, {}), strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -202,20 +207,13 @@ class CenterTable:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
         return self._made("norms", lambda: center_norms(self.centers))
 
-    def index(self, *, given: CenterIndex | None = None) -> CenterIndex:
-        """The index of the centers, for dense rows and products of float32.
-
-        Parameters
-        ----------
-        given : CenterIndex, optional
-            Of the same centers, to take directions and groups from.
-        """
+    def index(self) -> CenterIndex:
+        """The index of the centers, for dense rows and products of float32."""
         layout = self.layout(np.float32, sparse=False)
 
         def make() -> CenterIndex:
             columns = layout.columns_of(*self.centers.shape)
-            known = () if given is None else (given.directions, given.groups)
-            return CenterIndex.of(columns, layout.bias[: self.n_clusters], *known)
+            return CenterIndex.of(columns, layout.bias[: self.n_clusters], self.known)
 
         return self._made("index", make)
 
@@ -225,7 +223,8 @@ class CenterTable:
         many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
         if not many or layout.table.dtype != np.float32 or len(X) == 0:
             return None
-        return self.index() if len(X) >= INDEXED_ROWS or "index" in self.laid_out else None
+        worth = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS) or "index" in self.laid_out
+        return self.index() if worth else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
         """What was made before under a key, or is made now, once however many threads ask."""
@@ -254,9 +253,7 @@ class CenterTable:
         labels, scores, seconds, _ = self._search(X, layout, -1.0, seconds=True)
         return labels, scores, seconds
 
-    def lowest(
-        self, X: Matrix, likely: NDArray[np.int32] | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    def lowest(self, X: Matrix, likely: NDArray[np.int32] | None = None) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """The labels and scores of `nearest`; of many centers in less time, as most are excluded.
 
         Parameters
@@ -394,7 +391,7 @@ class CenterTable:
         """
         index, room, likely = by
         labels, scores, _, doubtful = found
-        n_batch, start, skipped = min(INDEXED_BATCH, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
+        n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
         while start < len(X):
             stop = min(start + n_batch, len(X))
             batch, here = layout.ready(X[start:stop]), slice(start, stop)

@@ -7,7 +7,7 @@ The labels are those that a look at all centers gives, to the bit. Sees arrays o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from streamkm.kernels.intrinsics.sieve import PANEL_COLUMNS
 
 FEWEST_CENTERS = 512  # that an index is worth
 FEWEST_FEATURES = 64
+LOOKED_UP_ROWS = 1920  # that are looked up at a time
 DIRECTION_CENTERS = 1024  # that directions are found on
 ROUNDS = 3  # of finding them
 SPARE = 8  # directions beyond those that are wanted, while they are found
@@ -27,7 +28,10 @@ GROUPS = 4  # times the square root of the centers: so many groups
 PROBES = 4  # groups that the nearest center is guessed from
 GROUP_STEPS = 3
 LOST = 8  # times what a projection loses: twice for squares, once for products, of both sides
-NEARLY = 1e-5  # that products of directions may be from those of orthogonal ones of length 1
+NEARLY = 1e-6  # that products of directions may be from those of orthogonal ones of length 1
+
+IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
+"""Directions (m, u) and groups (k,) of an index: what finding it takes longest for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,7 @@ class CenterIndex:
         cls,
         columns: NDArray[np.float32],
         bias: NDArray[np.float32],
-        directions: NDArray[np.float32] | None = None,
-        groups: NDArray[np.int32] | None = None,
+        known: IndexParts | None = None,
     ) -> CenterIndex:
         """Build it. O(k * m * WIDE + k^1.5 * WIDE).
 
@@ -81,20 +84,18 @@ class CenterIndex:
         columns : float32 (k, m)
             Columns of the table: the scores of rows z are ``z @ columns.T + bias``.
         bias : float32 (k,)
-        directions, groups
-            As of an index that was saved.
+        known : (float32 (m, u), int32 (k,)), optional
+            Directions and groups, of an index that was saved.
         """
         n_clusters, n_features = columns.shape
-        if directions is None:
-            directions = principal_directions(columns)
+        directions = principal_directions(columns) if known is None else known[0]
         filled = np.zeros((n_features, pruned.COORDINATES + 2), np.float32)
         filled[:, : pruned.COORDINATES] = directions
         projection = Panels.of(filled)
         coordinates = projection.product(columns)
         wide = coordinates[:, : pruned.WIDE].copy()
         wide[:, -1] = 0
-        if groups is None:
-            groups = grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters))))
+        groups = grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters)))) if known is None else known[1]
         means, order, starts = _means(wide, groups)
         # a score is -2 x @ c + |c|^2, and a column -2 c
         mean_bias = (0.25 * np.einsum("ij,ij->i", means, means, dtype=np.float64)).astype(np.float32)
@@ -111,11 +112,6 @@ class CenterIndex:
             directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias, (order, starts),
             head_bias, (columns, wide, wider, table, filled_bias), lost,
         )  # fmt: skip
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory that it takes, about."""
-        return sum(int(array.nbytes) for array in self.centers)
 
     def nearest(
         self,
@@ -152,7 +148,6 @@ class CenterIndex:
         pruned.nearest_pruned(X, reduced, norms, likely, self.centers, slopes, slack, *found, left)
         return left
 
-
     def _guessed(self, X: NDArray[np.float32], wide: NDArray[np.float32]) -> NDArray[np.int32]:
         """Centers that are likely the nearest ones, by the groups that rows lie nearest to (n,)."""
         groups, out = np.empty((len(X), min(PROBES, len(self.mean_bias))), np.int32), np.empty(len(X), np.int32)
@@ -161,6 +156,16 @@ class CenterIndex:
         rows, wide_rows, _, _, bias = self.centers
         pruned.likely_columns(X, wide, groups, *self.members, rows, wide_rows, bias, self.head_bias, out)
         return out
+
+
+def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+    """Memory that an index takes, and each thread that looks rows up in it; 0 where there is none."""
+    if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
+        return 0
+    n_groups = int(GROUPS * np.sqrt(n_clusters))
+    coordinates = 4 * (pruned.NARROW + 2 * pruned.WIDE)
+    looked_up = LOOKED_UP_ROWS * (4 * (width + n_groups) + 2 * coordinates)
+    return n_clusters * (4 * width + 2 * coordinates) + n_threads * looked_up
 
 
 def lost_by_projection(n_features: int) -> float:
@@ -197,15 +202,20 @@ def _reduced(
     return (narrow, wide, wider), norms
 
 
+def are_orthonormal(directions: NDArray[np.float32]) -> bool:
+    """Whether the columns are as orthonormal as rounding leaves them; not of NaN."""
+    exact = directions.astype(np.float64)
+    wrong = np.abs(exact.T @ exact - np.eye(exact.shape[1]))
+    return bool(wrong.max() <= NEARLY)
+
+
 def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
     """Groups of centers that lie near each other, by a few steps of Lloyd's algorithm (k,)."""
     groups = np.empty((len(wide), 1), np.int32)
     means = wide[:: max(1, len(wide) // n_groups)][:n_groups]
     for _ in range(GROUP_STEPS):
         half = 0.5 * np.einsum("ij,ij->i", means, means, dtype=np.float64)
-        pruned.lowest_columns(
-            Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups
-        )
+        pruned.lowest_columns(Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups)
         means = _means(wide, groups[:, 0])[0]
     return groups[:, 0]
 

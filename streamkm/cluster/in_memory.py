@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_NORMS, Block, CenterTable, batch_rows, row_d2, rows_by_label
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.lloyd import Blocks, Labels, Totals, step_labels
-from streamkm.cluster.neighbours import FEWEST_CENTERS, Neighbourhood
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.kernels.cluster import lloyd as kernels

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Block, CenterTable, add_rows, row_d2
-from streamkm.cluster.neighbours import FEWEST_CENTERS, Neighbourhood
+from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Listener
 from streamkm.core.matrix import Matrix, working_dtype
@@ -353,9 +354,7 @@ def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals,
     return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
 
 
-def _full_step(
-    state: Totals | None, item: list[Any], table: CenterTable
-) -> tuple[Totals, NDArray[np.int32] | None]:
+def _full_step(state: Totals | None, item: list[Any], table: CenterTable) -> tuple[Totals, NDArray[np.int32] | None]:
     held, likely = item
     block = loaded(held)
     if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
@@ -364,9 +363,7 @@ def _full_step(
     return _with_rows(state, block, labels, table.n_clusters), labels
 
 
-def _near_step(
-    state: Totals | None, item: list[Any], near: Neighbourhood
-) -> tuple[Totals, NDArray[np.int32]]:
+def _near_step(state: Totals | None, item: list[Any], near: Neighbourhood) -> tuple[Totals, NDArray[np.int32]]:
     held, last = item
     block = loaded(held)
     labels = near.nearest(block.X, last)[0]

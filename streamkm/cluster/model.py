@@ -10,7 +10,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,15 +18,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
+from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, IndexParts, are_orthonormal
 from streamkm.cluster.lloyd import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.kernels.cluster.pruned import COORDINATES
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
 FORMAT = 1
 SMALLEST_NORM = 1e-30
 SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
+
+INDEX_ARRAYS = ("index_directions", "index_groups")
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -94,6 +98,8 @@ class Model:
     far : bool
         Whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective.
         Of a fit; it is not saved.
+    index : tuple of float32 (m, u) and int32 (k,), or None
+        Directions and groups of an index of the centers, where there is one; see `center_index`.
     """
 
     centers: NDArray[np.float64]
@@ -102,6 +108,15 @@ class Model:
     space: Space
     sketch: Sketch
     far: bool = False
+    index: IndexParts | None = None
+
+    def indexed(self) -> Model:
+        """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
+        n_clusters, width = self.centers.shape
+        if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
+            return self
+        found = self.table().index()
+        return replace(self, index=(found.directions, found.groups))
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.
@@ -123,7 +138,7 @@ class Model:
 
     def table(self) -> CenterTable:
         """The centers, for rows in their space."""
-        return CenterTable.build(self.centers, np.float32)
+        return CenterTable.build(self.centers, np.float32, index=self.index)
 
     def save(self, path: str | os.PathLike[str], parameters: dict[str, Any], fit: FitInfo | None = None) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
@@ -152,6 +167,8 @@ class Model:
             "fit": {} if fit is None else {name: value for name, value in asdict(fit).items() if value is not None},
         }
         arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        if self.index is not None:
+            arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), "centers": self.centers}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
@@ -217,7 +234,8 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name != "centers"}
+    others = {"centers", *INDEX_ARRAYS}
+    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name not in others}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not fits_features(sketch, header["n_features"]):
         raise ModelFileError(
@@ -230,7 +248,21 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
     if not np.isfinite(centers).all():
         raise ModelFileError("centers hold NaN or infinity")
-    return Model(centers, header["n_features"], header["metric"], header["space"], sketch)
+    index = _checked_index(arrays, centers)
+    return Model(centers, header["n_features"], header["metric"], header["space"], sketch, index=index)
+
+
+def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
+    """The index that a file holds, if any: what it excludes is certain for orthonormal directions alone."""
+    if not any(name in arrays for name in INDEX_ARRAYS):
+        return None
+    directions, groups = (arrays[name] for name in INDEX_ARRAYS)
+    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], COORDINATES)
+    if not fits or not are_orthonormal(directions):
+        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {COORDINATES} orthonormal directions of float32")
+    if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
+        raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
+    return directions, groups
 
 
 def normalized(X: Matrix) -> Matrix:

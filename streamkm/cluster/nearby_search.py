@@ -1,7 +1,7 @@
 """Split-and-merge among neighbours, where there are too many centers to compare all rows with all of them.
 
-As `split_merge`, but rows look at the centers near their last one: what removing a center costs is what its rows lose at
-the next of those. Works on the sampled rows, in one process.
+As `split_merge`, but rows look at the centers near their last one: what removing a center costs is what its rows lose
+at the next of those. Works on the sampled rows, in one process.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def _moved_on(
     gone = np.zeros(len(near.columns), np.bool_)
     gone[removed] = True
     rows = np.flatnonzero(gone[labels])
+    if not len(rows):
+        return labels
     out = labels.copy()
     X = np.asarray(pieces.whole.X)[rows]
     left = near.without(removed)

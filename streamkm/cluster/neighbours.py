@@ -15,17 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, Layout, dense_batches, rows_by_label
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.cluster import nearby
 from streamkm.kernels.cluster.lloyd import search_room
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
-FEWEST_CENTERS = 512  # from which steps are taken among neighbours
 SMALLEST_GROUP, LARGEST_GROUP = 4, 64
 MOST_GROUPS = 1024  # but for those bounds
 FEWEST_LISTED, LISTED = 64, 8  # centers that a list holds: so many, and so many groups' worth
 SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that are there at a time
+
+
+def neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+    """Memory that lists of centers take, and each thread that compares rows with one; 0 where there are none."""
+    if n_clusters < FEWEST_CENTERS:
+        return 0
+    size = group_size(n_clusters)
+    listed = min(FEWEST_LISTED + LISTED * size, n_clusters)
+    scored = 2 * 4 * max(SCORED_ENTRIES, n_clusters)
+    return n_clusters * (4 * width + 4 * listed // size + 16) + scored + n_threads * 4 * width * (listed + BLOCK_ROWS)
+
+
+def group_size(n_clusters: int) -> int:
+    """Centers of a group."""
+    return min(LARGEST_GROUP, max(SMALLEST_GROUP, n_clusters // MOST_GROUPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +68,7 @@ class Neighbourhood:
     def of(cls, table: CenterTable) -> Neighbourhood:
         """Group the centers and find the lists. O(k * m * log(k) + k^1.5 * m)."""
         centers, n_clusters = table.centers, table.n_clusters
-        size = min(LARGEST_GROUP, max(SMALLEST_GROUP, n_clusters // MOST_GROUPS))
+        size = group_size(n_clusters)
         n_groups = -(-n_clusters // size)
         order, starts = np.empty(n_clusters, np.int64), np.empty(n_groups + 1, np.int64)
         nearby.balanced_groups(centers, n_groups, order, starts)

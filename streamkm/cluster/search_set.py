@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
@@ -38,12 +39,24 @@ SURPRISE = 1.1  # times the objective that was expected, from which a round has 
 logger = logging.getLogger(__name__)
 
 
-def search_rows(n_clusters: int, n_components: int | None = None) -> int:
-    """How many rows starts are searched on; more where they are narrow."""
+def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
+    """How many rows starts are searched on; more where they are narrow, and for many clusters of dense rows.
+
+    Parameters
+    ----------
+    many : bool
+        Whether starts are searched among neighbours; see `neighbours`.
+    """
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
-    wanted = max(wanted, FEWEST_ROWS_PER_CLUSTER * n_clusters)
+    if many:
+        wanted = max(wanted, FEWEST_ROWS_PER_CLUSTER * n_clusters)
     narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
     return max(wanted, narrow, n_clusters)
+
+
+def is_many(n_clusters: int, block: Block) -> bool:
+    """Whether there are so many clusters that starts are found on two levels and searched among neighbours."""
+    return n_clusters >= FEWEST_CENTERS and isinstance(block.X, np.ndarray)
 
 
 def prefix(block: Block, n_rows: int) -> Block:
@@ -75,15 +88,16 @@ def search_set(
         `sampled` itself where that is all there is and not too many; else drawn rows with the weights that keep the
         objective of any centers unbiased.
     """
-    few = search_rows(n_clusters, sampled.X.shape[1])
+    many = is_many(n_clusters, sampled)
+    few = search_rows(n_clusters, sampled.X.shape[1], many=many)
     n_rows = sampled.n_rows if blocks is None else blocks.n_rows
     if n_rows <= min(few, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
     if n_rows <= few:
         return _all_rows(held, rng)
-    size = search_rows(n_clusters)
-    n_rough = min(n_clusters, MOST_ROUGH_CENTERS)
+    size = search_rows(n_clusters, many=many)
+    n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if many else n_clusters
     rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []

@@ -54,10 +54,13 @@ def two_level_plusplus(
     coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
     coarse = lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
     pieces = LocalBlocks.of(executor, block)
-    found = executor.each("seed", _measured, pieces.handles, CenterTable.build(coarse, block.X.dtype, around_origin=True))
+    found = executor.each(
+        "seed", _measured, pieces.handles, CenterTable.build(coarse, block.X.dtype, around_origin=True)
+    )
     labels, d2 = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order, starts = rows_by_label(labels, len(coarse))
-    quotas = quotas_of(np.bincount(labels, d2, minlength=len(coarse)), np.diff(starts), n_clusters)
+    shares = np.bincount(labels, d2, minlength=len(coarse)).astype(np.float64)
+    quotas = quotas_of(shares, np.diff(starts), n_clusters)
     tasks = [
         (order[start:stop], int(quota), int(seed))
         for start, stop, quota, seed in zip(

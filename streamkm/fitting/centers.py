@@ -310,6 +310,7 @@ def find_centers(
             result = lloyd(
                 rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
             )
+            result = replace(result, labels=None)  # those of the assign pass are the result
             history += noted("lloyd", result)
     if polished:
         with progress.stage("polish", None, "steps") as stage:

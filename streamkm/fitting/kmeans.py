@@ -161,7 +161,7 @@ def run_fit(
         deviations = _deviations(found.look) if model.space == "original" else None
     view, seen = found.look.sketched.X[:VIEW_ROWS], labels[:VIEW_ROWS]
     return Fit(
-        model,
+        model.indexed() if isinstance(found.look.sample.X, np.ndarray) else model,
         assigned.labels,
         found.chunk_rows,
         assigned.totals,

@@ -38,6 +38,7 @@ FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 UNKNOWN_ROW_BYTES = 1024
 LEAVES_ZEROS = ("countsketch", "identity", "leverage", "laplacian", "selection")  # of sparse rows
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
+MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
@@ -217,6 +218,7 @@ class Plan:
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
+            *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
             ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
@@ -342,6 +344,7 @@ def plan_fit(
         once=once,
         labels=gathers_labels,
         shared_bytes=source.shared_bytes,
+        dense=not source.is_sparse,
     )
     fixed = kind == IdentitySketch.kind and assign_space == "auto"
     spaces: tuple[Space, ...] = ("original", "sketch") if assign_space == "auto" else (assign_space,)

@@ -1,10 +1,10 @@
 """Nearest centers without a look at most of them: what certain bounds exclude is never multiplied.
 
 Rows z and table columns y are brought to their first principal coordinates z' and y' and the lengths of what is left,
-so that ``z @ y >= z' @ y' - |z''| |y''|``: a product of a few numbers says that a column's score is too high. Lengths are
-rounded up by more than all that float32 may have lost (see `reduce_rows`), so nothing is excluded that has the lowest
-score, or one within the doubt beside it. What is left is compared by products in float64, and the few that come close
-are scored as `lloyd.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
+so that ``z @ y >= z' @ y' - |z''| |y''|``: a product of a few numbers says that a column's score is too high. Lengths
+are rounded up by more than all that float32 may have lost (see `reduce_rows`), so nothing is excluded that has the
+lowest score, or one within the doubt beside it. What is left is compared by products in float64, and the few that come
+close are scored as `lloyd.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
         Columns as rows (k, m), likewise `wide` and `wider`, `narrow` as a table of panels, bias (p,), infinite where
         padded; all float32.
     slopes : (float64, float64)
-        A score is wrong by at most ``slope * |x| + slack``; the first, of which doubt is found, is negative where no row
-        is checked.
+        A score is wrong by at most ``slope * |x| + slack``; the first, which doubt is found by, is negative where no
+        row is checked.
     slack : float64
     labels : int32 (n,)
     scores : float32 (n,)
