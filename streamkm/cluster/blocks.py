@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, LOOKED_UP_ROWS, CenterIndex, IndexParts
+from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.core.matrix import Matrix, aligned_empty, as_working, working_dtype
 from streamkm.kernels.cluster import lloyd as kernels
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
@@ -217,14 +217,13 @@ class CenterTable:
 
         return self._made("index", make)
 
-    def _index_for(self, X: NDArray[Any], layout: Layout) -> CenterIndex | None:
-        """The index, if there may be one for these rows and it is there, or worth it for so many."""
-        n_clusters, n_features = self.centers.shape
-        many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
-        if not many or layout.table.dtype != np.float32 or len(X) == 0:
+    def _index_for(self, X: NDArray[Any], layout: Layout, *, guessed: bool) -> CenterIndex | None:
+        """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
+        if layout.table.dtype != np.float32 or not len(X):
             return None
-        worth = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS) or "index" in self.laid_out
-        return self.index() if worth else None
+        enough = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS)
+        worth = enough and is_worth(*self.centers.shape, guessed=guessed)
+        return self.index() if worth or "index" in self.laid_out else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
         """What was made before under a key, or is made now, once however many threads ask."""
@@ -345,7 +344,7 @@ class CenterTable:
         if isinstance(X, np.ndarray):
             roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
             slope *= roundings
-            index = None if seconds else self._index_for(X, layout)
+            index = None if seconds else self._index_for(X, layout, guessed=likely is not None)
             room = kernels.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
                 parts = tuple(array[start : start + len(batch)] for array in found)

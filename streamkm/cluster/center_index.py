@@ -18,8 +18,9 @@ from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, DEPTH
 from streamkm.kernels.intrinsics.sieve import PANEL_COLUMNS
 
-FEWEST_CENTERS = 512  # that an index is worth
+FEWEST_CENTERS = 512  # that are many
 FEWEST_FEATURES = 64
+FEWEST_ENTRIES = 1 << 18  # of centers, that an index is worth; half of them where the nearest ones are guessed already
 LOOKED_UP_ROWS = 1920  # that are looked up at a time
 DIRECTION_CENTERS = 1024  # that directions are found on
 ROUNDS = 3  # of finding them
@@ -156,6 +157,12 @@ class CenterIndex:
         rows, wide_rows, _, _, bias = self.centers
         pruned.likely_columns(X, wide, groups, *self.members, rows, wide_rows, bias, self.head_bias, out)
         return out
+
+
+def is_worth(n_clusters: int, n_features: int, *, guessed: bool = False) -> bool:
+    """Whether an index takes less time than a look at all centers: from about 1,000 of 256 features, measured."""
+    many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
+    return many and n_clusters * n_features * (1 + guessed) >= FEWEST_ENTRIES
 
 
 def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:

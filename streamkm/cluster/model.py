@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
-from streamkm.cluster.center_index import FEWEST_CENTERS, FEWEST_FEATURES, IndexParts, are_orthonormal
+from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.lloyd import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
@@ -112,8 +112,7 @@ class Model:
 
     def indexed(self) -> Model:
         """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
-        n_clusters, width = self.centers.shape
-        if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
+        if not is_worth(*self.centers.shape):
             return self
         found = self.table().index()
         return replace(self, index=(found.directions, found.groups))

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     bench_digits,
     bench_file,
     bench_kernel,
+    bench_many,
     bench_memory,
     bench_nearest,
     bench_overhead,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "plan": ("v", bench_plan.run),
     "nearest": ("w", bench_nearest.run),
     "rare": ("x", bench_rare.run),
+    "many": ("yz", bench_many.run),
 }
 
 
