@@ -189,15 +189,24 @@ def started_fit(path, checkpoint, out, options):
 
 
 def killed_until_done(start, seconds):
-    """Kill what `start` starts after each of some times in turn, then let it end; how often it was killed before."""
-    for n_killed, wait in enumerate((*seconds, None)):
+    """Kill what `start` starts after each of some times in turn, then let it end; how often it was killed before.
+
+    What ends before its first kill, because this process got no processor in time, is started anew.
+    """
+    waits, n_killed = [*seconds, None], 0
+    while waits:
         child = start()
-        child.join(wait)
+        child.join(waits[0])
         child.kill()
         child.join()
-        if child.exitcode == 0:
+        if child.exitcode == 0 and (n_killed or waits[0] is None):
             return n_killed
+        if child.exitcode == 0:
+            waits[0] /= 2
+            continue
         assert child.exitcode == -signal.SIGKILL
+        waits.pop(0)
+        n_killed += 1
     raise AssertionError("the last run was to end by itself")
 
 

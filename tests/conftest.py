@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
-from streamkm.planning import plan as budget
+from streamkm.planning import fit_plan
 from tests.benchmarks.make_topics import Topics
 from tests.compiled_once import share_compilation
 from tests.programs import forking
@@ -141,8 +141,8 @@ def small_digits() -> Labelled:
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sample of 300 rows."""
-    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
 
 
 @pytest.fixture

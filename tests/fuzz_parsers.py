@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 
-from streamkm.cluster.blocks import row_d2norms
+from streamkm.cluster.rows import row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary.csr_groups import CsrSource

@@ -12,13 +12,14 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster import in_memory
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import Blocks, Totals, absorb_totals, assigned, join_totals, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import open_executor
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
@@ -58,6 +59,7 @@ def held(executor, blocks, n_components):
         blocks[0].X.dtype,
         sum(block.total_weight() for block in blocks),
         sum(block.total_d2norm() for block in blocks),
+        max(block.largest_d2norm() for block in blocks),
     )
 
 

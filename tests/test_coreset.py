@@ -13,12 +13,12 @@ from scipy.stats import ks_2samp
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster import sensitivity as importance
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
 from streamkm.cluster.coreset_tree import CoresetTree, join_trees
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.coreset_centers import Search, cluster_coreset
+from streamkm.fitting.streams.coreset_centers import Search, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.search_set import search_set
 from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix
@@ -165,12 +166,12 @@ def random_rows(seed):
 
 def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
     """50 data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
-    from streamkm.planning import plan as budget
+    from streamkm.planning import fit_plan
 
     data = [random_rows(seed) for seed in range(50)]
     full = [kmeans(k).fit(X).inertia_ for X, k in data]
-    monkeypatch.setattr(budget, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
     silent, false, n_bad = [], [], 0
     for seed, ((X, k), best) in enumerate(zip(data, full, strict=True)):
         blind, warned = fit_warned(kmeans(k, coreset="uniform", refine=0), X)

@@ -11,9 +11,9 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster import incremental_k as growing
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.row_sample import as_block_matrix, sketched_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive
@@ -57,6 +57,22 @@ def test_inertia_is_that_of_the_labels(stored, seed):
             assert found.n_clusters == k
             assert set(np.unique(found.labels)) <= set(range(k))
             assert found.inertia == pytest.approx(naive.within(rows, found.labels), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_are_rows_so_often(executor, sparse):
+    """The inertia is the weighted one, and whole weights find what repeated rows find."""
+    rng = np.random.default_rng(0)
+    X, y = make_blobs(300, 4, centers=8, random_state=1)
+    X = (X - X.mean(axis=0)).astype(np.float32)
+    times = rng.integers(1, 5, 300).astype(np.float64)
+    stored = as_block_matrix(sp.csr_array(X) if sparse else X)
+    found = Growing(executor, Block(stored, sketched_d2norms(stored), times), X[:1].astype(float), rng=rng)
+    found.grow(8)
+    found.search(5)
+    repeated = np.repeat(X, times.astype(int), axis=0)
+    assert found.inertia == pytest.approx(naive.within(repeated, np.repeat(found.labels, times.astype(int))), rel=1e-4)
+    assert found.inertia <= (1 + 1e-4) * naive.within(repeated, np.repeat(y, times.astype(int)))
 
 
 def test_lazy_steps_find_the_nearest_centers(executor, monkeypatch):

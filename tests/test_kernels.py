@@ -8,8 +8,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster import blocks
-from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2, row_d2norms, rows_by_label
+from streamkm.cluster import center_table
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, rows_by_label
 from streamkm.kernels.cluster import splitting
 from streamkm.kernels.sketch import countsketch
 from tests import naive
@@ -78,7 +79,7 @@ def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_
     centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
     rows, whole = store(X, how), CenterTable.build(centers, dtype)
     found = whole.nearest(rows), whole.scores(rows)
-    monkeypatch.setattr(blocks, "TILED_BYTES", 0)
+    monkeypatch.setattr(center_table, "TILED_BYTES", 0)
     tiled = CenterTable.build(centers, dtype)
     assert tiled.layout(dtype, sparse=True).width == 64
     for one, other in zip(tiled.nearest(rows), found[0], strict=True):

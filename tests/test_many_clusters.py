@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
 from streamkm.cluster.center_index import FEWEST_CENTERS, are_orthonormal, principal_directions
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import local_search
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.split_merge import split_merge
 from streamkm.cluster.two_level import quotas_of, two_level_plusplus
 from streamkm.compute import open_executor

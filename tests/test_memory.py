@@ -17,11 +17,11 @@ import pytest
 import zarr
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Model
 from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import assign_pass
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
@@ -267,7 +267,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
     model = Model(np.random.default_rng(0).random((k, 200)), 200, "euclidean", "original", IdentitySketch(200))
     assert StreamKMeans(k).plan(Pieces()).needs.streams
     with open_executor(2) as workers:
-        assign_pass(workers, walk, model, (NO_WEIGHTS, np.full(60, 100)), Stage("assign"))
+        assign_pass(PassContext(executor=workers, walk=walk), model, np.full(60, 100), Stage("assign"))
     assert alive == 0
     assert most <= waiting_calls(2) + 2
 

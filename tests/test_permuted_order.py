@@ -19,7 +19,7 @@ from streamkm.cluster import in_memory
 from streamkm.compute import open as opening
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
-from streamkm.planning import plan as budget
+from streamkm.planning import fit_plan
 from streamkm.sketches import CountSketch
 from streamkm.stores.operations import write_store
 from tests.children import tree, walk_of
@@ -162,8 +162,8 @@ def run(regime, patched, **settings):
     executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
     patched.setattr(opening, "LocalThreads", executor)
     patched.setattr(in_memory, "PIECE_ENTRIES", 1)
-    patched.setattr(budget, "SMALLEST_SAMPLE_ROWS", 200)
-    patched.setattr(budget, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    patched.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 200)
+    patched.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
     with TemporaryDirectory() as folder:
         try:
             return REGIMES[regime](Path(folder)), executor

@@ -13,9 +13,9 @@ from streamkm.cli.summary import result_lines, summarize
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
-from streamkm.planning import plan as budget
+from streamkm.planning import allowance
+from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory import LIBRARY_BYTES
-from streamkm.planning.plan import plan_fit
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
@@ -206,7 +206,7 @@ def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
         for free in (20 * GIB, 3 * GIB):
             monkeypatch.setattr(limits, "resident_bytes", lambda free=free: 23 * GIB - free)
             monkeypatch.setattr(limits, "available_memory", lambda free=free: free)
-            monkeypatch.setattr(budget, "available_memory", lambda free=free: free)
+            monkeypatch.setattr(allowance, "available_memory", lambda free=free: free)
             plans.append(estimator.plan(given))
         assert plans[0] == plans[1]
     assert plan(open_source(X)).base_bytes == LIBRARY_BYTES + X.nbytes
@@ -216,13 +216,13 @@ def test_without_a_limit_what_the_machine_cannot_give_now_is_refused(monkeypatch
     """Not planned in another way: labels would differ."""
     source = UnreadSource(10_000_000, 100)
     monkeypatch.setattr(limits, "total_memory", lambda: 20 * GIB)
-    monkeypatch.setattr(budget, "available_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(allowance, "available_memory", lambda: 2 * GIB)
     with pytest.raises(MemoryLimitError, match=r'2\.0 GiB are free; end what.*memory_limit="(\d+) MiB"') as caught:
         plan(source, memory_limit="auto")
     asked = str(caught.value).rpartition('memory_limit="')[2].partition('"')[0]
     got = plan(source, memory_limit=asked)
     assert got.peak_bytes - got.base_bytes <= 2 * GIB
-    monkeypatch.setattr(budget, "available_memory", lambda: 15 * GIB)
+    monkeypatch.setattr(allowance, "available_memory", lambda: 15 * GIB)
     assert plan(source, memory_limit="auto").limit_bytes == 16 * GIB
 
 
@@ -292,7 +292,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
 
 def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     """The room that they may take is not more than the machine has left, whatever the limit."""
-    monkeypatch.setattr(budget, "available_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(allowance, "available_memory", lambda: 2 * GIB)
     chunks = iter([np.zeros((10, 4))])
     got = StreamKMeans(2, coreset=None).plan(chunks)
     assert GIB < got.block_room < 2 * GIB

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster.blocks import CenterTable
+from streamkm.cluster.center_table import CenterTable
 from streamkm.kernels.intrinsics import products, reductions
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 

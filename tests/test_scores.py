@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.cluster.scores import spread_csr, spread_dense
@@ -119,8 +120,11 @@ def test_silhouette_refuses_other_lengths():
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_kernel_against_loops(sparse, dtype):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_kernel_against_loops(sparse, dtype, weighted):
     X, y = rows(n=60, dtype=dtype)
+    own = np.random.default_rng(1).uniform(0.1, 9, 60) if weighted else np.ones(60)
+    weights = own if weighted else NO_WEIGHTS
     y[y == 2] = 1  # an empty cluster
     order = np.argsort(y, kind="stable")
     starts = np.searchsorted(y[order], np.arange(5))
@@ -128,18 +132,18 @@ def test_kernel_against_loops(sparse, dtype):
     wanted = np.array([3, 1, 2])
     if sparse:
         stored = sp.csr_array(X)
-        spread_csr(stored.indptr, stored.indices, stored.data, order, starts, wanted, means, d2, distances)
+        spread_csr(stored.indptr, stored.indices, stored.data, weights, order, starts, wanted, means, d2, distances)
     else:
-        spread_dense(X, order, starts, wanted, means, d2, distances)
+        spread_dense(X, weights, order, starts, wanted, means, d2, distances)
     assert (means[0] == 7).all()
     assert d2[0] == distances[0] == 7  # not asked for
     assert d2[2] == distances[2] == means[2].sum() == 0
     for c in (1, 3):
-        mean = sum(x.astype(np.float64) for x in X[y == c]) / np.count_nonzero(y == c)
-        each = [naive.d2(x, mean) for x in X[y == c]]
-        np.testing.assert_allclose(means[c], mean, rtol=1e-12)
-        assert d2[c] == pytest.approx(sum(each), rel=1e-12)
-        assert distances[c] == pytest.approx(sum(np.sqrt(each)), rel=1e-12)
+        mean = sum(w * x.astype(np.float64) for w, x in zip(own[y == c], X[y == c], strict=True)) / own[y == c].sum()
+        each = np.array([naive.d2(x, mean) for x in X[y == c]])
+        np.testing.assert_allclose(means[c], mean, rtol=1e-6 if dtype == np.float32 else 1e-12)
+        assert d2[c] == pytest.approx(own[y == c] @ each, rel=1e-12)
+        assert distances[c] == pytest.approx(own[y == c] @ np.sqrt(each), rel=1e-12)
 
 
 def compare(X, y, found, n_judged, rel):

@@ -12,7 +12,7 @@ from numba.core import event
 
 from streamkm.core.matrix import rows_between
 from streamkm.kernels import ANNOUNCEMENT
-from streamkm.kernels.cluster import lloyd, ordering, rows, splitting, totals, trials
+from streamkm.kernels.cluster import nearest, ordering, rows, splitting, totals, trials
 from streamkm.kernels.intrinsics import nonzeros
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
@@ -183,9 +183,9 @@ def test_copied_rows_compile_no_text_of_errors():
             (splitting.split_dense, (X, weights, places, places[:2], 1, np.empty((2, 4)))),
             (splitting.split_each_csr, (*arrays, weights, *split)),
             (trials.all_trials, (*arrays, X[:, 0], weights, 0, np.zeros((2, 2)), 0.0, *table[::2], np.empty((2, 4)))),
-            (lloyd.scores_csr, (*arrays, *table, np.empty((3, 16)))),
+            (nearest.scores_csr, (*arrays, *table, np.empty((3, 16)))),
             (nonzeros.products_of_nonzeros, (X.astype(np.float32), np.ones((1, 4, 80), np.float32), *products)),
-            (lloyd.nearest_csr, (*arrays, weights, *table, 1.0, 0.0, np.empty(3, np.int32), *found)),
+            (nearest.nearest_csr, (*arrays, weights, *table, 1.0, 0.0, np.empty(3, np.int32), *found)),
         ):
             nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
     assert compiled

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
     CheckpointError,
@@ -25,6 +25,7 @@ from streamkm.core.exceptions import (
 )
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import map_rows, nearest_labels
+from streamkm.passes.context import PassContext
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
 from streamkm.stores import pass_ as store_pass
@@ -349,12 +350,12 @@ class TestClustering:
         assert fitted.plan_.sketch == "identity"
         model = model_of_store(source, fitted.cluster_centers_.astype(np.float64))
         with open_executor(2) as executor:
-            walk = walk_of(small_topics.X)
-            labels = np.concatenate(list(map_rows(executor, walk, model, nearest_labels, Stage("p"), None)))
+            context = PassContext(executor=executor, walk=walk_of(small_topics.X))
+            labels = np.concatenate(list(map_rows(context, model, nearest_labels, Stage("p"))))
             np.testing.assert_array_equal(labels, fitted.labels_)
             again = model_on_store(model, source)
-            walk = walk_of(tmp_path / "s")
-            labels = np.concatenate(list(map_rows(executor, walk, again, nearest_labels, Stage("p"), None)))
+            context = PassContext(executor=executor, walk=walk_of(tmp_path / "s"))
+            labels = np.concatenate(list(map_rows(context, again, nearest_labels, Stage("p"))))
             np.testing.assert_array_equal(labels, fitted.labels_)
         model.save(tmp_path / "model.npz", {})
         assert type(model).load(tmp_path / "model.npz")[0].sketch == CountSketch(1024, 3)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.coreset import CoresetRule, default_size
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.coreset_centers import Search
-from streamkm.fitting.stream import NODE_BYTES, Stream, feed, stream_size
+from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.feed import feed
+from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
 from tests import naive

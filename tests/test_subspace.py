@@ -14,11 +14,12 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.utils.extmath import randomized_svd
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.kernels.sketch import subspace as kernels
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.passes.sketch import fit_pass
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
@@ -299,9 +300,10 @@ def test_rounds_of_passes(small_topics, power_steps, sparse):
         found_ = TruncatedSVDSketch.first_round(6, n_features=3000, seed=4, power_steps=power_steps)
         source.read_rows.clear()
         with open_executor(n_threads) as executor:
+            context = PassContext(executor=executor, walk=walk)
             while not isinstance(found_, TruncatedSVDSketch):
                 rows = np.diff(np.unique(np.linspace(0, 600, 10).astype(int)))
-                found_ = fit_pass(executor, walk, pickle.loads(pickle.dumps(found_)), NO_WEIGHTS, rows, Stage("fit"))
+                found_ = fit_pass(context, pickle.loads(pickle.dumps(found_)), rows, Stage("fit"))
         assert set(source.read_rows.values()) == {1 + power_steps}
         sketches.append(found_)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
@@ -323,8 +325,9 @@ def test_processes_give_the_same_bits(small_topics, client, way):
     for where in (2, client):
         sketch = first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace)
         with open_executor(where) as executor:
+            context = PassContext(executor=executor, walk=walk, weights=weights)
             while not isinstance(sketch, TruncatedSVDSketch):
-                sketch = fit_pass(executor, walk, sketch, weights, rows, Stage("fit"))
+                sketch = fit_pass(context, sketch, rows, Stage("fit"))
         sketches.append(sketch)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
     whole = fit_rows(first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace), X, weights)

@@ -15,12 +15,17 @@ from sklearn.datasets import make_blobs
 
 from streamkm import StreamKMeans, sweep
 from streamkm.cli.report import sweep_figure, write_sweep
+from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.compute import open_executor
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.ownership import MARKER
 from streamkm.model_selection.sweep import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, elbow
+from streamkm.model_selection.swept_rows import draw_more
 from streamkm.passes import resume
+from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from tests import naive
 from tests.children import StoppedError, chunks_read, stopped_after
@@ -106,6 +111,7 @@ class Counting:
 
 
 def test_data_are_read_once(blobs, swept):
+    """Once more where rows are drawn that a sample has not."""
     counting = Counting(blobs)
     result = sweep(counting, range(1, 17), **QUIET)
     assert counting.read == 5
@@ -124,6 +130,55 @@ def test_a_sample_stands_for_all(blobs):
     assert row.inertia_per_row == pytest.approx(fit.inertia_ / 12_000, rel=0.05)
     _, d2 = naive.nearest(many, result.centers(8))
     assert d2.sum() <= 1.02 * fit.inertia_
+
+
+@pytest.mark.parametrize("tiles", [25, 50])
+def test_few_rows_far_away_are_seen(blobs, tmp_path, tiles):
+    """Five groups of six rows: an even sample of 2,000 has two of them, or one.
+
+    The row sample of 50,000 has all of 30,000 rows, and rows are drawn from it; those of 60,000 are drawn in a pass.
+    """
+    rng, n_rows = np.random.default_rng(0), 1200 * tiles
+    many = np.tile(blobs, (tiles, 1)) + rng.normal(0, 1e-3, (n_rows, 6))
+    far = rng.permutation(n_rows)[:30]
+    many[far] = np.repeat(rng.normal(0, 2000, (5, 6)), 6, axis=0) + rng.normal(0, 1, (30, 6))
+    np.save(tmp_path / "x.npy", many)
+    result = sweep(open_source(str(tmp_path / "x.npy")), [5, 13], sample_rows=2000, **QUIET)
+    assert np.isin(far, result.sample_rows).reshape(5, 6).any(axis=1).all()
+    fit = StreamKMeans(13, **QUIET).fit(many)
+    row = min((row for row in result.rows if row.n_clusters == 13), key=lambda row: row.inertia)
+    assert row.inertia_per_row == pytest.approx(fit.inertia_ / n_rows, rel=0.1)
+    _, d2 = naive.nearest(many, result.centers(13))
+    assert d2.sum() <= 1.02 * fit.inertia_
+
+
+def test_what_is_drawn_keeps_sums_unbiased():
+    """Over many seeds: weights that stand for rows alike, whether these were sampled, drawn or both."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 2)).astype(np.float32)
+    X[:20] *= 100
+    want, found = float(np.square(X.astype(np.float64)).sum()) / 3000, []
+    with open_executor(1) as here:
+        for seed in range(300):
+            order = np.random.default_rng(seed).permutation(3000)[:400]
+            sample = Sample(X[order], order, NO_WEIGHTS, complete=False)
+
+            def draw_all(shares, rule):
+                return rule.draw(X, np.arange(3000), NO_WEIGHTS, shares(X, shares.model.table()))
+
+            stream = np.random.SeedSequence(seed)
+            swept = draw_more(
+                here, sample, IdentitySketch(2), "euclidean", (200, 4, 3000), seed=stream, draw_all=draw_all
+            )
+            for rows in (swept.clustered, swept.all_rows()):
+                assert len(np.unique(rows.rows)) == len(rows.rows)
+                np.testing.assert_array_equal(rows.X, X[rows.rows])
+            assert len(swept.clustered.rows) == 200
+            rows = swept.all_rows()
+            found.append(float(rows.weights @ np.square(rows.X.astype(np.float64)).sum(axis=1)) / 3000)
+    error = np.std(found) / np.sqrt(len(found))
+    assert abs(np.mean(found) - want) <= 4 * error
+    assert error < 0.05 * want
 
 
 def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch):

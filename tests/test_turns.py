@@ -17,6 +17,7 @@ from streamkm import StreamKMeans, compute
 from streamkm.compute.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
 from streamkm.compute.turns import LARGE_BYTES, SHARE, Reading, Turns
 from streamkm.core.progress import Stage
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
@@ -78,7 +79,7 @@ def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, store
     source, arrays = stored
     walk = Walk(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
     with compute.open_executor(workers) as executor:
-        count_pass(executor, walk, Stage("count"))
+        count_pass(PassContext(executor=executor, walk=walk), Stage("count"))
         assert reads(arrays) <= MOST_READS
         source.files = (str(tmp_path),)  # known by its files: no rows are read to know it again
         write_store(tmp_path / "s.zarr", walk, CountSketch(16, 0), executor, Stage("store"))

@@ -154,7 +154,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.estimators.kmeans import open_checkpoint
+    from streamkm.estimators.checkpoints import open_checkpoint
     from streamkm.passes.resume import is_worth_resuming
 
     with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:

@@ -171,7 +171,7 @@ def assign(
     with Talk(**talking) as talk:
         from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
-        from streamkm.estimators.kernel_kmeans import load_estimator
+        from streamkm.estimators.registry import load_estimator
         from streamkm.passes.labels import count_skipped
 
         check_labels_target(output, overwrite=overwrite)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.kernels.cluster.drawing import draw_chances, lowest_by_rate
 

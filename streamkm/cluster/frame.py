@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import FAR, NO_WEIGHTS, CenterTable, add_rows, moved_csr, row_d2, row_d2norms, safe_scale
+from streamkm.cluster.center_table import FAR, CenterTable, moved_csr
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.sketches import PCASketch, Sketch
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_NORMS, Block, CenterTable, batch_rows, row_d2, rows_by_label
 from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.lloyd import Blocks, Labels, Totals, step_labels
 from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
-from streamkm.kernels.cluster import lloyd as kernels
+from streamkm.kernels.cluster.sums import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROW_PIECES = 2  # for each thread, which take the same time
@@ -49,6 +50,7 @@ class LocalBlocks(Blocks):
             block.X.dtype,
             block.total_weight(),
             block.total_d2norm(),
+            block.largest_d2norm(),
             block,
         )
 
@@ -189,7 +191,7 @@ def _add(
         part = starts[first : last + 1]
         centers, norms = (sums, NO_NORMS) if to is None else (to.centers, to.center_norms())
         data = as_working(X.data)
-        kernels.add_csr(X.indptr, X.indices, data, weights, order, part, first, True, centers, norms, sums, counts, d2)
+        add_csr(X.indptr, X.indices, data, weights, order, part, first, True, centers, norms, sums, counts, d2)
         return
     if to is not None:
         for c in range(first, last):
@@ -198,7 +200,7 @@ def _add(
                 part = rows[start : start + batch_rows(X.shape[1])]
                 d2[part] = row_d2(X[part], np.full(len(part), c, np.int32), to)
     if X.dtype == working_dtype(X.dtype):
-        kernels.add_dense(X, weights, order, starts[first : last + 1], first, True, sums, counts)
+        add_dense(X, weights, order, starts[first : last + 1], first, True, sums, counts)
     else:  # converted as it is needed
         n_batch = batch_rows(X.shape[1])
         sums[first:last] = 0
@@ -207,4 +209,4 @@ def _add(
                 rows = order[start : min(start + n_batch, starts[c + 1])]
                 part, numbers = np.array([0, len(rows)]), np.arange(len(rows))
                 picked = weights[rows] if len(weights) else weights
-                kernels.add_dense(as_working(X[rows]), picked, numbers, part, c, False, sums, counts)
+                add_dense(as_working(X[rows]), picked, numbers, part, c, False, sums, counts)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2norms
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.lloyd import densified
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster import splitting
@@ -40,8 +41,8 @@ class _State:
 
     `scores` are squared distances to the own center less the squared norm of the row, in the dtype of the products;
     `centers` are those that made the labels, `moved` those that were moved since; `sums` and `counts` are exact for the
-    labels. `halves` (k, 2, m) and `gains` are of the best known split of each cluster; `churn` counts the rows that
-    came or went since it was found, infinite where none is known.
+    labels. `halves` (k, 2, m) and `gains` are of the best known split of each cluster; `churn` is the weight of the
+    rows that came or went since it was found, infinite where none is known.
     """
 
     labels: NDArray[np.int32]
@@ -66,7 +67,7 @@ class Growing:
     executor : Executor
         Of this process.
     block : Block of n rows
-        Without weights; dense rows around the origin. Entries of a CSR row may repeat an index.
+        Dense rows around the origin. Entries of a CSR row may repeat an index.
     centers : float64 (k, m)
         Where to start.
     rng : Generator
@@ -108,8 +109,7 @@ class Growing:
     def inertia(self) -> float:
         """Sum of squared distances of the rows to the means of their clusters."""
         state = self._state
-        squares = _squares(state.sums)
-        return max(0.0, self._total_d2norm - float(np.sum(squares / np.maximum(state.counts, 1.0))))
+        return max(0.0, self._total_d2norm - float(np.sum(_squares(state.sums) / _at_least_some(state.counts))))
 
     def grow(self, n_clusters: int) -> None:
         """Split until there are `n_clusters`, or until nothing is left to split: fewer rows differ then.
@@ -195,17 +195,18 @@ class Growing:
         state.scores = np.concatenate([part for _, part in found])
         changed = np.flatnonzero(labels != state.labels)
         before, after = state.labels[changed], labels[changed]
-        rows = self._block.X[changed]
-        add_rows(rows, np.full(len(changed), -1.0), before, state.sums, state.counts)
-        add_rows(rows, NO_WEIGHTS, after, state.sums, state.counts)
-        for part in (before[before >= 0], after):
-            state.churn += np.bincount(part, minlength=len(state.churn))
+        rows, weights = self._block.X[changed], self._weights(changed)
+        add_rows(rows, -weights, before, state.sums, state.counts)
+        add_rows(rows, weights, after, state.sums, state.counts)
+        for part, own in ((before[before >= 0], weights[before >= 0]), (after, weights)):
+            state.churn += np.bincount(part, own, minlength=len(state.churn))
         state.labels = labels
         self._move_centers()
 
     def _move_centers(self) -> None:
         state = self._state
-        means = state.sums / np.maximum(state.counts, 1.0)[:, None]
+        state.counts[np.bincount(state.labels, minlength=len(state.counts)) == 0] = 0.0  # not what rounding left
+        means = state.sums / _at_least_some(state.counts)[:, None]
         inertia = max(0.0, self._total_d2norm - float(weighted_sum(state.counts, _squares(means))))
         away = means - state.centers
         gains = state.counts * _squares(away)
@@ -237,7 +238,7 @@ class Growing:
         state = self._state
         table = self._table(state.centers)
         losses = np.concatenate(self._executor.each("grow", _losses, self._pieces, table))
-        costs = np.bincount(state.labels, losses, minlength=self.n_clusters)
+        costs = np.bincount(state.labels, losses * self._weights(slice(None)), minlength=self.n_clusters)
         splits: list[int] = []
         removed: list[int] = []
         cheapest = np.argsort(costs, kind="stable").tolist()
@@ -251,19 +252,24 @@ class Growing:
                 removed.append(other)
         return np.array(splits, np.intp), np.array(removed, np.intp)
 
+    def _weights(self, rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+        """Weights of some rows."""
+        weights = self._block.weights
+        return weights[rows] if len(weights) else np.ones(self._block.n_rows)[rows]
+
     def _table(self, centers: NDArray[np.float64]) -> CenterTable:
         return CenterTable.build(centers, self._block.X.dtype, around_origin=True)
 
 
 def around_mean(block: Block) -> Block:
-    """Dense rows less their mean, without weights: float32 distances between rows far from the origin would be noise.
+    """Dense rows less their mean: float32 distances between rows far from the origin would be noise.
 
     CSR rows as they are.
     """
     if not isinstance(block.X, np.ndarray):
         return block
     X = (block.X - block.X.mean(axis=0, dtype=np.float64)).astype(block.X.dtype)
-    return Block(X, row_d2norms(X), NO_WEIGHTS)
+    return Block(X, row_d2norms(X), block.weights)
 
 
 def _nearest(
@@ -314,8 +320,9 @@ def _split(
     """
     rows, draws = task
     n_components = block.X.shape[1]
+    weights = block.weights[rows] if len(block.weights) else NO_WEIGHTS
     best_gain, best = 0.0, np.zeros((2, n_components))
-    mass = np.cumsum(d2[rows])
+    mass = np.cumsum(_weighted(d2[rows], weights))
     if len(rows) < 2 or mass[-1] <= 0:
         return best_gain, best
     X = block.X[rows]
@@ -328,17 +335,26 @@ def _split(
             seed = CenterTable.build(densified(X, np.array([first]), n_components), X.dtype, around_origin=True)
             away = np.maximum(seed.scores(X)[:, 0] + block.d2norms[rows], 0.0)
             away[first] = 0
-            second = _drawn(np.cumsum(away), other)
+            second = _drawn(np.cumsum(_weighted(away, weights)), other)
         if first == second:
             continue
         pair, halves = np.array([first, second]), np.zeros_like(best)
         if isinstance(X, np.ndarray):
-            gain = splitting.split_dense(X, NO_WEIGHTS, everywhere, pair, SPLIT_STEPS, halves)
+            gain = splitting.split_dense(X, weights, everywhere, pair, SPLIT_STEPS, halves)
         else:
-            gain = splitting.split_csr(X.indptr, X.indices, X.data, NO_WEIGHTS, everywhere, pair, SPLIT_STEPS, halves)
+            gain = splitting.split_csr(X.indptr, X.indices, X.data, weights, everywhere, pair, SPLIT_STEPS, halves)
         if gain > best_gain:
             best_gain, best = gain, halves
     return best_gain, best
+
+
+def _weighted(d2: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[Any]:
+    return d2 * weights if len(weights) else d2
+
+
+def _at_least_some(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Counts to divide by: 1 for clusters without rows."""
+    return np.where(counts > 0, counts, 1.0)
 
 
 def _drawn(mass: NDArray[np.float64], draw: float) -> int:

@@ -14,12 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
+from streamkm.cluster.rows import Block
 from streamkm.cluster.search_set import centered, is_many, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
 from streamkm.cluster.two_level import two_level_plusplus
@@ -30,7 +30,7 @@ from streamkm.core.matrix import Matrix
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 MOST_STARTS = 10
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
-START_WORK = 6 * 10**7  # products in one step of Lloyd of all starts together, at most
+START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40

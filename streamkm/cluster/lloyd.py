@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable, add_rows, row_d2
 from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import Block, add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Listener
 from streamkm.core.matrix import Matrix, working_dtype
@@ -145,6 +146,8 @@ class Blocks:
         Blocks, where blocks were written, or futures of blocks.
     n_rows, total_weight, total_d2norm : numbers
         Over all blocks; `total_d2norm` is the weighted sum of squared norms.
+    largest_d2norm : float
+        Largest squared norm of a row.
     n_components : int
     dtype : dtype
         Of the products with centers: float32 or float64.
@@ -157,6 +160,7 @@ class Blocks:
     dtype: np.dtype[Any]
     total_weight: float
     total_d2norm: float
+    largest_d2norm: float
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""

@@ -17,9 +17,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, row_d2norms, safe_scale
 from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.lloyd import merged
+from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
@@ -42,6 +43,8 @@ class FitInfo:
 
     Attributes
     ----------
+    estimator : str
+        Name of the class whose fit it was.
     feature_names : list of str
         d of them.
     counts : list of float
@@ -55,6 +58,7 @@ class FitInfo:
         Of the rows, as JSON values.
     """
 
+    estimator: str | None = None
     feature_names: list[str] | None = None
     counts: list[float] | None = None
     inertia: float | None = None
@@ -210,7 +214,7 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
     wanted: dict[str, tuple[type, ...]] = {
         "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
         "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
-        "source": (dict,),
+        "source": (dict,), "estimator": (str,),
     }  # fmt: skip
     told = {name: found[name] for name in wanted if found.get(name) is not None}
     for name, value in told.items():

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import Block
 from streamkm.cluster.split_merge import Splits, split_gains, swaps_of
 
 logger = logging.getLogger(__name__)

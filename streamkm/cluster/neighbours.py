@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, Layout, dense_batches, rows_by_label
 from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable, Layout
+from streamkm.cluster.rows import dense_batches, rows_by_label
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.cluster import nearby
-from streamkm.kernels.cluster.lloyd import search_room
+from streamkm.kernels.cluster.nearest import search_room
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Block, CenterTable
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, densified, lloyd
 from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import Block
 from streamkm.compute import Executor
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data

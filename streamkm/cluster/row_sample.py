@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, row_d2norms, rows_by_label
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.kernels.cluster.ordering import lowest_first
@@ -150,6 +150,12 @@ class Sample:
     rows: NDArray[np.int64]
     weights: NDArray[np.float64]
     complete: bool
+
+    def part(self, start: int, stop: int) -> Sample:
+        """Some of the rows, in order."""
+        weights = self.weights[start:stop] if len(self.weights) else self.weights
+        whole = self.complete and start == 0 and stop >= len(self.rows)
+        return Sample(rows_between(self.X, start, stop), self.rows[start:stop], weights, whole)
 
     def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
         """The first rows (all, by default), sketched, by threads of this process."""

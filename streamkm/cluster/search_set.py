@@ -14,13 +14,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, row_d2norms
 from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
@@ -34,6 +35,9 @@ MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see,
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
+FARTHEST = (
+    4.0  # times the mean squared distance that a row may lie away from the mean where any sample shows the clusters
+)
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
@@ -57,6 +61,11 @@ def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool 
 def is_many(n_clusters: int, block: Block) -> bool:
     """Whether there are so many clusters that starts are found on two levels and searched among neighbours."""
     return n_clusters >= FEWEST_CENTERS and isinstance(block.X, np.ndarray)
+
+
+def rough_rows(n_clusters: int) -> int:
+    """How many rows rough centers are seeded on."""
+    return max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters)
 
 
 def prefix(block: Block, n_rows: int) -> Block:
@@ -99,6 +108,8 @@ def search_set(
     size = search_rows(n_clusters, many=many)
     n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if many else n_clusters
     rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
+    if sampled.n_rows >= size and _hides_nothing(sampled, held, objective):
+        return prefix(sampled, size)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
     tables: list[CenterTable] = []
@@ -122,6 +133,20 @@ def search_set(
     order = rng.permutation(joined.n_rows)
     logger.debug("starts are searched on %d rows drawn from %d", joined.n_rows, n_rows)
     return _block(joined.X[order], joined.weights[order])
+
+
+def _hides_nothing(sampled: Block, held: Blocks, objective: float) -> bool:
+    """Whether no row can lie so far away that a uniform sample must not leave it out.
+
+    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no row
+    lies farther from the mean than `FARTHEST` times the mean squared distance from rough centers, its share of the
+    objective is at most that many times as large.
+    """
+    if len(sampled.weights):
+        return False
+    mean = np.asarray(sampled.X.mean(axis=0, dtype=np.float64)).ravel()
+    farthest = np.sqrt(held.largest_d2norm) + np.sqrt(mean @ mean)
+    return float(farthest * farthest) * held.n_rows <= FARTHEST * objective
 
 
 def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn, float]:
@@ -161,7 +186,7 @@ def _rough(
     executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
-    some = prefix(sampled, max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters))
+    some = prefix(sampled, rough_rows(n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
     d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
     return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()

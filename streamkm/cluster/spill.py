@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from streamkm.cluster.blocks import Block
+from streamkm.cluster.rows import Block
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.matrix import matrix_bytes, pack_matrix, unpack_matrix
 

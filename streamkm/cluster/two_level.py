@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, rows_by_label
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.rows import NO_WEIGHTS, Block, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty, rows_between
 from streamkm.kernels.cluster.dense_trials import all_dense_trials

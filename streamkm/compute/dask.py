@@ -14,7 +14,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ import dask
 
 from streamkm.compute import dask_tasks as calls
 from streamkm.compute.base import Executor, Joining, Outputs, Waiting
+from streamkm.compute.dask_handles import Apart, Call, Held, Pair, encode
 from streamkm.compute.reduction import RUNS, run_lengths, runs_of
 from streamkm.compute.turns import Reading, Turns
 from streamkm.core.exceptions import ClusterError
@@ -165,7 +166,7 @@ class DaskCluster(Executor):
 
         def start(item: Any) -> Waiting:
             place = self._place(turns, 1) if turns.stretch > 1 else None
-            return _Call(self, self._submit(stage, calls.work, function, _encoded(item), *shared, place=place))
+            return Call(self, self._submit(stage, calls.work, function, encode(item), *shared, place=place))
 
         yield from self._ordered(items, start, self._n_busy(turns))
 
@@ -185,11 +186,11 @@ class DaskCluster(Executor):
 
         def start(run: list[Any]) -> Waiting:
             place = None if reading is None else self._place(turns, len(run))
-            return self._pair(stage, calls.work_each, function, [_encoded(item) for item in run], *shared, place=place)
+            return self._pair(stage, calls.work_each, function, [encode(item) for item in run], *shared, place=place)
 
         for kept, infos in self._ordered(runs_of(items, lengths), start, self._n_busy(turns)):
             for index, info in enumerate(infos):
-                yield _Held(kept, index), info
+                yield Held(kept, index), info
 
     def _carried(
         self,
@@ -205,17 +206,17 @@ class DaskCluster(Executor):
 
         def start(run: list[Any]) -> Waiting:
             self._bring_together(run)
-            encoded = [_encoded(item) for item in run]
+            encoded = [encode(item) for item in run]
             place = None if reading is None else self._place(turns, len(run))
             if wanted == "left":
                 call = self._submit(stage, calls.work_on_state, encoded, step, *shared, place=place)
-                return _Call(self, call, fetch=False)
+                return Call(self, call, fetch=False)
             if wanted == "told":
                 return self._pair(stage, calls.work_on_run, encoded, step, *shared, place=place)
             both = self._submit(stage, calls.work_on_run, encoded, step, *shared, place=place)
             outputs = self._submit(f"{stage}-held", calls.part, both, 1)
-            state = _Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
-            return _Apart(state, outputs, len(run))
+            state = Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
+            return Apart(state, outputs, len(run))
 
         for started in self._ordered(runs, start, self._n_busy(turns)):
             yield (started, ()) if wanted == "left" else started
@@ -240,7 +241,7 @@ class DaskCluster(Executor):
         return turns.place(self._n_threads, n_items) if self._n_threads and self._placed else None
 
     def _fetch(self, handle: Any) -> Any:
-        return _Call(self, handle).result() if hasattr(handle, "status") else handle
+        return Call(self, handle).result() if hasattr(handle, "status") else handle
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Any:
         """Start a call, on the worker with the address `place` if it can be."""
@@ -253,9 +254,9 @@ class DaskCluster(Executor):
 
     def _pair(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Waiting:
         both = self._submit(stage, function, *args, place=place)
-        return _Pair(
+        return Pair(
             self._submit(f"{stage}-kept", calls.part, both, 0),
-            _Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
+            Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
         )
 
     def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
@@ -267,10 +268,10 @@ class DaskCluster(Executor):
 
     def _bring_together(self, run: list[Any]) -> None:
         """Put held blocks of one run on one worker, once, if they were made apart."""
-        held = [item for item in run if isinstance(item, _Held)]
+        held = [item for item in run if isinstance(item, Held)]
         if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
             return
-        together = self._submit("gather", calls.decoded, [_encoded(item) for item in held])
+        together = self._submit("gather", calls.decoded, [encode(item) for item in held])
         for index, item in enumerate(held):
             item.future, item.index = together, index
 
@@ -304,7 +305,7 @@ class DaskCluster(Executor):
                 f"raise Dask's setting distributed.scheduler.no-workers-timeout"
             )
 
-    def _finish(self, future: Any, *, fetch: bool) -> Any:
+    def finish(self, future: Any, *, fetch: bool) -> Any:
         """Wait for a call; give its result, or where it is."""
         from distributed import wait
 
@@ -362,64 +363,6 @@ class DaskCluster(Executor):
         return str(self._client.scheduler.address)
 
 
-class _Call:
-    """A call on the cluster, to be waited for; its result is fetched, or stays there as a future."""
-
-    def __init__(self, cluster: DaskCluster, future: Any, *, fetch: bool = True):
-        self._cluster, self._future, self._fetch = cluster, future, fetch
-
-    def result(self) -> Any:
-        return self._cluster._finish(self._future, fetch=self._fetch)
-
-    def cancel(self) -> None:
-        with suppress(OSError, RuntimeError):  # the scheduler is gone, and the call with it
-            self._future.release()
-
-
-class _Pair:
-    """The large part of what a call gives stays a future, the small part is waited for."""
-
-    def __init__(self, kept: Any, told: _Call):
-        self._kept, self._told = kept, told
-
-    def result(self) -> tuple[Any, Any]:
-        return self._kept, self._told.result()
-
-    def cancel(self) -> None:
-        _Call(self._told._cluster, self._kept).cancel()
-        self._told.cancel()
-
-
-class _Apart:
-    """A state that is waited for, and outputs that stay as one future of several."""
-
-    def __init__(self, state: _Call, outputs: Any, n_outputs: int):
-        self._state, self._outputs, self._n_outputs = state, outputs, n_outputs
-
-    def result(self) -> tuple[Any, list[_Held]]:
-        return self._state.result(), [_Held(self._outputs, index) for index in range(self._n_outputs)]
-
-    def cancel(self) -> None:
-        _Call(self._state._cluster, self._outputs).cancel()
-        self._state.cancel()
-
-
-class _Held:
-    """A held block: a future of several, and which of them it is."""
-
-    __slots__ = ("future", "index")
-
-    def __init__(self, future: Any, index: int):
-        self.future, self.index = future, index
-
-
 def _any_size() -> Any:
     """Hold back Dask's warning of data in calls: here they are what is shared, or what the user put in a graph."""
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"})
-
-
-def _encoded(item: Any) -> Any:
-    """An item as calls get it: futures where Dask sees them; of a list, each of its items."""
-    if isinstance(item, list):
-        return [_encoded(each) for each in item]
-    return (item.future, calls.Which(item.index)) if isinstance(item, _Held) else item

@@ -21,7 +21,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.cluster.model import FitInfo, Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.progress import Progress, Stage
+from streamkm.core.progress import Progress
+from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import (
     OF_THIS_RUN,
     Weights,
@@ -33,13 +34,16 @@ from streamkm.estimators.validation import (
     plain,
     plain_list,
 )
+from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
 from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labels
+from streamkm.passes.context import PassContext
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.planning.plan import Plan, chunk_size, decoded_row_bytes
+from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
 
@@ -124,7 +128,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         progress = Progress(self.progress)
         with open_executor(self.executor) as workers:
             with progress.stage("predict") as stage:
-                held = label_pass(workers, walk, model, stage)
+                held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
@@ -196,7 +200,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         elif not isinstance(parameters["init"], str):
             parameters["init"] = given_start(parameters["init"]).tolist()
         told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        fit = FitInfo(**{name: plain_list(value) for name, value in told.items()})
+        values = {name: plain_list(value) for name, value in told.items()}
+        fit = FitInfo(estimator=name_of(type(self)), **values)
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
     @classmethod
@@ -254,16 +259,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """How a fit walks the source."""
         return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
-    def _take(
-        self,
-        fitted: Fit,
-        weights: Weights,
-        model: Model,
-        plan: Plan,
-        source: RowSource,
-        run: tuple[list[Stage], int],
-    ) -> None:
+    def _take(self, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+        source = context.walk.source
         n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
         weights.check_rows(n_samples, source.name)
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
@@ -278,15 +276,15 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.n_iter_ = fitted.lloyd.n_iter
         self.converged_ = fitted.lloyd.converged
         self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
-        stages, self.seed_ = run
-        self.stages_ = [*source.stages_before, *stages]
-        self.n_passes_ = plan.passes + fitted.n_rounds + len(source.stages_before)
+        self.seed_ = seed
+        self.stages_ = [*source.stages_before, *context.progress.stages]
+        self.n_passes_ = context.plan.passes + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
         self.sketch_ = model.sketch
-        self.plan_ = plan
+        self.plan_ = context.plan
         self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
         if len(self.cluster_centers_) < self.n_clusters:
             warnings.warn(
@@ -338,14 +336,12 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self._check_fitted()
         walk, model = self._walk(X)
         with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
-            yield from map_rows(workers, walk, model, function, stage, n_columns)
+            yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
     def _walk(self, X: Any) -> tuple[Walk, Model]:
         """How X is walked, and the model for its rows."""
         source = self._open(X, reset=False)
-        n_rows = source.estimated_rows
-        decoded = None if n_rows is None else n_rows * decoded_row_bytes(source)
-        size = chunk_size(decoded) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         stored = store_of(source)
         model = self._current_model()
         if stored is not None:

@@ -24,8 +24,9 @@ from streamkm.estimators.validation import (
     given_start,
     parameters_of,
 )
-from streamkm.fitting.coreset_centers import Search
-from streamkm.fitting.stream import Stream, feed, stream_size
+from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.feed import feed
+from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.passes.labels import count_skipped
 from streamkm.passes.reader import Walk
 from streamkm.sketches import IdentitySketch, Sketch

@@ -1,4 +1,4 @@
-"""Kernel k-means as a scikit-learn estimator: parameters, fitted attributes, and which estimator a file is of.
+"""Kernel k-means as a scikit-learn estimator: parameters and fitted attributes.
 
 The work is in kernel_kmeans; walking, predicting and saving are those of every estimator.
 """
@@ -13,17 +13,16 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.cluster.model import Model
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
+from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, n_kernel_starts
-from streamkm.estimators.kmeans import StreamKMeans, checkpoint_writer
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
-from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
+from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.records import KernelRule
@@ -238,12 +237,18 @@ class StreamKernelKMeans(Assigner):
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
-        progress = Progress(self.progress)
-        walk = self._fit_walk(source, plan, "euclidean")
         seed = writer.same_seed(drawn_seed(self.random_state))
-        settings = self._settings(self._sizes(source), seed)
-        fitted = run_kernel_fit(walk, plan, settings, weights.each, self.executor, writer, progress)
-        self._take(fitted.fit, weights, fitted.fit.model, plan, source, (progress.stages, seed))
+        with KernelContext.opened(
+            self.executor,
+            walk=self._fit_walk(source, plan, "euclidean"),
+            plan=plan,
+            settings=self._settings(self._sizes(source), seed),
+            weights=weights.each,
+            writer=writer,
+            progress=Progress(self.progress),
+        ) as context:
+            fitted = run_kernel_fit(context)
+        self._take(fitted.fit, fitted.fit.model, context, weights, seed)
         self.kernel_ = fitted.kernel
         residual = fitted.trace_residual
         self.trace_residual_ = None if residual is None else weights.factor * residual
@@ -381,15 +386,3 @@ def check_square(source: RowSource) -> None:
             f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
             "give a square matrix, or the rows themselves and another kernel"
         )
-
-
-def load_estimator(path: str | os.PathLike[str]) -> StreamKMeans | StreamKernelKMeans:
-    """Read what either estimator saved; see `StreamKMeans.load`.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is no saved model, or damaged.
-    """
-    _, parameters = Model.load(path)
-    return StreamKernelKMeans.load(path) if "kernel" in parameters else StreamKMeans.load(path)

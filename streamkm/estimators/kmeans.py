@@ -6,47 +6,43 @@ The work is in fitting. No logic in `__init__`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from numbers import Integral
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads
-from streamkm.core.exceptions import ClusterError, InvalidInputError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
+from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
-    OF_THIS_RUN,
     Weights,
     check_integer,
     check_parameters,
     check_weights,
-    digest,
     drawn_seed,
-    given_start,
     parameters_of,
-    plain,
 )
 from streamkm.fitting.benchmark import estimate_seconds, measure
-from streamkm.fitting.centers import Settings, check_clusters
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.settings import Settings
 from streamkm.metrics.clusters import ClusterSummary, describe_clusters
-from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
-from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
+from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.cost_model import forecast
+from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
-from streamkm.planning.plan import Plan, plan_fit
+from streamkm.planning.plan import Plan
 from streamkm.sketches import PCASketch, Sketch
 from streamkm.sources.base import RowSource
-from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
 
@@ -333,24 +329,32 @@ class StreamKMeans(Incremental, Assigner):
         gathers = place is None or not is_on_cluster(self.executor)
         plan = self.plan_for(source, weighted=len(weights.each) > 0, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
-            writer.labels_to = place
-            self._run(source, plan, weights, writer)
+            self._run(source, plan, weights, writer, place)
         return self
 
-    def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
+    def _run(
+        self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, labels_to: Path | None
+    ) -> None:
         """Fit, and set what `fit` sets."""
-        progress = Progress(self.progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
             from streamkm.stores.compatibility import metric_on_store, model_of_store
 
             metric = metric_on_store(stored, metric)
-        walk = self._fit_walk(source, plan, metric)
         seed = writer.same_seed(drawn_seed(self.random_state))
-        fitted = run_fit(walk, plan, self._settings(seed), weights.each, self.executor, writer, progress)
+        with FitContext.opened(
+            self.executor,
+            walk=self._fit_walk(source, plan, metric),
+            plan=plan,
+            settings=self._settings(seed),
+            weights=weights.each,
+            writer=writer,
+            progress=Progress(self.progress),
+        ) as context:
+            fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, weights, model, plan, source, (progress.stages, seed))
+        self._take(fitted, model, context, weights, seed)
         promise = fitted.promise
         self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
@@ -507,69 +511,13 @@ class StreamKMeans(Incremental, Assigner):
         init, seeds = self._given(seed)
         given = parameters_of(self)
         sketch = None if isinstance(given.sketch, str) else given.sketch
-        return Settings(given.n_clusters, init, given.n_init, given.max_iter, given.tol, given.refine, seeds, sketch)
-
-
-@contextmanager
-def checkpoint_writer(
-    estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]
-) -> Iterator[CheckpointWriter]:
-    """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
-    saved = estimator.checkpoint
-    if saved is None or isinstance(saved, Checkpoint):
-        yield CheckpointWriter(saved)
-        return
-    with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
-        yield CheckpointWriter(opened)
-        opened.discard()
-
-
-@contextmanager
-def open_checkpoint(
-    estimator: Any,
-    source: RowSource,
-    directory: str | os.PathLike[str],
-    plan: Plan,
-    *,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
-    restart: bool = False,
-) -> Iterator[Checkpoint]:
-    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
-
-    Parameters
-    ----------
-    estimator : StreamKMeans or StreamKernelKMeans
-    plan : Plan
-        Of the estimator for the source.
-
-    Notes
-    -----
-    What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
-    executor, nor how progress is shown.
-    """
-    parameters = estimator.get_params()
-    seed = parameters["random_state"]
-    for name in (*OF_THIS_RUN, "progress", "memory_limit"):
-        parameters.pop(name)
-    init = given_start(parameters["init"])
-    parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
-    chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
-    settings = {name: plain(value) for name, value in parameters.items()}
-    settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
-    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
-    restart = restart or not is_worth_resuming(directory)
-    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
-        try:
-            yield saved
-        except ClusterError as error:
-            if not is_worth_resuming(directory):
-                saved.discard()
-                raise
-            raise ClusterError(
-                f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
-                f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
-            ) from error
-        except BaseException:
-            if not is_worth_resuming(directory):
-                saved.discard()
-            raise
+        return Settings(
+            n_clusters=given.n_clusters,
+            init=init,
+            n_init=given.n_init,
+            max_iter=given.max_iter,
+            tol=given.tol,
+            refine=given.refine,
+            seeds=seeds,
+            sketch=sketch,
+        )

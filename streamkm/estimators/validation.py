@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.init import check_centers
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS

@@ -15,22 +15,28 @@ from typing import Any
 import joblib
 import numpy as np
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.lloyd import Totals, join_totals
 from streamkm.cluster.row_sample import SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
-from streamkm.fitting.centers import Found, Settings, check_clusters, find_centers, frame_rows
+from streamkm.fitting.centers import check_clusters, find_centers
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.found import Found
+from streamkm.fitting.framing import frame_rows
+from streamkm.fitting.settings import Settings
 from streamkm.passes.assign import assign_pass
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
-from streamkm.passes.resume import CheckpointWriter, Gathered
+from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates
-from streamkm.planning.plan import SMALLEST_CHUNK_BYTES, Plan
+from streamkm.planning.plan import Plan
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
 
 CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)
@@ -71,12 +77,12 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     first = replace(walk, source=_Few(source, source.chunks(min(SMALLEST_CHUNK_BYTES, plan.chunk_bytes))[:1]))
     sampled = _sampled(first, plan, settings)
     if sampled.n_valid >= settings.n_clusters:
-        _walked(first, plan, settings, _found(sampled, plan, settings, _Clock(False)), 1)
+        _walked(first, plan, settings, _found(first, sampled, plan, settings, _Clock(False)), 1)
     few = replace(walk, source=_Few(source, _spread(source, plan)))
     sampled = _sampled(few, plan, settings)
     check_clusters(settings.n_clusters, sampled.n_valid)
     clock, started = _Clock(False), time.perf_counter()
-    found = _found(sampled, plan, settings, clock)
+    found = _found(few, sampled, plan, settings, clock)
     took = time.perf_counter() - started
     client = {stage.name: stage.seconds for stage in clock.stages if stage.name != "seed"}
     client = {"seed": took - sum(client.values()), **client}  # with the finding of the sketch
@@ -135,16 +141,16 @@ def _sampled(walk: Walk, plan: Plan, settings: Settings) -> Sketched:
     """A row sample as large as the fit's, if there are so many rows."""
     gathered = Gathered(SampleRule.of(plan.sample_rows, settings.word("sample"), None, NO_WEIGHTS))
     with open_executor(joblib.cpu_count()) as workers:
-        return sketch_pass(workers, walk, None, gathered, NO_WEIGHTS, None, Stage("sketch"))
+        return sketch_pass(PassContext(executor=workers, walk=walk), gathered, Stage("sketch"))
 
 
-def _found(sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
+def _found(walk: Walk, sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
     """Centers, as a client finds them on the row sample."""
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
-        framed = frame_rows(here, replace(sampled, blocks=None), plan, settings, None)
-        return find_centers(here, framed, plan, settings, CheckpointWriter(), clock)
+        context = FitContext(executor=here, here=here, walk=walk, plan=plan, settings=settings, progress=clock)
+        return find_centers(context, frame_rows(context, replace(sampled, blocks=None)))
 
 
 def _walked(
@@ -157,17 +163,16 @@ def _walked(
     model = found.model(walk.metric)
     with open_executor(n_threads), ThreadPoolExecutor(n_threads) as pool:
         workers = _Timed(pool, n_threads)
+        context = PassContext(executor=workers, walk=walk)
         sample = NOTHING
         if plan.sketches_later:
             only = Gathered(rule)
-            before = workers.cost(lambda: sketch_pass(workers, walk, None, only, NO_WEIGHTS, None, Stage("sketch")))
+            before = workers.cost(lambda: sketch_pass(context, only, Stage("sketch")))
             sample = before.a_row(int(before.gave.chunk_rows.sum()))
-        first = workers.cost(lambda: sketch_pass(workers, walk, sketch, gathered, NO_WEIGHTS, None, Stage("sketch")))
+        first = workers.cost(lambda: sketch_pass(context, gathered, Stage("sketch"), sketch=sketch))
         sketched = first.gave
         n_rows = int(sketched.chunk_rows.sum())
-        last = workers.cost(
-            lambda: assign_pass(workers, walk, model, (NO_WEIGHTS, sketched.chunk_rows), Stage("assign"))
-        )
+        last = workers.cost(lambda: assign_pass(context, model, sketched.chunk_rows, Stage("assign")))
         step = NOTHING
         if sketched.blocks is not None:
             blocks, centers = sketched.blocks, np.asarray(found.result.centers, np.float64)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2, row_d2norms
 from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
@@ -23,6 +23,7 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import Sample, as_block_matrix
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between

@@ -14,6 +14,7 @@ import numba as nb
 from numba.core import event
 
 logger = logging.getLogger(__name__)
+FUSED = {"contract"}  # fastmath: multiply and add with one rounding; nothing that would change the order of a sum
 
 
 class Announcement(event.Listener):

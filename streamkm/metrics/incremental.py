@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.scores import spread_csr, spread_dense
@@ -30,11 +31,11 @@ class Scores:
     n_found : int
         Clusters with rows.
     inertia : float
-        Sum of squared distances of the rows to the means of their clusters.
+        Weighted sum of squared distances of the rows to the means of their clusters.
     silhouette : float
         Of the first rows, within themselves.
     calinski_harabasz, davies_bouldin : float
-        Of all rows. Like the silhouette NaN where they have no meaning, as for one cluster.
+        Of all rows, by their weights. Like the silhouette NaN where they have no meaning, as for one cluster.
     """
 
     n_found: int
@@ -77,6 +78,8 @@ class Rescoring:
         Of its first rows.
     most_clusters : int
         K, the most clusters that there will be. Takes K * d numbers in the dtype of X, and K * s in float64.
+    weights : float64 (n,) or (0,)
+        Of the rows, in the mean 1; empty where every row weighs 1.
 
     Notes
     -----
@@ -84,9 +87,16 @@ class Rescoring:
     float64.
     """
 
-    def __init__(self, executor: Executor, X: Matrix, distances: Distances, most_clusters: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        X: Matrix,
+        distances: Distances,
+        most_clusters: int,
+        weights: NDArray[np.float64] = NO_WEIGHTS,
+    ) -> None:
         n_rows, n_features = X.shape
-        self._executor, self._X, self._between = executor, X, distances.values
+        self._executor, self._X, self._weights, self._between = executor, X, weights, distances.values
         self._shift = np.zeros(n_features)
         if isinstance(X, np.ndarray):
             self._shift = X.mean(axis=0, dtype=np.float64)  # means near the origin have exact distances
@@ -112,7 +122,7 @@ class Rescoring:
         changed = np.unique(np.concatenate([before[before >= 0], after])).astype(np.int64)
         self._move_sums(changed_rows, labels)
         self._labels = labels.copy()
-        counts = np.bincount(labels, minlength=len(self._means))
+        counts = np.bincount(labels, self._weights if len(self._weights) else None, minlength=len(self._means))
         self._spread(labels, changed)
         self._multiply(changed)
         found = np.flatnonzero(counts)
@@ -147,7 +157,7 @@ class Rescoring:
         starts = np.searchsorted(labels[order], np.arange(len(self._means) + 1))
         out = (self._means, self._d2, self._distances)
         tasks = np.array_split(clusters, min(TASKS, max(1, len(clusters))))
-        self._executor.each("score", _spread, tasks, self._X, order, starts, out)
+        self._executor.each("score", _spread, tasks, self._X, self._weights, order, starts, out)
 
     def _multiply(self, clusters: NDArray[np.int64]) -> None:
         """Products of these means with all, about the mean of all rows."""
@@ -164,14 +174,15 @@ class Rescoring:
 def _spread(
     clusters: NDArray[np.int64],
     X: Matrix,
+    weights: NDArray[np.float64],
     order: NDArray[np.int64],
     starts: NDArray[np.int64],
     out: tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]],
 ) -> None:
     if isinstance(X, np.ndarray):
-        spread_dense(X, order, starts, clusters, *out)
+        spread_dense(X, weights, order, starts, clusters, *out)
     else:
-        spread_csr(X.indptr, X.indices, X.data, order, starts, clusters, *out)
+        spread_csr(X.indptr, X.indices, X.data, weights, order, starts, clusters, *out)
 
 
 def _products(clusters: NDArray[np.int64], means: NDArray[Any]) -> NDArray[Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource

@@ -14,20 +14,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block, CenterTable, add_rows, row_d2
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sketches import (
     IdentitySketch,
     PCASketch,
@@ -36,6 +37,7 @@ from streamkm.sketches import (
 )
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
+from streamkm.sources.chunking import default_chunk_bytes
 
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
@@ -182,16 +184,14 @@ def distortion(
     seeds = np.random.SeedSequence([int(word) for word in words]).spawn(4)
     sampling, sketching = (int(seed.generate_state(1, np.uint64)[0]) for seed in seeds[:2])
     streams = Streams(*(np.random.default_rng(seed) for seed in seeds[2:]))
-    estimated = source.estimated_rows
-    decoded = None if estimated is None else estimated * decoded_row_bytes(source)
-    walk = Walk(source, chunk_size(decoded), metric, "raise")
-    rule = SampleRule.of(sample_rows, sampling, estimated, NO_WEIGHTS)
+    walk = Walk(source, default_chunk_bytes(source), metric, "raise")
+    rule = SampleRule.of(sample_rows, sampling, source.estimated_rows, NO_WEIGHTS)
     given_clusters = np.asarray(clusters)
     if source.n_rows is not None:
         _check_clusters(given_clusters, source.n_rows, min(source.n_rows, sample_rows))
     with open_executor(executor) as workers, local_executor(workers) as here:
         with Progress(show=False).stage("sample") as stage:
-            sketched = sketch_pass(workers, walk, None, Gathered(rule), NO_WEIGHTS, None, stage)
+            sketched = sketch_pass(PassContext(executor=workers, walk=walk), Gathered(rule), stage)
         given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), given_clusters, streams)
         rows = []
         for name in sketches:

@@ -1,8 +1,8 @@
 """Many numbers of clusters from one look at the data.
 
-One pass samples rows. Those are sketched, and clustered into the fewest clusters wanted; every next clustering is grown
-from the one before. Each is scored among the original features. Takes parameters and sources, returns a frozen
-`SweepResult`.
+One pass samples rows, and where that is a part of them, a second draws more by their share of the objective. They are
+sketched, and clustered into the fewest clusters wanted; every next clustering is grown from the one before. Each is
+scored among the original features. Takes parameters and sources, returns a frozen `SweepResult`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
+from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
 from streamkm.core.exceptions import InvalidParameterError
@@ -37,21 +38,26 @@ from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.fitting.kmeans import kept_pass
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Distances, Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepResult, SweepRow
+from streamkm.model_selection.swept_rows import SweptRows, draw_more, pack_drawn, unpack_drawn
 from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.context import PassContext
+from streamkm.passes.draw import Shares, draw_pass
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, Record
+from streamkm.passes.sketch import Sketched, sketch_pass
+from streamkm.planning.allowance import SAMPLE_BYTES
+from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.plan import SAMPLE_BYTES, SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS, decoded_row_bytes
-from streamkm.planning.sample_plan import plan_sweep
+from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.fingerprints import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -84,7 +90,10 @@ def sweep(
 ) -> SweepResult:
     """Cluster rows into many numbers of clusters and score each.
 
-    The data are read once, for a sample of rows. Each clustering starts from the one before: the clusters that gain
+    The data are read for a sample of rows; where that does not hold all rows, they are read once more, for rows that
+    lie far from rough centers: half of what is clustered is drawn by its share of their objective, with the weights
+    that keep sums unbiased, so that few rows far away are seen. Data that can be walked once only are sampled evenly.
+    Each clustering starts from the one before: the clusters that gain
     most are split, lazy steps of Lloyd's algorithm follow, and now and then swaps are looked for. Up to ten clusters,
     the best of a few fresh starts replaces it where that is better.
 
@@ -183,29 +192,26 @@ def sweep(
             described = {"source": fingerprint(source), "settings": settings}
             saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
         writer = CheckpointWriter(saved)
-        sketch_seed, sample_seed, runs = _streams(writer.same_seed(drawn_seed(random_state)))
-        rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
+        seed = writer.same_seed(drawn_seed(random_state))
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
-        with stages.stage("sample") as stage:
-            read = kept_pass(workers, walk, Gathered(rule), stage, (writer, "sample"))
-        give_back(plan.limit_bytes)
-        check_clusters(wanted[-1], read.n_valid)
+        context = PassContext(executor=workers, walk=walk, writer=writer)
+        read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and kind != IdentitySketch.kind:
             warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
+        clustered = swept.clustered
         with stages.stage("sketch"):
-            made = _made_sketch(kind, m, read.sample, _word(sketch_seed), wanted[-1])
-            block = around_mean(read.sample.block(here, made, n_clustered))
+            block = around_mean(clustered.block(here, made))
             original = space == "original"
-            rows = as_block_matrix(read.sample.X[:n_clustered], sketched=False) if original else merged(block.X)
-            n_judged = min(n_judged, len(block.d2norms))
+            rows = as_block_matrix(clustered.X, sketched=False) if original else merged(block.X)
+            n_judged = min(n_judged, swept.n_even)
             distances = Distances(rows, n_judged)
         with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:
             found = []
-            for number, seed in enumerate(runs.spawn(seeds)):
-                scoring = Rescoring(here, rows, distances, wanted[-1])
-                run = partial(_grown, here, block, wanted, scoring, seed, stage)
+            for number, run_seed in enumerate(_streams(seed)[2].spawn(seeds)):
+                scoring = Rescoring(here, rows, distances, wanted[-1], clustered.weights)
+                run = partial(_grown, here, block, wanted, scoring, run_seed, stage)
                 found.append(_kept_run(run, writer, f"run-{number}", stage))
         if saved is not None:
             saved.discard()
@@ -213,9 +219,7 @@ def sweep(
     labels = {
         k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
     }
-    return SweepResult(
-        table, space, read.n_valid, block.n_rows, n_judged, read.sample.rows[: block.n_rows], made, labels, read.sample
-    )
+    return SweepResult(table, space, read.n_valid, block.n_rows, n_judged, clustered.rows, made, labels, swept)
 
 
 def clusters_of(text: str) -> list[int]:
@@ -252,6 +256,62 @@ def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
         f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
         "original space"
     )
+
+
+def _rows_to_sweep(
+    context: PassContext,
+    here: Executor,
+    plan: SamplePlan,
+    sketch: tuple[str, int],
+    sizes: tuple[int, int],
+    seed: int,
+    stages: Progress,
+) -> tuple[Sketched, Sketch, SweptRows]:
+    """What the first pass gathers, the sketch, and the rows that are clustered in it.
+
+    Parameters
+    ----------
+    sketch : (str, int)
+        Kind, and m.
+    sizes : (int, int)
+        Rows to cluster, and the most clusters.
+    """
+    (kind, m), (n_clustered, n_clusters) = sketch, sizes
+    sketch_seed, sample_seed, _, draws = _streams(seed)
+    source = context.walk.source
+    rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
+    with stages.stage("sample") as stage:
+        read = sketch_pass(context, Gathered(rule), stage, record="sample")
+    give_back(plan.limit_bytes)
+    check_clusters(n_clusters, read.n_valid)
+    made = _made_sketch(kind, m, read.sample, _word(sketch_seed), n_clusters)
+    if read.n_valid <= n_clustered or not (read.sample.complete or source.replayable):
+        return read, made, SweptRows.even(read.sample, n_clustered)
+    drawing = partial(_drawn_from_all, context, read.chunk_rows, stages)
+    swept = draw_more(
+        here,
+        read.sample,
+        made,
+        context.walk.metric,
+        (n_clustered, n_clusters, read.n_valid),
+        seed=draws,
+        draw_all=drawing,
+    )
+    give_back(plan.limit_bytes)
+    return read, made, swept
+
+
+def _drawn_from_all(
+    context: PassContext, chunk_rows: NDArray[np.int64], stages: Progress, shares: Shares, rule: DrawRule
+) -> Drawn:
+    """Rows drawn in one more pass, or what an earlier sweep has kept of it."""
+    record = context.writer.load("drawn")
+    if record is not None:
+        return unpack_drawn(record)
+    with stages.stage("draw", len(chunk_rows)) as stage:
+        drawn = draw_pass(context, shares, rule, chunk_rows, stage)
+    context.writer.save("drawn", partial(pack_drawn, drawn))
+    return drawn
 
 
 def _kept_run(run: Callable[[], list[_Step]], writer: CheckpointWriter, name: str, stage: Stage) -> list[_Step]:
@@ -373,6 +433,6 @@ def _word(seed: np.random.SeedSequence) -> int:
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:
-    """The random streams of a sweep: of its sketch, of its sample, and of its runs."""
+    """The random streams of a sweep: of its sketch, of its sample, of its runs, and of what it draws."""
     words = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
-    return np.random.SeedSequence([int(word) for word in words]).spawn(3)
+    return np.random.SeedSequence([int(word) for word in words]).spawn(4)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, add_rows
 from streamkm.cluster.model import Space
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
-from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.sketches import Sketch
 
 
@@ -90,7 +90,7 @@ class SweepResult:
     sample_rows: NDArray[np.int64]
     sketch: Sketch
     _labels: dict[int, NDArray[Any]] = field(repr=False)
-    _sample: Sample = field(repr=False)
+    _swept: SweptRows = field(repr=False)
 
     @property
     def n_clusters(self) -> tuple[int, ...]:
@@ -156,12 +156,12 @@ class SweepResult:
         InvalidParameterError
             If this k was not among those of the sweep.
         """
-        labels = self.labels(n_clusters)
-        sums, counts = np.zeros((int(labels.max()) + 1, self._sample.X.shape[1])), np.zeros(int(labels.max()) + 1)
-        add_rows(self._sample.X[: len(labels)], NO_WEIGHTS, labels, sums, counts)
+        labels, rows = self.labels(n_clusters), self._swept.clustered
+        sums, counts = np.zeros((int(labels.max()) + 1, rows.X.shape[1])), np.zeros(int(labels.max()) + 1)
+        add_rows(rows.X, rows.weights, labels, sums, counts)
         means = sums[counts > 0] / counts[counts > 0, None]
         with open_executor() as workers, local_executor(workers) as here:
-            return polish(here, self._sample, means, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
+            return polish(here, self._swept.all_rows(), means, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: the rows, the elbow, and what they were computed on; null for NaN."""

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable, row_d2
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.lloyd import (
     JOIN_TOTALS,
@@ -27,20 +27,19 @@ from streamkm.cluster.lloyd import (
     merged,
 )
 from streamkm.cluster.model import Model
+from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
-from streamkm.compute import Executor, Folded, Joining, Listener
+from streamkm.compute import Joining, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Item, Walk, Weighed, changed_source
 from streamkm.passes.resume import KeptLabels, Passed
 from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
 """Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""
-
-Known: TypeAlias = tuple[NDArray[np.float64], NDArray[np.int64]]
-"""Weights (n,) or (0,), and the rows of each chunk."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,31 +65,31 @@ class Assigned:
 
 
 def assign_pass(
-    executor: Executor,
-    walk: Walk,
+    context: PassContext,
     model: Model,
-    known: Known,
+    chunk_rows: NDArray[np.int64],
     stage: Stage,
-    kept: KeptLabels | None = None,
+    *,
+    record: str = "assign",
     rule: DrawRule | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
     Parameters
     ----------
-    known : (float64 (n,) or (0,), int64 (chunks,))
-        Weights, and the rows of each chunk, from the pass before.
-    kept : KeptLabels, optional
-        What was done before, and where to save what is.
+    context : PassContext
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk, from the pass before.
+    record : str
+        Name under which labels and sums are saved as they come, and restored from an earlier run.
     rule : DrawRule, optional
         How rows are to be drawn.
     """
-    chunk_rows = known[1]
     bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
-    begun = None if kept is None else kept.begun
-    done = 0 if begun is None else begun.n_items
+    kept = KeptLabels(context.writer, record, int(bounds[-1]))
+    done = 0 if kept.begun is None else kept.begun.n_items
     labels = np.empty(int(bounds[-1]), np.int32)
-    if kept is not None and begun is not None:
+    if kept.begun is not None:
         labels[: bounds[done]] = kept.labels(int(bounds[done]))
         stage.advance(done)
 
@@ -100,22 +99,17 @@ def assign_pass(
         done += 1
         stage.advance()
 
-    def keep(folded: Callable[[], Folded[Passed]]) -> None:
-        if kept is not None:
-            kept.save(labels, bounds, folded)
-
-    listener = Listener(take, begun, keep)
-    totals, drawn = fold_assigned(executor, walk, model, known, stage, listener, rule)
+    listener = Listener(take, kept.begun, partial(kept.save, labels, bounds))
+    totals, drawn = fold_assigned(context, model, chunk_rows, stage, listener, rule)
     if done != len(chunk_rows):
-        raise changed_source(walk)
+        raise changed_source(context.walk)
     return Assigned(labels, totals, drawn)
 
 
 def fold_assigned(
-    executor: Executor,
-    walk: Walk,
+    context: PassContext,
     model: Model,
-    known: Known,
+    chunk_rows: NDArray[np.int64],
     stage: Stage,
     listener: Listener[Passed],
     rule: DrawRule | None = None,
@@ -128,9 +122,9 @@ def fold_assigned(
     a look at k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms: where it turns
     out to be a small part of that, rows are read once more for it.
     """
-    passed = _folded(executor, walk, model, known, stage.name, listener, rule)
+    passed = _folded(context, model, chunk_rows, stage.name, listener, rule)
     totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
-    stage.rows, stage.read_bytes = int(known[1].sum()), walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
     if not model.far:
         return totals, drawn
     d2 = inertia_of(totals, model.centers, totals.d2)
@@ -139,27 +133,27 @@ def fold_assigned(
     logger.info(
         "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass", stage.name
     )
-    again = _folded(executor, walk, replace(model, far=False), known, stage.name, Listener(), None)
+    again = _folded(context, replace(model, far=False), chunk_rows, stage.name, Listener(), None)
     return replace(totals, d2=again.totals.d2), drawn
 
 
 def _folded(
-    executor: Executor,
-    walk: Walk,
+    context: PassContext,
     model: Model,
-    known: Known,
+    chunk_rows: NDArray[np.int64],
     name: str,
     listener: Listener[Passed],
     rule: DrawRule | None,
 ) -> Passed:
     """Sums of the clusters, and their objective, or the rows' squared norms where the model's centers are far."""
-    return executor.fold(
+    walk = context.walk
+    return context.executor.fold(
         name,
         _assign_item,
         Joining(partial(_join, rule), partial(_absorb, rule)),
-        walk.items(executor, *known),
-        len(known[1]),
-        executor.share((walk.for_calls(executor), model, model.table(), rule)),
+        context.items(chunk_rows),
+        len(chunk_rows),
+        context.share(model, model.table(), rule),
         large="items" if walk.gives_rows else "state" if 8 * model.centers.size > walk.target_bytes else None,
         listener=listener,
     )
@@ -223,16 +217,22 @@ def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple
 
 
 def map_rows(
-    executor: Executor, walk: Walk, model: Model, function: Callable[..., Any], stage: Stage, n_columns: int | None
+    context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, n_columns: int | None = None
 ) -> Iterator[NDArray[Any]]:
     """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
 
     Parameters
     ----------
+    context : PassContext
+    model : Model
     function : callable
         Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
+    stage : Stage
+    n_columns : int, optional
+        None: the function gives one value for each row.
     """
-    shared = executor.share((walk.for_calls(executor), model, model.table()))
+    executor, walk = context.executor, context.walk
+    shared = context.share(model, model.table())
     items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
     large = n_columns is not None
     for part in executor.map(stage.name, _map_item, items, shared, function, n_columns, large=large):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Item, Walk
-from streamkm.planning.plan import chunk_size, decoded_row_bytes
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
@@ -163,14 +163,20 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stag
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
-    n_rows = source.estimated_rows
-    target_bytes = chunk_size(None if n_rows is None else n_rows * decoded_row_bytes(source))
+    target_bytes = default_chunk_bytes(source)
     walk = Walk(source, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
-        shared = workers.share((walk.for_calls(workers), fit))
-        items = walk.items(workers, NO_WEIGHTS, None)
-        counted = workers.fold("idf", _count, fit.join, items, n_chunks or 1, shared, listener=Listener(stage.advance))
+        context = PassContext(executor=workers, walk=walk)
+        counted = workers.fold(
+            "idf",
+            _count,
+            fit.join,
+            context.items(),
+            n_chunks or 1,
+            context.share(fit),
+            listener=Listener(stage.advance),
+        )
         stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
     return fit.finish(counted), stage
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import CenterTable
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
@@ -24,7 +24,8 @@ from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.progress import Stage
-from streamkm.passes.assign import Assigned, Known, fold_assigned, nearest_labels
+from streamkm.passes.assign import Assigned, fold_assigned, nearest_labels
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Item, Walk, changed_source
 from streamkm.passes.resume import Passed
 
@@ -86,9 +87,10 @@ def check_labels_array(path: Path) -> None:
         raise OutputError(f"{path} exists and is no Zarr array of labels that streamkm wrote; choose another name")
 
 
-def label_pass(executor: Executor, walk: Walk, model: Model, stage: Stage) -> HeldLabels:
+def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    shared = executor.share((walk.for_calls(executor), model, model.table()))
+    executor, walk = context.executor, context.walk
+    shared = context.share(model, model.table())
     items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
     handles, counts = [], []
     for handle, n_rows in executor.hold(stage.name, _label_item, items, shared):
@@ -100,11 +102,11 @@ def label_pass(executor: Executor, walk: Walk, model: Model, stage: Stage) -> He
 
 
 def assign_and_hold(
-    executor: Executor,
-    walk: Walk,
+    context: PassContext,
     model: Model,
-    known: Known,
+    chunk_rows: NDArray[np.int64],
     stage: Stage,
+    *,
     rule: DrawRule | None = None,
 ) -> tuple[HeldLabels, Assigned]:
     """As `assign.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
@@ -114,11 +116,11 @@ def assign_and_hold(
         handles.append(handle)
         stage.advance()
 
-    told: Listener[Passed] = Listener(take, held=True)
-    totals, drawn = fold_assigned(executor, walk, model, known, stage, told, rule)
-    if len(handles) != len(known[1]):
-        raise changed_source(walk)
-    return HeldLabels(tuple(handles), known[1]), Assigned(NO_LABELS, totals, drawn)
+    listener: Listener[Passed] = Listener(take, held=True)
+    totals, drawn = fold_assigned(context, model, chunk_rows, stage, listener, rule)
+    if len(handles) != len(chunk_rows):
+        raise changed_source(context.walk)
+    return HeldLabels(tuple(handles), chunk_rows), Assigned(NO_LABELS, totals, drawn)
 
 
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:

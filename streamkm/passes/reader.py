@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, row_d2norms
 from streamkm.cluster.model import Metric, normalized
+from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype

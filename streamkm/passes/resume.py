@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +20,6 @@ from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
-from streamkm.cluster.spill import Spill
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.progress import Stage
@@ -41,19 +39,10 @@ class CheckpointWriter:
     ----------
     checkpoint : Checkpoint or None
         None: nothing is saved, nothing comes back.
-
-    Attributes
-    ----------
-    spill : Spill or None
-        Where blocks go that memory does not hold.
-    labels_to : path or None
-        Zarr array that calls write the labels to; None: they are gathered.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
-        self.spill: Spill | None = None
-        self.labels_to: Path | None = None
         self._throttle = Throttle(INTERVAL_S, SHARE)
         self._worth_from = time.monotonic() + INTERVAL_S
 
@@ -101,8 +90,6 @@ class Gathered:
     rule : SampleRule
     coreset_rule : CoresetRule or None
         Of the coreset of sketched rows, if there is to be one.
-    spill : Spill or None
-        Where blocks go that memory does not hold.
     collector : SampleCollector
     tree : CoresetTree or None
     counts : list of (n_read, n_valid, n_counted, width)
@@ -111,7 +98,6 @@ class Gathered:
 
     rule: SampleRule
     coreset_rule: CoresetRule | None = None
-    spill: Spill | None = None
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
     counts: list[tuple[int, int, int, int]] = field(default_factory=list)

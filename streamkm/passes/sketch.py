@@ -6,19 +6,20 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk, Weighed
 from streamkm.passes.resume import Gathered, KeptSums
 from streamkm.sketches import IdentitySketch, Sketch, SketchFit
@@ -58,125 +59,148 @@ class Sketched:
 
 
 def sketch_pass(
-    executor: Executor,
-    walk: Walk,
-    sketch: Sketch | None,
+    context: PassContext,
     gathered: Gathered,
-    weights: NDArray[np.float64],
-    chunk_rows: NDArray[np.int64] | None,
     stage: Stage,
+    *,
+    sketch: Sketch | None = None,
+    chunk_rows: NDArray[np.int64] | None = None,
+    record: str | None = None,
 ) -> Sketched:
     """Read all rows once: sketch them into blocks and keep a sample of them.
 
     Parameters
     ----------
-    sketch : Sketch or None
-        None: only sample.
+    context : PassContext
     gathered : Gathered
-        What was done before, changed in place; its chunks are not read again. Empty where sketched rows are kept.
-    weights : float64 (n,) or (0,)
-        Sample weights.
-    chunk_rows : int64 (chunks,) or None
-        Rows of each chunk, needed where there are weights and the source cannot tell: see `count_pass`.
+        Filled in place. Chunks that it has already are not read again.
     stage : Stage
-        Told of progress, in chunks.
+        Advances by one for each chunk.
+    sketch : Sketch, optional
+        None: only sample.
+    chunk_rows : int64 (chunks,), optional
+        Rows of each chunk, needed where there are weights and the source cannot tell: see `count_pass`.
+    record : str, optional
+        Name under which `gathered` is saved as it grows, and restored from an earlier run. None, as where sketched rows
+        are kept in memory and lost with the process: it is not saved.
 
     Raises
     ------
     InvalidInputError
         If a row is invalid, there are no rows, or `weights` has another length than the rows.
     """
+    walk, weights, writer = context.walk, context.weights, context.writer
+    if record is not None:
+        gathered.restore(writer.load(record))
+        stage.after_advance = lambda: writer.save_if_due(record, gathered.pack)
+    if walk.source.n_rows is not None:
+        check_weights(walk, weights, walk.source.n_rows)
     handles: list[Any] = []
     infos: list[_Info] = []
     first_row = gathered.n_read
-    if walk.source.n_rows is not None:
-        check_weights(walk, weights, walk.source.n_rows)
-    shared = executor.share((walk.for_calls(executor), sketch, gathered.rule, gathered.coreset_rule))
-    items = itertools.islice(walk.items(executor, weights, chunk_rows), len(gathered.counts), None)
+    shared = context.share(sketch, gathered.rule, gathered.coreset_rule)
+    items = itertools.islice(context.items(chunk_rows), len(gathered.counts), None)
     stage.advance(len(gathered.counts))
-    for handle, (info, candidates, part) in executor.hold("sketch", _sketch_item, items, shared):
+    for handle, (info, candidates, part) in context.executor.hold("sketch", _sketch_item, items, shared):
         if part is not None and gathered.tree is not None:
             gathered.tree.insert(part, len(gathered.counts))
         elif info.n_valid:
-            handles.append(gathered.spill.keep(handle) if gathered.spill and isinstance(handle, Block) else handle)
+            handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
         if len(candidates.rows):
             gathered.collector.add(candidates, first_row)
         infos.append(info)
         gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
         first_row += info.n_read
         stage.advance()
+    stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
+    blocks = None
+    if sketch is not None and gathered.tree is None and handles:
+        blocks = _blocks(context.executor, sketch, handles, infos)
+    sketched = _sketched(context, gathered, blocks, tuple(info.kept for info in infos))
+    if record is not None:
+        writer.save(record, gathered.pack)
+    return sketched
+
+
+def _sketched(
+    context: PassContext, gathered: Gathered, blocks: Blocks | None, kept: tuple[NDArray[np.int64] | None, ...]
+) -> Sketched:
+    """What the pass leaves; refuses no rows, and weights of another number of rows."""
+    source = context.walk.source
     n_read, n_valid, n_counted, widths = np.array(gathered.counts, np.int64).reshape(-1, 4).T
     if not n_valid.any():
-        raise InvalidInputError(f"{walk.source.name} has no {'valid ' if first_row else ''}rows; needed: at least 1")
-    check_weights(walk, weights, first_row)
-    n_features = walk.source.n_features or max(1, int(widths.max()))
-    stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
-    sample = gathered.collector.sample(n_features, int(n_counted.sum()), weights)
-    blocks = None
-    if sketch is not None and gathered.tree is None:
-        filled = [info for info in infos if info.n_valid]
-        blocks = Blocks(
-            executor,
-            tuple(handles),
-            int(n_valid.sum()),
-            sketch.n_components,
-            np.result_type(*{info.dtype for info in filled}),
-            float(sum(info.total_weight for info in filled)),
-            float(sum(info.total_d2norm for info in filled)),
-        )
-    kept = tuple(info.kept for info in infos)
+        raise InvalidInputError(f"{source.name} has no {'valid ' if n_read.any() else ''}rows; needed: at least 1")
+    check_weights(context.walk, context.weights, int(n_read.sum()))
+    n_features = source.n_features or max(1, int(widths.max()))
+    sample = gathered.collector.sample(n_features, int(n_counted.sum()), context.weights)
     part = None if gathered.tree is None else gathered.tree.part()
     coreset = None if part is None or gathered.coreset_rule is None else gathered.coreset_rule.finish(part)
     return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()))
 
 
-def count_pass(executor: Executor, walk: Walk, stage: Stage) -> NDArray[np.int64]:
+def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[_Info]) -> Blocks:
+    """The sketched rows that are kept, of all chunks that have valid ones."""
+    filled = [info for info in infos if info.n_valid]
+    return Blocks(
+        executor,
+        tuple(handles),
+        sum(info.n_valid for info in filled),
+        sketch.n_components,
+        np.result_type(*{info.dtype for info in filled}),
+        float(sum(info.total_weight for info in filled)),
+        float(sum(info.total_d2norm for info in filled)),
+        max(info.largest_d2norm for info in filled),
+    )
+
+
+def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
     """Read all rows once only to count those of each chunk (chunks,): weights of rows of text need it."""
-    shared = executor.share(walk.for_calls(executor))
+    shared = context.share()
     counts = []
-    for n_rows in executor.map("count", _count_item, walk.items(executor, NO_WEIGHTS, None), shared):
+    for n_rows in context.executor.map("count", _count_item, replace(context, weights=NO_WEIGHTS).items(), shared):
         counts.append(n_rows)
         stage.advance()
-    stage.rows, stage.read_bytes = sum(counts), walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = sum(counts), context.walk.source.n_bytes or 0
     return np.array(counts, np.int64)
 
 
 def fit_pass(
-    executor: Executor,
-    walk: Walk,
+    context: PassContext,
     fit: SketchFit,
-    weights: NDArray[np.float64],
     chunk_rows: NDArray[np.int64],
     stage: Stage,
-    kept: KeptSums | None = None,
+    *,
+    record: str | None = None,
 ) -> Sketch | SketchFit:
     """Read all rows once for one round of finding a sketch; give the sketch or the next round.
 
     Parameters
     ----------
+    context : PassContext
     fit : SketchFit
     chunk_rows : int64 (chunks,)
         Rows of each chunk, from the pass before.
-    kept : KeptSums, optional
-        What was done before, and where to save what is: for a `fit` whose states are arrays.
+    record : str, optional
+        Name under which the sums are saved as they grow, and restored from an earlier run: for a `fit` whose states are
+        arrays.
     """
     listener: Listener[Any] = Listener(stage.advance)
-    if kept is not None:
+    if record is not None:
+        kept = KeptSums(context.writer, record)
         stage.advance(0 if kept.begun is None else kept.begun.n_items)
         listener = Listener(stage.advance, kept.begun, kept.save)
-    shared = executor.share((walk.for_calls(executor), fit))
-    items = walk.items(executor, weights, chunk_rows)
-    state = executor.fold(
+    shared = context.share(fit)
+    state = context.executor.fold(
         stage.name,
         _fit_item,
         fit.join,
-        items,
+        context.items(chunk_rows),
         len(chunk_rows),
         shared,
-        large="items" if walk.gives_rows else "state",
+        large="items" if context.walk.gives_rows else "state",
         listener=listener,
     )
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
     return fit.finish(state)
 
 
@@ -196,8 +220,9 @@ class _Info:
     n_counted: int
     width: int
     dtype: np.dtype[Any]
-    total_weight: float
-    total_d2norm: float
+    total_weight: float = 0.0
+    total_d2norm: float = 0.0
+    largest_d2norm: float = 0.0
 
 
 def _sketch_item(
@@ -216,17 +241,17 @@ def _sketch_item(
     candidates = rule.candidates(rows.X, rows.places, numbers, weights)
     if sketch is None:
         return None, (
-            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype, 0.0, 0.0),
+            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype),
             candidates,
             None,
         )
     sketched = as_block_matrix(sketch.apply(rows.X), sketched=not isinstance(sketch, IdentitySketch))
     if coreset_rule is not None:
-        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, 0.0, 0.0)
+        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype)
         part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
         return None, (info, candidates, part)
     block = Block(sketched, sketched_d2norms(sketched), weights)
-    totals = (block.total_weight(), block.total_d2norm())
+    totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
     return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates, None)
 
 
@@ -235,7 +260,7 @@ def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, C
     n_rows = len(skimmed.places)
     picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
     rows = walk.checked(skimmed.take(picked), skimmed.places[picked])
-    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype, 0.0, 0.0)
+    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype)
     return info, Candidates(rows.X, keys, picked), None
 
 
@@ -245,5 +270,6 @@ def _fit_item(state: Any, item: Weighed, shared: tuple[Walk, SketchFit]) -> tupl
     return fit.step(state, rows.X, weights), 1
 
 
-def _count_item(item: Weighed, walk: Walk) -> int:
+def _count_item(item: Weighed, shared: tuple[Walk]) -> int:
+    (walk,) = shared
     return walk.read(item[0]).n_read

@@ -15,7 +15,7 @@ SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNeeds:
     """Sizes that the projection is made of.
 

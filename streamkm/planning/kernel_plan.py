@@ -11,17 +11,12 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER
 from streamkm.planning.kernel_memory import KernelNeeds
-from streamkm.planning.plan import (
-    SAMPLE_ROWS_PER_CLUSTER,
-    Allowance,
-    Plan,
-    Sizes,
-    checked,
-    decoded_row_bytes,
-    smaller_sizes,
-)
+from streamkm.planning.plan import Plan
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 
 METHODS = {
     "nystroem": "kernel values against landmarks, projected on the leading directions",

@@ -56,7 +56,7 @@ def waiting_calls(n_threads: int) -> int:
     return n_threads + max(2, n_threads // 2)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Sizes that the projection is made of.
 
@@ -142,6 +142,7 @@ class Needs:
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
         gathering = kept_blocks = 0
+        searched = kept if regime == "sample" else self.n_rows
         if regime == "blocks":
             gathering = kept_blocks = self.n_rows * (8 + self.block_row_bytes)
         elif regime == "spilled":
@@ -149,6 +150,7 @@ class Needs:
             gathering = room + waiting * self._block_bytes()
         elif regime == "coreset":
             gathering, kept_blocks = self._coreset_bytes()
+            searched = min(self.coreset_rows, self.n_rows)
         fitting = 0
         if self.fitted and not self.directions:
             fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
@@ -157,7 +159,7 @@ class Needs:
             "cluster": sample
             + sketched
             + self.framing()
-            + max(fitting, self.maps(), kept_blocks + self.search() + self.steps(self.n_components)),
+            + max(fitting, self.maps(), kept_blocks + self.search(searched) + self.steps(self.n_components)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
@@ -176,7 +178,7 @@ class Needs:
             stages["check"] = sample + looked_at + centers + LABEL_BYTES * self.n_rows * self.labels
         if self.keeps_sample:
             floats = (kept + self.drawn_rows) * self._float_row(space)
-            stages["search"] = sample + ROUND_COPIES * floats + self.search() + self.steps(width)
+            stages["search"] = sample + ROUND_COPIES * floats + self.search(kept + self.drawn_rows) + self.steps(width)
             stages["search"] += LABEL_BYTES * self.n_rows * self.labels
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)
@@ -236,10 +238,10 @@ class Needs:
         padded = -(-self.n_components // LANES) * LANES
         return self.n_threads * self.itemsize * self.n_features * padded if self.fitted else 0
 
-    def search(self) -> int:
-        """Bytes of split-and-merge: its rows, halves of all clusters, of this round and the last, and centers."""
+    def search(self, n_rows: int) -> int:
+        """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
         wanted = search_rows(self.n_clusters, many=self.many)
-        drawn = wanted if wanted < self.n_rows else 0
+        drawn = wanted if wanted < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 

@@ -12,25 +12,20 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.model import Space
+from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
-from streamkm.planning.plan import (
-    Allowance,
-    Sizes,
-    block_row_bytes,
-    checked,
-    decoded_row_bytes,
-    float_row_bytes,
-    smaller_sizes,
-)
+from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
 PLACED = 16  # bytes of a row's norm and number
+DRAWN_COPIES = 4  # of drawn rows: of each chunk, waiting, joined
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
     """What such a run will do.
 
@@ -95,7 +90,7 @@ def plan_sweep(
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
-    clustered_row = PLACED + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
+    clustered_row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
     clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
     labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
 
@@ -104,8 +99,10 @@ def plan_sweep(
         width = n_features if space == "original" else m
         found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
         means = MEANS_COPIES * 8 * most_clusters * max(width, m)
+        drawn = DRAWN_COPIES * (clustered // 2) * (row_bytes + PLACED)
         return {
             "sample": reading + int(CANDIDATES * sample),
+            "draw": reading + sample + drawn + found + (sizes.n_threads + 1) * 8 * most_clusters * m,
             "sketch": sample + working + max(found, 24 * judged**2),
             "sweep": sample + working + 8 * judged**2 + means + labels,
         }
@@ -196,6 +193,12 @@ def _plan(
         return {name: allowance.base_bytes + size for name, size in found.items()}
 
     return SamplePlan(
-        source.name, sizes.chunk_bytes, sizes.n_threads, sizes.sample_rows, allowance.limit_bytes,
-        allowance.base_bytes, n_features, of,
-    )  # fmt: skip
+        source=source.name,
+        chunk_bytes=sizes.chunk_bytes,
+        n_threads=sizes.n_threads,
+        sample_rows=sizes.sample_rows,
+        limit_bytes=allowance.limit_bytes,
+        base_bytes=allowance.base_bytes,
+        n_features=n_features,
+        stages=of,
+    )

@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Stage
 from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
@@ -109,8 +110,8 @@ def choose_store_sketch(
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, seed, walk.source.n_features)
     rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
-    X = sketch_pass(executor, walk, None, Gathered(rule), NO_WEIGHTS, None, stage).sample.X
-    return find_sketch(kind, m, seed, X, PCA_FEW_CLUSTERS)
+    sketched = sketch_pass(PassContext(executor=executor, walk=walk), Gathered(rule), stage)
+    return find_sketch(kind, m, seed, sketched.sample.X, PCA_FEW_CLUSTERS)
 
 
 def write_store(

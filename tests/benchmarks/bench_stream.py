@@ -122,7 +122,7 @@ def _child(function: str, **arguments: Any) -> dict[str, Any]:
 
 def ours(rows: int, in_order: bool) -> dict[str, Any]:
     """Streamkm: memory at the marks, rate, objective of the centers at the end."""
-    from streamkm.fitting.coreset_centers import Search
+    from streamkm.fitting.streams.coreset_centers import Search
 
     stream = _stream()
     found: dict[str, Any] = {"marks": []}
@@ -168,7 +168,7 @@ def small_chunks(factor: int) -> dict[str, Any]:
 
 def _stream() -> Any:
     from streamkm.cluster.coreset import CoresetRule
-    from streamkm.fitting.stream import Stream, stream_size
+    from streamkm.fitting.streams.stream import Stream, stream_size
 
     return Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))
 

@@ -89,12 +89,12 @@ def peer(name: str, data: Path, **arguments: Any) -> dict[str, Any]:
 
 def parse(data: Path, n_threads: int, passes: int = 1) -> dict[str, Any]:
     """Streamkm's svmlight reader alone, chunk by chunk, after the kernels are loaded."""
-    from streamkm.planning.plan import chunk_size, decoded_row_bytes
+    from streamkm.sources.chunking import default_chunk_bytes
     from streamkm.sources.svmlight.source import SvmlightSource
     from tests.benchmarks.bench_svmlight import read_all
 
     source = SvmlightSource([data])
-    chunk_bytes = chunk_size((source.estimated_rows or 0) * decoded_row_bytes(source))  # as a fit reads it
+    chunk_bytes = default_chunk_bytes(source)  # as a fit reads it
     source.read(source.chunks(1 << 16)[0])
     started = time.perf_counter()
     for _ in range(passes):

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm.cluster.blocks import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.core.progress import Stage

@@ -6,34 +6,34 @@ Takes validated values, returns a `KernelFit`. Knows nothing of estimators.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import Blocks, Totals, lloyd
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
-from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
-from streamkm.core.progress import Progress
-from streamkm.fitting.centers import Found, Look, Settings, check_clusters, noted, starting_centers
+from streamkm.fitting.centers import check_clusters, noted, seeded
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.found import Found, Look
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
-from streamkm.fitting.kmeans import Fit, kept_pass
-from streamkm.fitting.rounds import Further, Labelling, assign_found
-from streamkm.passes.reader import Walk
-from streamkm.passes.resume import CheckpointWriter, Gathered, KeptSteps, KeptSums, Record
-from streamkm.passes.sketch import count_pass, fit_pass, sketch_pass
+from streamkm.fitting.kmeans import Fit
+from streamkm.fitting.rounds import assign_found
+from streamkm.fitting.settings import Settings
+from streamkm.passes.resume import Gathered, KeptSteps, Record
+from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES
-from streamkm.planning.plan import Plan
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ VIEW_ROWS = 5000  # feature rows kept for the 2-D picture
 BANDWIDTH_ROWS = 5000  # of the sample, that set gamma: within about one in a hundred
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSettings(Settings):
     """How to cluster, validated.
 
@@ -54,10 +54,17 @@ class KernelSettings(Settings):
         Whether projection and clustering see all rows, not the row sample alone.
     """
 
-    kernel: KernelRule = field(kw_only=True)
-    map: MapRule = field(kw_only=True)
-    all_rows: bool = field(kw_only=True)
+    kernel: KernelRule
+    map: MapRule
+    all_rows: bool
     streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelContext(FitContext):
+    """What every stage of a kernel fit works with; see `FitContext`."""
+
+    settings: KernelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,90 +117,56 @@ class KernelFound:
         return cls(rule.with_gamma(meta["gamma"]), meta["trace"], found)
 
 
-def run_kernel_fit(
-    walk: Walk,
-    plan: Plan,
-    settings: KernelSettings,
-    weights: NDArray[np.float64],
-    executor: Any,
-    writer: CheckpointWriter,
-    progress: Progress,
-) -> KernelFit:
-    """Fit.
-
-    Parameters
-    ----------
-    weights : float64 (n,) or (0,)
-    executor : "auto", int, or a Dask client
-    writer : CheckpointWriter
-    """
-    with open_executor(executor, plan.n_threads) as workers, local_executor(workers) as here:
-        found = KernelFound.unpack(writer.load("found"), settings.kernel)
-        if found is None:
-            found = _find(_Fitting(walk, plan, settings, weights, workers, here, writer, progress))
-            writer.save("found", found.pack)
-        centers = found.centers
-        give_back(plan.limit_bytes)
-        labelling = Labelling(workers, here, walk, weights)
-        labelled = assign_found(labelling, centers, Further(settings), writer, progress)
-        model, assigned, history = labelled.model, labelled.assigned, labelled.history
-    view = centers.look.sketched.X
-    view_labels = assigned.labels[centers.look.sample.rows]
-    rows = centers.chunk_rows
-    fit = Fit(model, assigned.labels, rows, assigned.totals, None, centers.result, history, view, view_labels)
+def run_kernel_fit(context: KernelContext) -> KernelFit:
+    """Fit."""
+    settings = context.settings
+    found = KernelFound.unpack(context.writer.load("found"), settings.kernel)
+    if found is None:
+        found = _find(context)
+        context.writer.save("found", found.pack)
+    centers = found.centers
+    give_back(context.plan.limit_bytes)
+    labelled = assign_found(context, centers)
+    totals = labelled.assigned.totals
+    fit = Fit(
+        model=labelled.model,
+        labels=labelled.assigned.labels,
+        chunk_rows=centers.chunk_rows,
+        totals=totals,
+        distortion=None,
+        lloyd=centers.result,
+        history=labelled.history,
+        view=centers.look.sketched.X,
+        view_labels=labelled.assigned.labels[centers.look.sample.rows],
+    )
     approximates = settings.map.method not in LANDMARK_SKETCHES
-    return KernelFit(fit, found.kernel, trace_residual(found, assigned.totals) if approximates else None)
+    return KernelFit(fit, found.kernel, trace_residual(found, totals) if approximates else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting:
-    """What every stage of a fit is given; `workers` read rows, `here` works on the sample."""
-
-    walk: Walk
-    plan: Plan
-    settings: KernelSettings
-    weights: NDArray[np.float64]
-    workers: Executor
-    here: Executor
-    writer: CheckpointWriter
-    progress: Progress
-
-
-def _find(fit: _Fitting) -> KernelFound:
+def _find(context: KernelContext) -> KernelFound:
     """Find centers among the features: sample, landmarks, map, start, Lloyd."""
-    walk, settings, writer, progress = fit.walk, fit.settings, fit.writer, fit.progress
-    rule = SampleRule.of(fit.plan.sample_rows, settings.word("sample"), walk.source.estimated_rows, fit.weights)
-    chunk_rows = None
-    if fit.plan.counts_first:
-        with progress.stage("count", fit.plan.n_chunks) as stage:
-            chunk_rows = count_pass(fit.workers, walk, stage)
-    with progress.stage("sample", fit.plan.n_chunks) as stage:
-        known = (fit.weights, chunk_rows)
-        sketched = kept_pass(fit.workers, walk, Gathered(rule), stage, (writer, "sketch"), known=known)
-    give_back(fit.plan.limit_bytes)
+    plan, settings, progress, here = context.plan, context.settings, context.progress, context.here
+    sketched = _row_sample(context)
+    give_back(plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
-    mapping = _map(fit, sample, chunk_rows)
+    mapping = _map(context, sample, chunk_rows)
     features: Sketch = mapping.found  # type: ignore[assignment]
     with progress.stage("features", len(chunk_rows) if settings.all_rows else None) as stage:
-        sampled = _sampled(fit.here, sample, features, settings)
-        blocks: Blocks = LocalBlocks.of(fit.here, sampled)
+        sampled = _sampled(here, sample, features, settings)
+        blocks: Blocks = LocalBlocks.of(here, sampled)
         if settings.all_rows:
             gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
-            passed = sketch_pass(fit.workers, walk, features, gathered, fit.weights, chunk_rows, stage)
+            passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows)
             blocks = passed.blocks or blocks
     with progress.stage("seed"):
-        record = writer.load("seed")
-        if record is None:
-            rows = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-            held = None if sample.complete or not settings.all_rows else blocks
-            start = starting_centers(fit.here, sampled, rows, features, settings, blocks=held)
-            writer.save("seed", lambda: ({"centers": start}, {}))
-        else:
-            start = record[0]["centers"]
+        held = None if sample.complete or not settings.all_rows else blocks
+        first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
+        start = seeded(context, sampled, first, features, blocks=held)
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-        kept = KeptSteps(writer, "lloyd", stage)
-        result = lloyd(blocks, start, max_iter=settings.max_iter, tol=settings.tol, on_step=kept.step, begun=kept.begun)
+        steps = KeptSteps(context.writer, "lloyd", stage)
+        max_iter, tol = settings.max_iter, settings.tol
+        result = lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun)
     few = prefix(sampled, VIEW_ROWS)
     seen = Sample(sample.X[:0], sample.rows[: few.n_rows], NO_WEIGHTS, complete=False)
     look = Look(seen, Block(few.X.copy(), few.d2norms.copy(), few.weights.copy()), WHOLE)
@@ -202,9 +175,21 @@ def _find(fit: _Fitting) -> KernelFound:
     return KernelFound(mapping.kernel, _trace(mapping.kernel, sample), found)
 
 
-def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
+def _row_sample(context: KernelContext) -> Sketched:
+    """Sample rows in one pass, after counting them where that is needed."""
+    plan, estimated = context.plan, context.walk.source.estimated_rows
+    rule = SampleRule.of(plan.sample_rows, context.settings.word("sample"), estimated, context.weights)
+    chunk_rows = None
+    if plan.counts_first:
+        with context.progress.stage("count", plan.n_chunks) as stage:
+            chunk_rows = count_pass(context, stage)
+    with context.progress.stage("sample", plan.n_chunks) as stage:
+        return sketch_pass(context, Gathered(rule), stage, chunk_rows=chunk_rows, record="sketch")
+
+
+def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
     """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
-    settings, writer, progress = fit.settings, fit.writer, fit.progress
+    settings, writer, progress = context.settings, context.writer, context.progress
     mapping = Mapping.unpack(writer.load("map"), settings.kernel)
     if mapping is not None:
         return mapping
@@ -214,18 +199,15 @@ def _map(fit: _Fitting, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mappin
             kernel = resolved(settings.kernel, sample.X[:BANDWIDTH_ROWS])
             rng = settings.generator("landmarks")
             n_rows = int(chunk_rows.sum())
-            mapping = Mapping(kernel, first_round(fit.here, sample, kernel, settings.map, n_rows, rng))
+            mapping = Mapping(kernel, first_round(context.here, sample, kernel, settings.map, n_rows, rng))
             writer.save("landmarks", mapping.pack)
         logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
     found = mapping.found
     with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
         if isinstance(found, GramFit) and settings.all_rows:
-            kept = KeptSums(writer, "gram")
-            found = fit_pass(  # type: ignore[assignment]
-                fit.workers, fit.walk, found, fit.weights, chunk_rows, stage, kept
-            )
+            found = fit_pass(context, found, chunk_rows, stage, record="gram")  # type: ignore[assignment]
         elif isinstance(found, GramFit):
-            found = fit_on_sample(fit.here, sample, found)
+            found = fit_on_sample(context.here, sample, found)
     mapping = Mapping(mapping.kernel, found)
     writer.save("map", mapping.pack)
     return mapping

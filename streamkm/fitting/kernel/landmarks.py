@@ -11,11 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, Block
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import random_rows
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.row_sample import Sample, as_block_matrix, sketched_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.lloyd import lay_out
+from streamkm.kernels.cluster.layout import lay_out
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.trials import best_trial, take_trial
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_panel

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.lloyd import search_block
+from streamkm.kernels.cluster.nearest import search_block
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, lowest_lanes, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
@@ -27,7 +27,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
     order, starts : int64 (n,), (g + 1,)
         Rows, group by group, and where each starts.
     shift, scale
-        As of `lloyd.nearest_dense`.
+        As of `nearest.nearest_dense`.
     columns : float32 or float64 (k, m), C-contiguous
         Of the table of centers.
     bias : same dtype (at least k,)
@@ -36,7 +36,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
     room : tuple of arrays
         Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
         their bias (p,), infinite where padded, and totals, best scores, second best and where, as of
-        `lloyd.search_room`.
+        `nearest.search_room`.
     labels : int32 (n,)
     scores, seconds : dtype of the columns (n,)
         Written.

@@ -4,7 +4,7 @@ Rows z and table columns y are brought to their first principal coordinates z' a
 so that ``z @ y >= z' @ y' - |z''| |y''|``: a product of a few numbers says that a column's score is too high. Lengths
 are rounded up by more than all that float32 may have lost (see `reduce_rows`), so nothing is excluded that has the
 lowest score, or one within the doubt beside it. What is left is compared by products in float64, and the few that come
-close are scored as `lloyd.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
+close are scored as `nearest.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOSE = 16
 """Columns that may come close to the lowest score of a row: if there are more, all are scored."""
 WIDE_COST, FULL_COST = 16.0, 0.35
 """Of a comparison by `WIDE` coordinates, and of each feature of a product in float64, where one of
-`lloyd.nearest_dense` costs 1/32: cycles, about."""
+`nearest.nearest_dense` costs 1/32: cycles, about."""
 WORTH = 0.7
 """Share of what a look at all columns costs from which on a row is left to that."""
 UP = 1.0 + 2.0**-22
@@ -140,7 +140,7 @@ def likely_columns(X, wide, groups, order, starts, rows, wide_rows, bias, head_b
 
 @nb.njit(nogil=True, cache=True)
 def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, doubtful, left):
-    """Find the nearest center of every dense row, with the bits that `lloyd.nearest_dense` gives.
+    """Find the nearest center of every dense row, with the bits that `nearest.nearest_dense` gives.
 
     O(n * (k * NARROW + s * m)) with s the columns of a row that are not excluded.
 
@@ -164,7 +164,7 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
     labels : int32 (n,)
     scores : float32 (n,)
     doubtful : bool (n,)
-        Written as by `lloyd.nearest_dense`.
+        Written as by `nearest.nearest_dense`.
     left : bool (n,)
         Written: rows that are left to it, of which nothing else is written.
     """

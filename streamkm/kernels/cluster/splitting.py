@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.lloyd import FUSED
+from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 

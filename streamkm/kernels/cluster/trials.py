@@ -9,7 +9,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.lloyd import FUSED, lay_out, scores_csr
+from streamkm.kernels import FUSED
+from streamkm.kernels.cluster.layout import lay_out
+from streamkm.kernels.cluster.nearest import scores_csr
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.rows import add_csr_rows
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from streamkm.kernels import FUSED
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.reductions import absolute_distance, chi_squared_distance, squared_distance
-
-FUSED = {"contract"}  # nothing that would change the order of a sum
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_UPPER, _LN2_LOWER = np.float32(0.693359375), np.float32(-2.12194440e-4)  # their sum is ln 2 to 40 bits

@@ -1,13 +1,12 @@
-"""What clustering sees: blocks of rows, and tables of centers laid out for the kernels.
+"""Tables of centers laid out for the kernels.
 
-A block is a sketched chunk with the squared norms of its rows. A `CenterTable` finds nearest centers for any rows,
-dense or CSR, in the same way whatever rows come along. Never sees a source or a file.
+A `CenterTable` finds nearest centers for any rows, dense or CSR, in the same way whatever rows come along.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,55 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
-from streamkm.core.matrix import Matrix, aligned_empty, as_working, working_dtype
-from streamkm.kernels.cluster import lloyd as kernels
+from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_scale
+from streamkm.core.matrix import Matrix, aligned_empty, as_working
+from streamkm.kernels.cluster import distances, nearest
+from streamkm.kernels.cluster.layout import count_moved, lay_out, move_csr
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 
-NO_WEIGHTS = np.empty(0, np.float64)
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
 TILE_COLUMNS = 64
-BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
-SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
-NO_NORMS = np.empty((0, 2))
 INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
-MOST_SKIPPED = 16  # such batches that are not, where it did not serve the one before
+MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Sketched rows.
-
-    Attributes
-    ----------
-    X : float32 or float64 ndarray (n, m), or csr_array (n, m) whose entries may repeat an index
-    d2norms : float64 (n,)
-        Squared norms of the rows.
-    weights : float64 (n,) or (0,)
-        Sample weights; empty where every row weighs 1.
-    """
-
-    X: Matrix
-    d2norms: NDArray[np.float64]
-    weights: NDArray[np.float64]
-
-    @property
-    def n_rows(self) -> int:
-        """Rows."""
-        return int(self.X.shape[0])
-
-    def total_weight(self) -> float:
-        """Sum of the weights."""
-        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
-
-    def total_d2norm(self) -> float:
-        """Weighted sum of the rows' squared norms."""
-        return float(weighted_sum(self.weights, self.d2norms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +93,11 @@ class Layout:
         while first < padded:
             stop = min(first + width, padded) if sparse else panel_stop(first, padded, dtype.itemsize)
             tile = table[first * n_components : stop * n_components].reshape(n_components, stop - first)
-            kernels.lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
+            lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
             first = stop
         bias[:n_clusters] = exact
         rounding = float(np.finfo(dtype).eps) / 2
-        slack = kernels.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
+        slack = nearest.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
         return cls(table, width, bias, moved, columns, scale, 2 * rounding * spread * scale, slack)
 
     def columns_of(self, n_clusters: int, n_components: int) -> NDArray[Any]:
@@ -151,7 +117,7 @@ class Layout:
         if X.dtype == dtype and not len(self.moved) and self.scale == 1:
             return X
         out = np.empty(X.shape, dtype)
-        kernels.load_rows(X, self.moved, self.scale, out)
+        nearest.load_rows(X, self.moved, self.scale, out)
         return out
 
 
@@ -310,14 +276,14 @@ class CenterTable:
                 for start in range(0, len(rows), n_batch):
                     part = rows[start : start + n_batch]
                     near = np.ascontiguousarray(X[part], np.float64)
-                    kernels.nearest_dense_exactly(
+                    nearest.nearest_dense_exactly(
                         near if layout.scale == 1 else near * layout.scale, centers, part, labels
                     )
             else:
                 data, norms = as_working(X.data), self.center_norms()
                 if layout.scale != 1:
                     data, norms = data.astype(np.float64) * layout.scale, center_norms(centers)
-                kernels.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
+                nearest.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
         return labels, scores
 
     def _search(
@@ -342,10 +308,10 @@ class CenterTable:
             np.empty(n_rows, np.bool_),
         )
         if isinstance(X, np.ndarray):
-            roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + kernels.ROUNDINGS
+            roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
             slope *= roundings
             index = None if seconds else self._index_for(X, layout, guessed=likely is not None)
-            room = kernels.search_room(layout.table, X.shape[1], self.n_clusters)
+            room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
                 parts = tuple(array[start : start + len(batch)] for array in found)
                 if index is None:
@@ -360,18 +326,18 @@ class CenterTable:
                 d2norms = NO_WEIGHTS
             elif d2norms is None or len(layout.columns) or layout.scale != 1:
                 d2norms = np.empty(n_rows)
-                kernels.d2norms_csr(indptr, data, d2norms)
+                distances.d2norms_csr(indptr, data, d2norms)
             given = (layout.table, layout.width, layout.bias, slope, layout.slack)
-            kernels.nearest_csr(indptr, indices, data, d2norms, *given, *found)
+            nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found)
         return found
 
     def _search_dense(
         self, X: NDArray[Any], layout: Layout, slope: float, room: tuple[Any, ...], found: tuple[NDArray[Any], ...]
     ) -> None:
         """As `_search`, of a batch of rows, among all centers."""
-        search = kernels.nearest_dense if X.dtype == layout.table.dtype else kernels.nearest_converted
+        search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
         if X.shape[1] > products.WIDE:
-            search = kernels.nearest_wide
+            search = nearest.nearest_wide
         how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
         search(X, *how, room, *found)
 
@@ -427,7 +393,7 @@ class CenterTable:
                 products.multiply(rows, shift, layout.table, self.n_clusters, False, part)
                 part[:, : self.n_clusters] += layout.bias[: self.n_clusters]
         else:
-            kernels.scores_csr(*moved_rows(X, layout, self.dtype), layout.table, layout.width, layout.bias, out)
+            nearest.scores_csr(*moved_rows(X, layout, self.dtype), layout.table, layout.width, layout.bias, out)
         if layout.scale != 1:
             found = out[:, : self.n_clusters]
             np.divide(found / layout.scale, layout.scale, out=found)  # its square may be too small a number
@@ -465,10 +431,10 @@ def moved_csr(
     places = np.full(len(moved), -1, np.int32)
     places[columns] = np.arange(len(columns))
     indptr = np.empty(X.shape[0] + 1, np.int64)
-    kernels.count_moved(X.indptr, X.indices, places, len(columns), indptr)
+    count_moved(X.indptr, X.indices, places, len(columns), indptr)
     indices, data = np.empty(indptr[-1], X.indices.dtype), np.empty(indptr[-1], dtype)
     offsets = moved[columns]
-    kernels.move_csr(X.indptr, X.indices, as_working(X.data), places, columns, offsets, scale, indptr, indices, data)
+    move_csr(X.indptr, X.indices, as_working(X.data), places, columns, offsets, scale, indptr, indices, data)
     return indptr, indices, data
 
 
@@ -477,116 +443,13 @@ def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> t
     largest = max(float(centers.max(initial=0.0)), -float(centers.min(initial=0.0)))  # without a copy of them
     unit = safe_scale(largest)  # squares of tiny numbers would be 0
     point, d2, norm = shift[None] * unit, np.empty(len(centers)), np.empty(1)
-    kernels.d2_dense(centers if unit == 1 else centers * unit, np.zeros(len(centers), np.int32), point, d2)
-    kernels.d2norms_dense(point, norm)
+    distances.d2_dense(centers if unit == 1 else centers * unit, np.zeros(len(centers), np.int32), point, d2)
+    distances.d2norms_dense(point, norm)
     return float(np.sqrt(d2.max(initial=0.0))) / unit, float(np.sqrt(norm[0])) / unit
-
-
-def safe_scale(size: float) -> float:
-    """A power of two that brings numbers of a size near 1; 1 where float32 holds their squares easily."""
-    if size == 0 or not np.isfinite(size) or SMALLEST <= size <= 1 / SMALLEST:
-        return 1.0
-    return float(np.ldexp(1.0, -max(-1000, min(1000, int(np.frexp(size)[1])))))
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared norms of centers (k, m) in two parts (k, 2): each, and what it lacks."""
     out = np.empty((len(centers), 2))
-    kernels.center_norms(centers, out)
+    distances.center_norms(centers, out)
     return out
-
-
-def batch_rows(n_components: int) -> int:
-    """Rows that are turned to other numbers at a time: about as many as the second-level cache holds."""
-    rows = max(1, BATCH_ENTRIES // max(1, n_components))
-    return rows if rows < BLOCK_ROWS else rows // BLOCK_ROWS * BLOCK_ROWS
-
-
-def dense_batches(X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (first row, rows as a C-contiguous array of their `working_dtype`); no copy of what is one already."""
-    dtype = working_dtype(X.dtype)
-    if X.dtype == dtype and X.flags.c_contiguous:
-        if len(X):
-            yield 0, X
-        return
-    n_batch = batch_rows(X.shape[1])
-    for start in range(0, X.shape[0], n_batch):
-        yield start, np.ascontiguousarray(X[start : start + n_batch], dtype)
-
-
-def row_d2norms(X: Matrix) -> NDArray[np.float64]:
-    """Squared norms of rows in float64; CSR entries must not repeat an index."""
-    out = np.empty(X.shape[0], np.float64)
-    if isinstance(X, np.ndarray):
-        for start, batch in dense_batches(X):
-            kernels.d2norms_dense(batch, out[start : start + len(batch)])
-    else:
-        kernels.d2norms_csr(X.indptr, as_working(X.data), out)
-    return out
-
-
-def row_d2(X: Matrix, labels: NDArray[np.int32], table: CenterTable) -> NDArray[np.float64]:
-    """Squared distance of every row to the center of its label, in float64; 0 for label -1.
-
-    Parameters
-    ----------
-    X : ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row
-    labels : int32 (n,)
-    """
-    out = np.empty(X.shape[0], np.float64)
-    if isinstance(X, np.ndarray):
-        for start, batch in dense_batches(X):
-            here = slice(start, start + len(batch))
-            kernels.d2_dense(batch, labels[here], table.centers, out[here])
-    else:
-        norms = table.center_norms()
-        kernels.d2_csr(X.indptr, X.indices, as_working(X.data), labels, table.centers, norms, out)
-    return out
-
-
-def add_rows(
-    X: Matrix,
-    weights: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    sums: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    *,
-    fresh: bool = False,
-    to: CenterTable | None = None,
-) -> NDArray[np.float64]:
-    """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
-
-    Parameters
-    ----------
-    fresh : bool
-        The sums begin here, whatever is in their memory.
-    to : CenterTable, optional
-        Where squared distances are wanted too; every row has a label then.
-
-    Returns
-    -------
-    d2 : float64 (n,), or (0,) unless asked for
-    """
-    d2 = np.empty(X.shape[0] if to is not None else 0)
-    if isinstance(X, np.ndarray):
-        if fresh and not len(X):
-            sums[:] = 0
-        for start, batch in dense_batches(X):
-            here = slice(start, start + len(batch))
-            order, starts = rows_by_label(labels[here], len(counts))
-            kernels.add_dense(batch, weights[here], order, starts, 0, fresh and start == 0, sums, counts)
-            if to is not None:
-                kernels.d2_dense(batch, labels[here], to.centers, d2[here])
-        return d2
-    order, starts = rows_by_label(labels, len(counts))
-    centers, norms = (sums, NO_NORMS) if to is None else (to.centers, to.center_norms())
-    data = as_working(X.data)
-    kernels.add_csr(X.indptr, X.indices, data, weights, order, starts, 0, fresh, centers, norms, sums, counts, d2)
-    return d2
-
-
-def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
-    order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)
-    kernels.order_by_label(labels, order, starts)
-    return order, starts

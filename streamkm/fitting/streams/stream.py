@@ -6,27 +6,24 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.coreset_tree import CoresetTree
-from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
-from streamkm.fitting.coreset_centers import Clusters, Search, cluster_coreset
-from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2, Walk
-from streamkm.passes.sketch import check_weights
-from streamkm.sources.base import ChunkedSource
+from streamkm.fitting.streams.coreset_centers import Clusters, Search, cluster_coreset
+from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
+from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2
 
 FORMAT = 1
-CSR_ARRAYS = ("data", "indices", "indptr")
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
 NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of them are kept
 FEW_ROWS = 64  # up to which a chunk is checked without batches
@@ -35,48 +32,6 @@ FEW_ROWS = 64  # up to which a chunk is checked without batches
 def stream_size(n_clusters: int, row_bytes: float) -> int:
     """Rows of a stream's coreset: as many as serve k clusters, fewer where they would take more than `NODE_BYTES`."""
     return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Exact sums over all rows of a stream.
-
-    Attributes
-    ----------
-    n_rows : int
-        Rows, those without weight included.
-    weight : float
-        Their weight; as of the newest row where weights decay.
-    sums : float64 (d,)
-        Weighted sum of the rows.
-    last_place : int
-        Place of the newest row.
-    """
-
-    n_rows: int
-    weight: float
-    sums: NDArray[np.float64]
-    last_place: int
-
-    def plus(self, other: Totals, half_life: float) -> Totals:
-        """Both together; sums may differ in width."""
-        last = max(self.last_place, other.last_place)
-        sums = np.zeros(max(len(self.sums), len(other.sums)))
-        weight = 0.0
-        for each in (self, other):
-            fade = float(np.exp2((each.last_place - last) / half_life))
-            sums[: len(each.sums)] += fade * each.sums
-            weight += fade * each.weight
-        return Totals(self.n_rows + other.n_rows, weight, sums, last)
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Rows that wait for their part to be complete."""
-
-    X: Matrix
-    places: NDArray[np.int64]
-    weights: NDArray[np.float64]
 
 
 class Stream:
@@ -115,7 +70,7 @@ class Stream:
         self._totals: Totals | None = None
         self._width = 0
         self._sparse: bool | None = None
-        self._pending: dict[int, list[_Piece]] = {}
+        self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
 
     @property
@@ -163,7 +118,7 @@ class Stream:
             stop = done + taken
             places = np.arange(self.next_row, self.next_row + taken, dtype=np.int64)
             part_weights = weights[done:stop].copy() if len(weights) else np.ones(taken)
-            self._hold(index, _Piece(X[done:stop].copy(), places, part_weights))
+            self._hold(index, Piece(X[done:stop].copy(), places, part_weights))
             self.next_row += taken
             done = stop
         self.n_rows += n_rows
@@ -260,11 +215,11 @@ class Stream:
         arrays: dict[str, NDArray[Any]] = {}
         nodes = []
         for number, ((level, index), part) in enumerate(self.tree.nodes.items()):
-            _store(arrays, f"node{number}_", _Piece(part.X, part.places, part.weights), part.keys)
+            pack_piece(arrays, f"node{number}_", Piece(part.X, part.places, part.weights), part.keys)
             limit = None if np.isinf(part.limit) else part.limit
             nodes.append([level, index, part.depth, part.last_place, part.n_rows, part.total_weight, limit])
         for number, index in enumerate(self._pending):
-            _store(arrays, f"pending{number}_", self._joined(index))
+            pack_piece(arrays, f"pending{number}_", self._joined(index))
         if self._totals is not None:
             arrays["sums"] = self._totals.sums
         rule = asdict(self.rule)
@@ -303,7 +258,7 @@ class Stream:
             stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
             stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
-                piece, keys = _stored(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
+                piece, keys = unpack_piece(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
                 if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):
                     raise ValueError(f"keys of {keys.dtype} {keys.shape}")
                 known = np.inf if limit is None else float(limit)
@@ -312,7 +267,7 @@ class Stream:
                     float(weight),
                 )  # fmt: skip
             for number, index in enumerate(header["pending"]):
-                stream._pending[int(index)] = [_stored(arrays, f"pending{number}_", width)]
+                stream._pending[int(index)] = [unpack_piece(arrays, f"pending{number}_", width)]
             if header["totals"] is not None:
                 n_rows, weight, last_place = header["totals"]
                 stream._totals = Totals(int(n_rows), float(weight), arrays["sums"], int(last_place))
@@ -346,13 +301,13 @@ class Stream:
         if not sparse and width != self._width:
             raise InvalidInputError(f"rows of {width:,} features; the stream has {self._width:,}")
 
-    def _hold(self, index: int, piece: _Piece) -> None:
+    def _hold(self, index: int, piece: Piece) -> None:
         """Keep rows of part `index`; reduce it once it is complete."""
         pieces = self._pending.setdefault(index, [])
         pieces.append(piece)
         while len(pieces) > 1 and len(pieces[-2].places) <= 2 * len(pieces[-1].places):
             last = pieces.pop()
-            pieces[-1] = _together([pieces[-1], last])
+            pieces[-1] = together([pieces[-1], last])
         if sum(len(held.places) for held in pieces) >= self.part_rows:
             self._close(index)
 
@@ -363,96 +318,13 @@ class Stream:
             self.tree.add(index, piece.X, piece.places, piece.weights)
         del self._pending[index]
 
-    def _joined(self, index: int) -> _Piece:
-        return _together(self._pending[index])
+    def _joined(self, index: int) -> Piece:
+        return together(self._pending[index])
 
-    def _plus(self, totals: Totals | None, piece: _Piece) -> Totals:
+    def _plus(self, totals: Totals | None, piece: Piece) -> Totals:
         last = int(piece.places.max())
         decayed = piece.weights * np.exp2((piece.places - last) / self.rule.half_life)
         sums, counts = np.zeros((1, piece.X.shape[1])), np.zeros(1)
         add_rows(piece.X, decayed, np.zeros(len(decayed), np.int32), sums, counts)
         added = Totals(len(decayed), float(counts[0]), sums[0], last)
         return added if totals is None else totals.plus(added, self.rule.half_life)
-
-
-def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float = 1.0) -> int:
-    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
-
-    Parameters
-    ----------
-    stream : Stream
-        Changed. Where a chunk is refused, those before it have been taken.
-    weights : float64 (n,) or (0,)
-    factor : float
-        What each row weighs where there are no weights.
-
-    Returns
-    -------
-    int
-        Rows that were read, invalid ones included.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid, or `weights` has another length than the rows.
-    """
-    source, done = walk.source, 0
-    if source.n_rows is not None:
-        check_weights(walk, weights, source.n_rows)
-    items = source.chunks(walk.target_bytes) if isinstance(source, ChunkedSource) else source.stream(walk.target_bytes)
-    for item in items:
-        valid = walk.read(item)
-        read = weights[done : done + valid.n_read]
-        done += valid.n_read
-        if len(weights) and len(read) < valid.n_read:
-            check_weights(walk, weights, done)
-        if not len(weights) and factor != 1:
-            read = np.full(valid.n_read, factor)
-        if valid.X.shape[0]:
-            stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
-    check_weights(walk, weights, done)
-    return done
-
-
-def _together(pieces: list[_Piece]) -> _Piece:
-    """Rows of several pieces in the order of their places."""
-    if len(pieces) == 1:
-        return pieces[0]
-    places = np.concatenate([piece.places for piece in pieces])
-    weights = np.concatenate([piece.weights for piece in pieces])
-    X = stacked([piece.X for piece in pieces])
-    if pieces[0].places[-1] < pieces[-1].places[0]:
-        return _Piece(X, places, weights)
-    order = np.argsort(places, kind="stable")
-    return _Piece(X[order], places[order], weights[order])
-
-
-def _store(
-    arrays: dict[str, NDArray[Any]], prefix: str, piece: _Piece, keys: NDArray[np.float64] | None = None
-) -> None:
-    """Put rows among the arrays."""
-    arrays[prefix + "places"], arrays[prefix + "weights"] = piece.places, piece.weights
-    if keys is not None:
-        arrays[prefix + "keys"] = keys
-    if isinstance(piece.X, np.ndarray):
-        arrays[prefix + "X"] = piece.X
-    else:
-        for name in CSR_ARRAYS:
-            arrays[prefix + name] = getattr(piece.X, name)
-
-
-def _stored(arrays: dict[str, NDArray[Any]], prefix: str, width: int) -> _Piece:
-    """Rows out of the arrays; any bytes may stand there, and kernels trust shapes and indices."""
-    places, weights = arrays[prefix + "places"], arrays[prefix + "weights"]
-    n_rows = len(places)
-    if places.dtype != np.int64 or weights.dtype != np.float64 or places.shape != weights.shape or places.ndim != 1:
-        raise ValueError(f"places of {places.dtype} {places.shape}, weights of {weights.dtype} {weights.shape}")
-    if prefix + "X" in arrays:
-        X = arrays[prefix + "X"]
-        if X.shape != (n_rows, width) or not np.issubdtype(X.dtype, np.number):
-            raise ValueError(f"rows of {X.dtype} {X.shape}; needed: numbers ({n_rows}, {width})")
-        return _Piece(X, places, weights)
-    data, indices, indptr = (arrays[prefix + name] for name in CSR_ARRAYS)
-    X = sp.csr_array((data, indices, indptr), shape=(n_rows, width))
-    X.check_format(full_check=True)
-    return _Piece(X, places, weights)

@@ -1,0 +1,165 @@
+"""Blocks of rows, and what is computed of rows: squared norms, squared distances, sums of clusters.
+
+A block is a sketched chunk with the squared norms of its rows. Never sees a source or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.matrix import Matrix, as_working, working_dtype
+from streamkm.kernels.cluster import distances
+from streamkm.kernels.cluster.sums import add_csr, add_dense, order_by_label
+from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS
+
+if TYPE_CHECKING:
+    from streamkm.cluster.center_table import CenterTable
+
+NO_WEIGHTS = np.empty(0, np.float64)
+BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
+SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
+NO_NORMS = np.empty((0, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Sketched rows.
+
+    Attributes
+    ----------
+    X : float32 or float64 ndarray (n, m), or csr_array (n, m) whose entries may repeat an index
+    d2norms : float64 (n,)
+        Squared norms of the rows.
+    weights : float64 (n,) or (0,)
+        Sample weights; empty where every row weighs 1.
+    """
+
+    X: Matrix
+    d2norms: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return int(self.X.shape[0])
+
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
+
+    def total_d2norm(self) -> float:
+        """Weighted sum of the rows' squared norms."""
+        return float(weighted_sum(self.weights, self.d2norms))
+
+    def largest_d2norm(self) -> float:
+        """Largest of the rows' squared norms; 0 without rows."""
+        return float(self.d2norms.max(initial=0.0))
+
+
+def safe_scale(size: float) -> float:
+    """A power of two that brings numbers of a size near 1; 1 where float32 holds their squares easily."""
+    if size == 0 or not np.isfinite(size) or SMALLEST <= size <= 1 / SMALLEST:
+        return 1.0
+    return float(np.ldexp(1.0, -max(-1000, min(1000, int(np.frexp(size)[1])))))
+
+
+def batch_rows(n_components: int) -> int:
+    """Rows that are turned to other numbers at a time: about as many as the second-level cache holds."""
+    rows = max(1, BATCH_ENTRIES // max(1, n_components))
+    return rows if rows < BLOCK_ROWS else rows // BLOCK_ROWS * BLOCK_ROWS
+
+
+def dense_batches(X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (first row, rows as a C-contiguous array of their `working_dtype`); no copy of what is one already."""
+    dtype = working_dtype(X.dtype)
+    if X.dtype == dtype and X.flags.c_contiguous:
+        if len(X):
+            yield 0, X
+        return
+    n_batch = batch_rows(X.shape[1])
+    for start in range(0, X.shape[0], n_batch):
+        yield start, np.ascontiguousarray(X[start : start + n_batch], dtype)
+
+
+def row_d2norms(X: Matrix) -> NDArray[np.float64]:
+    """Squared norms of rows in float64; CSR entries must not repeat an index."""
+    out = np.empty(X.shape[0], np.float64)
+    if isinstance(X, np.ndarray):
+        for start, batch in dense_batches(X):
+            distances.d2norms_dense(batch, out[start : start + len(batch)])
+    else:
+        distances.d2norms_csr(X.indptr, as_working(X.data), out)
+    return out
+
+
+def row_d2(X: Matrix, labels: NDArray[np.int32], table: CenterTable) -> NDArray[np.float64]:
+    """Squared distance of every row to the center of its label, in float64; 0 for label -1.
+
+    Parameters
+    ----------
+    X : ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row
+    labels : int32 (n,)
+    """
+    out = np.empty(X.shape[0], np.float64)
+    if isinstance(X, np.ndarray):
+        for start, batch in dense_batches(X):
+            here = slice(start, start + len(batch))
+            distances.d2_dense(batch, labels[here], table.centers, out[here])
+    else:
+        norms = table.center_norms()
+        distances.d2_csr(X.indptr, X.indices, as_working(X.data), labels, table.centers, norms, out)
+    return out
+
+
+def add_rows(
+    X: Matrix,
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    *,
+    fresh: bool = False,
+    to: CenterTable | None = None,
+) -> NDArray[np.float64]:
+    """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
+
+    Parameters
+    ----------
+    fresh : bool
+        The sums begin here, whatever is in their memory.
+    to : CenterTable, optional
+        Where squared distances are wanted too; every row has a label then.
+
+    Returns
+    -------
+    d2 : float64 (n,), or (0,) unless asked for
+    """
+    d2 = np.empty(X.shape[0] if to is not None else 0)
+    if isinstance(X, np.ndarray):
+        if fresh and not len(X):
+            sums[:] = 0
+        for start, batch in dense_batches(X):
+            here = slice(start, start + len(batch))
+            order, starts = rows_by_label(labels[here], len(counts))
+            add_dense(batch, weights[here], order, starts, 0, fresh and start == 0, sums, counts)
+            if to is not None:
+                distances.d2_dense(batch, labels[here], to.centers, d2[here])
+        return d2
+    order, starts = rows_by_label(labels, len(counts))
+    centers, norms = (sums, NO_NORMS) if to is None else (to.centers, to.center_norms())
+    data = as_working(X.data)
+    add_csr(X.indptr, X.indices, data, weights, order, starts, 0, fresh, centers, norms, sums, counts, d2)
+    return d2
+
+
+def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
+    order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)
+    order_by_label(labels, order, starts)
+    return order, starts

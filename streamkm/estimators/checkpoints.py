@@ -1,0 +1,86 @@
+"""The checkpoint of an estimator's fit: which fit it is of, and what becomes of it when that ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.core.exceptions import ClusterError
+from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
+from streamkm.planning.plan import Plan
+from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import fingerprint
+
+
+@contextmanager
+def checkpoint_writer(
+    estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]
+) -> Iterator[CheckpointWriter]:
+    """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
+    saved = estimator.checkpoint
+    if saved is None or isinstance(saved, Checkpoint):
+        yield CheckpointWriter(saved)
+        return
+    with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
+        yield CheckpointWriter(opened)
+        opened.discard()
+
+
+@contextmanager
+def open_checkpoint(
+    estimator: Any,
+    source: RowSource,
+    directory: str | os.PathLike[str],
+    plan: Plan,
+    *,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    restart: bool = False,
+) -> Iterator[Checkpoint]:
+    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
+
+    Parameters
+    ----------
+    estimator : StreamKMeans or StreamKernelKMeans
+    plan : Plan
+        Of the estimator for the source.
+
+    Notes
+    -----
+    What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
+    executor, nor how progress is shown.
+    """
+    parameters = estimator.get_params()
+    seed = parameters["random_state"]
+    for name in (*OF_THIS_RUN, "progress", "memory_limit"):
+        parameters.pop(name)
+    init = given_start(parameters["init"])
+    parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
+    chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
+    settings = {name: plain(value) for name, value in parameters.items()}
+    settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
+    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
+    restart = restart or not is_worth_resuming(directory)
+    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
+        try:
+            yield saved
+        except ClusterError as error:
+            if not is_worth_resuming(directory):
+                saved.discard()
+                raise
+            raise ClusterError(
+                f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
+                f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
+            ) from error
+        except BaseException:
+            if not is_worth_resuming(directory):
+                saved.discard()
+            raise

@@ -1,0 +1,78 @@
+"""What the stages of one fit share: what its passes do, and the plan, the settings and the progress of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.spill import Spill
+from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.progress import Progress
+from streamkm.fitting.settings import Settings
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import Walk
+from streamkm.passes.resume import CheckpointWriter
+from streamkm.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitContext(PassContext):
+    """What every stage of a fit works with.
+
+    Attributes
+    ----------
+    here : Executor
+        Threads of this process, for what is in its memory; `executor` where that runs in this process.
+    plan : Plan
+    settings : Settings
+    progress : Progress
+    labels_to : path, optional
+        Zarr array that calls write the labels to; None: they are gathered.
+    """
+
+    here: Executor
+    plan: Plan
+    settings: Settings
+    progress: Progress
+    labels_to: Path | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        executor: Any,
+        *,
+        walk: Walk,
+        plan: Plan,
+        settings: Settings,
+        weights: NDArray[np.float64],
+        writer: CheckpointWriter,
+        progress: Progress,
+    ) -> Iterator[Self]:
+        """Open the executors of a fit, and the disk where its plan says so; close them at the end.
+
+        Parameters
+        ----------
+        executor : "auto", int, or a Dask client
+        walk, plan, settings, weights, writer, progress
+            As the attributes.
+        """
+        with ExitStack() as stack:
+            workers = stack.enter_context(open_executor(executor, plan.n_threads))
+            yield cls(
+                executor=workers,
+                here=stack.enter_context(local_executor(workers)),
+                walk=walk,
+                plan=plan,
+                settings=settings,
+                weights=weights,
+                writer=writer,
+                progress=progress,
+                spill=None if plan.block_room is None else stack.enter_context(closing(Spill(plan.block_room))),
+            )

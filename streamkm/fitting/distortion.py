@@ -1,0 +1,46 @@
+"""How much the sketch changed the objective of the clusters that a fit ended with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.in_memory import label_sums
+from streamkm.cluster.lloyd import Totals
+from streamkm.cluster.model import Model
+from streamkm.compute import Executor
+from streamkm.fitting.found import Look
+from streamkm.sketches import PCASketch, PreconditionedSampling, TruncatedSVDSketch
+
+
+def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
+    """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
+
+    c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared
+    lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
+    1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
+    """
+    if model.space == "sketch" or isinstance(model.sketch, PreconditionedSampling):
+        return None  # a sample of a row's entries does not keep lengths, only what is nearer
+    if isinstance(model.sketch, PCASketch | TruncatedSVDSketch):
+        directions = model.sketch.directions
+        filled = totals.counts > 0
+        counts, centers = totals.counts[filled], model.centers[filled]
+        means = totals.sums[filled] / counts[:, None]
+        original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+        if original <= 0:
+            return 1.0
+        between = means - counts @ means / counts.sum() if isinstance(model.sketch, PCASketch) else means
+        lost = between - (between @ directions) @ directions.T
+        return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
+    n_clusters = len(model.centers)
+    within = [
+        _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
+        for block in (look.sample.original_block(), look.sketched)
+    ]
+    return within[1] / within[0] if within[0] > 0 else 1.0
+
+
+def _within(totals: Totals, total_d2norm: float) -> float:
+    """Sum of squared distances of rows to the means of their clusters."""
+    return total_d2norm - totals.explained()

@@ -1,0 +1,96 @@
+"""Where clusters are looked for: the frame that rows are brought into, and their sketch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
+from streamkm.cluster.lloyd import Blocks
+from streamkm.cluster.row_sample import Sample, sketched_d2norms
+from streamkm.cluster.rows import Block
+from streamkm.cluster.spill import Held, loaded
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.settings import Settings
+from streamkm.passes.sketch import Sketched
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.plan import Plan
+from streamkm.sketches import FourierMap, KernelMap, PCASketch, Sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """What clusters are looked for in.
+
+    Attributes
+    ----------
+    sketched : Sketched
+        Its sample is in the frame.
+    sketch : Sketch
+        Of rows in the frame.
+    frame : Frame
+    """
+
+    sketched: Sketched
+    sketch: Sketch
+    frame: Frame
+
+
+def frame_rows(context: FitContext, sketched: Sketched) -> Framed:
+    """Bring what was read into a frame, the sample and what there is of sketched rows, and name or find the sketch."""
+    plan, settings = context.plan, context.settings
+    kind = plan.sketch if settings.sketch is None else settings.sketch.kind
+    frame = WHOLE
+    if kind not in (KernelMap.kind, FourierMap.kind):
+        frame = Frame.of(sketched.sample.X, moves=kind not in UNMOVED)
+    if frame.is_whole:
+        return Framed(sketched, sketch_of(plan, settings, sketched.sample), frame)
+    sample = replace(sketched.sample, X=frame.rows(sketched.sample.X))
+    sketch = sketch_of(plan, settings, sample)
+    if plan.regime == "sample":
+        return Framed(replace(sketched, sample=sample), sketch, frame)
+    offset = np.asarray(sketch.apply(frame.origin[None]), np.float64)[0] if len(frame.origin) else frame.origin
+    inner, blocks, coreset = Frame(offset, frame.scale), sketched.blocks, sketched.coreset
+    if blocks is not None:
+        blocks = framed_blocks(context, blocks, inner)
+    if coreset is not None:
+        coreset = replace(coreset, X=inner.rows(coreset.X))
+    return Framed(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
+
+
+def framed_blocks(context: FitContext, blocks: Blocks, frame: Frame) -> Blocks:
+    """Bring sketched rows into a frame."""
+    handles, norms = [], []
+    workers, spill = context.executor, context.spill
+    for handle, found in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
+        handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
+        norms.append(found)
+    totals, largest = zip(*norms, strict=True)
+    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(totals)), largest_d2norm=max(largest))
+
+
+def _framed_block(held: Held, frame: Frame) -> tuple[Block, tuple[float, float]]:
+    block = loaded(held)
+    X = frame.rows(block.X)
+    framed = Block(X, sketched_d2norms(X), block.weights)
+    return framed, (framed.total_d2norm(), framed.largest_d2norm())
+
+
+def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
+    """The sketch that was given or that a plan names; None for one that is found on rows."""
+    if settings.sketch is not None:
+        return settings.sketch
+    if plan.sketch in DATA_DEPENDENT:
+        return None
+    return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
+
+
+def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
+    """The sketch that was given, that a plan names, or that is found on the row sample."""
+    sketch = oblivious_sketch(plan, settings, sample.X.shape[1])
+    if sketch is not None:
+        return sketch
+    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)] if plan.sketch == PCASketch.kind else sample.X
+    return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)

@@ -1,0 +1,50 @@
+"""Rows of a source into a stream: read here, chunk by chunk, as only one of them is taken at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.fitting.streams.stream import Stream
+from streamkm.passes.reader import Walk
+from streamkm.passes.sketch import check_weights
+from streamkm.sources.base import ChunkedSource
+
+
+def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float = 1.0) -> int:
+    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
+
+    Parameters
+    ----------
+    stream : Stream
+        Changed. Where a chunk is refused, those before it have been taken.
+    weights : float64 (n,) or (0,)
+    factor : float
+        What each row weighs where there are no weights.
+
+    Returns
+    -------
+    int
+        Rows that were read, invalid ones included.
+
+    Raises
+    ------
+    InvalidInputError
+        If a row is invalid, or `weights` has another length than the rows.
+    """
+    source, done = walk.source, 0
+    if source.n_rows is not None:
+        check_weights(walk, weights, source.n_rows)
+    items = source.chunks(walk.target_bytes) if isinstance(source, ChunkedSource) else source.stream(walk.target_bytes)
+    for item in items:
+        valid = walk.read(item)
+        read = weights[done : done + valid.n_read]
+        done += valid.n_read
+        if len(weights) and len(read) < valid.n_read:
+            check_weights(walk, weights, done)
+        if not len(weights) and factor != 1:
+            read = np.full(valid.n_read, factor)
+        if valid.X.shape[0]:
+            stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
+    check_weights(walk, weights, done)
+    return done

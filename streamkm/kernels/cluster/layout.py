@@ -1,0 +1,112 @@
+"""Centers laid out as a table for products, and sparse rows moved as it wants them.
+
+numba only; arrays in, arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels import FUSED
+from streamkm.kernels.intrinsics.reductions import dot
+
+LAID_OUT = 64
+"""Components of every center that are laid out at a time: some cache lines in a row, so that they are fetched ahead."""
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def lay_out(centers, shift, moved, scale, first, table, bias):
+    """Fill some columns of a table of centers, and their bias, in one pass over the centers.
+
+    The readable form is ``table[:, :k] = -2 * scale * (centers - shift).T``, ``table[:, k:] = 0`` and
+    ``bias[:k] = scale^2 * (sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ (shift - moved))``. O(k * m).
+
+    Parameters
+    ----------
+    centers : float64 (k, m), C-contiguous
+    shift : float64 (m,)
+    moved : float64 (m,)
+        What rows will be less by.
+    scale : float64
+        A power of two that rows will be multiplied with.
+    first : int64
+        Center of the table's first column.
+    table : float32 or float64 (m, width)
+        Written.
+    bias : float64 (k,)
+        Written for the table's columns.
+    """
+    n_clusters, n_components = min(centers.shape[0], first + table.shape[1]), centers.shape[1]
+    offsets, left = np.empty(LAID_OUT), np.empty(LAID_OUT)
+    for c in range(first, n_clusters):
+        bias[c] = 0.0
+    for start in range(0, n_components, LAID_OUT):
+        width = min(LAID_OUT, n_components - start)
+        for j in range(width):
+            left[j] = 2.0 * (shift[start + j] - moved[start + j]) * scale
+        for c in range(first, n_clusters):
+            for j in range(width):
+                offsets[j] = (centers[c, start + j] - shift[start + j]) * scale
+            for j in range(width):
+                table[start + j, c - first] = -2.0 * offsets[j]
+            bias[c] += dot(offsets, 0, offsets, 0, width) + dot(offsets, 0, left, 0, width)
+        for j in range(start, start + width):
+            for c in range(n_clusters, first + table.shape[1]):
+                table[j, c - first] = 0.0
+
+
+@nb.njit(nogil=True, cache=True)
+def count_moved(indptr, indices, places, n_columns, out):
+    """Where CSR rows start that store all of some columns.
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    places : int32 (m,)
+        Of each feature among the columns; -1 for others.
+    n_columns : int64
+    out : int64 (n + 1,)
+        Written.
+    """
+    out[0] = 0
+    for i in range(indptr.shape[0] - 1):
+        others = 0
+        for t in range(indptr[i], indptr[i + 1]):
+            others += places[indices[t]] < 0
+        out[i + 1] = out[i] + n_columns + others
+
+
+@nb.njit(nogil=True, cache=True)
+def move_csr(indptr, indices, data, places, columns, offsets, scale, out_indptr, out_indices, out_data):
+    """Write CSR rows less an offset in some columns, which come first in every row.
+
+    Parameters
+    ----------
+    indptr, indices, places
+        As of `count_moved`.
+    data : float32 or float64 (nnz,)
+    columns : int64 (u,)
+    offsets : float64 (u,)
+    scale : float64
+    out_indptr : int64 (n + 1,)
+        As `count_moved` gives it.
+    out_indices, out_data
+        Written.
+    """
+    values = np.empty(columns.shape[0])
+    for i in range(indptr.shape[0] - 1):
+        values[:] = 0.0
+        at = out_indptr[i]
+        there = at + columns.shape[0]
+        for t in range(indptr[i], indptr[i + 1]):
+            place = places[indices[t]]
+            if place >= 0:
+                values[place] += data[t]  # entries of a sketched row may repeat an index
+            else:
+                out_indices[there] = indices[t]
+                out_data[there] = data[t] * scale
+                there += 1
+        for u in range(columns.shape[0]):
+            out_indices[at + u] = columns[u]
+            out_data[at + u] = (values[u] - offsets[u]) * scale

@@ -1,0 +1,293 @@
+"""The nearest centers of a piece of rows, and how certain that is.
+
+Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers. A table
+larger than the caches lies in tiles and is read tile by tile. Scores leave out what all centers of a row share. Every
+sum runs in a fixed order, so that all processors with fused multiply-add give the same bits. numba only; arrays in,
+arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels import FUSED
+from streamkm.kernels.cluster.distances import entries_d2
+from streamkm.kernels.cluster.layout import LAID_OUT
+from streamkm.kernels.intrinsics.lanes import add_entries
+from streamkm.kernels.intrinsics.products import (
+    BLOCK_ROWS,
+    block_room,
+    load_block,
+    lower,
+    lowest_lanes,
+    multiply_panel,
+    multiply_wide,
+    panel_stop,
+    vector_lanes,
+)
+from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+
+ROUNDINGS = 5
+"""Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
+    """Find the two nearest centers of every CSR row.
+
+    The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : same dtype as table (nnz,)
+    d2norms : float64 (n,) or (0,)
+        Squared norms of the rows; empty: no row is checked, none is doubtful.
+    table : float32 or float64 (m * p,)
+        ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`; laid out in tiles of
+        `width` columns, one (m, width) after the other, the last of what is left.
+    width : int
+        A multiple of `lanes.LANES`, at most p.
+    bias : same dtype (p,)
+        Squared norms of the centers, infinite where padded.
+    slope, slack : float64
+        A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row.
+    labels : int32 (n,)
+        Written.
+    scores, seconds : same dtype as table (n,)
+        Written: the scores of the nearest and the second nearest center.
+    doubtful : bool (n,)
+        Written: whether the second may be nearer in truth.
+    """
+    n_columns, lanes = bias.shape[0], vector_lanes(table)
+    best, second = np.empty((1, lanes), table.dtype), np.empty((1, lanes), table.dtype)
+    where = np.empty((1, lanes), np.int32)
+    label, score, other = np.empty(1, np.int32), np.empty(1, table.dtype), np.empty(1, table.dtype)
+    labels[:] = 0
+    scores[:] = np.inf
+    seconds[:] = np.inf
+    for column in range(0, n_columns, width):
+        stop = min(column + width, n_columns)
+        tile, total = _tile(table, n_columns, column, stop), np.empty((1, stop - column), table.dtype)
+        for i in range(indptr.shape[0] - 1):
+            total[:] = 0.0
+            add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
+            best[:] = np.inf
+            second[:] = np.inf
+            where[:] = 0
+            lower(total, 1, bias, column, stop - column, best, second, where)
+            lowest_lanes(best, second, where, 1, 0, label, score, other)
+            seconds[i] = min(seconds[i], other[0], max(scores[i], score[0]))
+            if score[0] < scores[i]:
+                labels[i] = label[0]
+                scores[i] = score[0]
+    for i in range(labels.shape[0]):
+        doubtful[i] = False
+        if d2norms.shape[0]:
+            wrong = (indptr[i + 1] - indptr[i] + ROUNDINGS) * slope * np.sqrt(d2norms[i]) + slack
+            doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * wrong  # of NaN too
+
+
+@nb.njit(nogil=True, cache=True, inline="always")
+def _tile(table, n_columns, first, stop):
+    """Columns `first` to `stop` of a table in tiles: (m, stop - first)."""
+    n_rows = table.shape[0] // n_columns
+    return table[first * n_rows : stop * n_rows].reshape((n_rows, stop - first))
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """Find the two nearest centers of every dense row: products and search in one. O(n * m * k).
+
+    The readable form is ``labels = argmin((X - shift) * scale @ table + bias, axis=1)``; ties go to the lower label.
+
+    Parameters
+    ----------
+    X : dtype of the table (n, m), C-contiguous; m at most `WIDE`
+        Read where it is, unless rows are moved or scaled.
+    shift : float64 (m,) or (0,)
+        Empty: none.
+    scale : float64
+        A power of two.
+    table : float32 or float64 (m * p,)
+        As of `nearest_csr`, in the panels of `products`.
+    bias : same dtype (p,)
+    n_clusters : int64
+        Columns that are not padded.
+    slope, slack : float64
+        A score is wrong by at most ``slope * |x| + slack`` of its row, moved and scaled; below 0: no row is checked.
+    room : tuple of arrays
+        As `search_room` gives them; written.
+    labels, scores, seconds, doubtful
+        As of `nearest_csr`; written.
+    """
+    block, totals, best, second, where = room
+    direct = shift.shape[0] == 0 and scale == 1.0
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        rows, start = X, first
+        if not direct or n_rows < BLOCK_ROWS:
+            load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+            rows, start = block, 0
+        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+@nb.njit(nogil=True, cache=True)
+def load_rows(X, shift, scale, out):
+    """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
+
+    Parameters
+    ----------
+    X, shift, scale
+        As of `nearest_dense`; X of any width.
+    out : dtype of the table (n, m)
+        Written.
+    """
+    load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
+    block, totals, best, second, where = room
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
+    block, totals, best, second, where = room
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
+        column, q = 0, 0
+        while column < n_clusters:
+            stop = panel_stop(column, bias.shape[0], table.itemsize)
+            lower(totals[q], n_rows, bias, column, min(stop, n_clusters) - column, best, second, where)
+            column, q = stop, q + 1
+        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
+    """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
+    shape = (BLOCK_ROWS, vector_lanes(table))
+    state = np.empty(shape, table.dtype), np.empty(shape, table.dtype), np.empty(shape, np.int32)
+    return (*block_room(table, n_features, n_clusters), *state)
+
+
+@nb.njit(inline="always")
+def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
+    """Search the scores of a block of rows, panel after panel."""
+    n_features, column = rows.shape[1], 0
+    while column < n_clusters:
+        stop = panel_stop(column, bias.shape[0], table.itemsize)
+        width, needed, place = stop - column, min(stop, n_clusters) - column, column * n_features
+        multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals, 0, 0)
+        lower(totals, n_rows, bias, column, needed, best, second, where)
+        column = stop
+
+
+@nb.njit(inline="always")
+def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful):
+    """Mark rows whose two lowest scores differ by no more than both may be wrong."""
+    n_features = X.shape[1]
+    for i in range(first, first + n_rows):
+        doubtful[i] = False
+        if slope >= 0.0:
+            if shift.shape[0]:
+                norm = np.sqrt(squared_distance(X, i * n_features, shift, 0, n_features)) * scale
+            else:
+                norm = np.sqrt(dot(X, i * n_features, X, i * n_features, n_features)) * scale
+            doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (slope * norm + slack)  # of NaN too
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_dense_exactly(X, centers, rows, labels):
+    """Find the nearest centers of dense rows by differences in float64, one center after the other. O(r * m * k).
+
+    Parameters
+    ----------
+    X : float64 (r, m), C-contiguous
+    centers : float64 (k, m), C-contiguous
+    rows : int64 (r,)
+        Where their labels are.
+    labels : int32 (n,)
+        Written for `rows`.
+    """
+    n_features = X.shape[1]
+    for q in range(rows.shape[0]):
+        nearest, lowest = 0, np.inf
+        for c in range(centers.shape[0]):
+            d2 = 0.0
+            for j in range(0, n_features, LAID_OUT):
+                width = min(LAID_OUT, n_features - j)
+                d2 += squared_distance(X, q * n_features + j, centers, c * n_features + j, width)
+                if d2 >= lowest:  # and every further term adds to it
+                    break
+            if d2 < lowest:
+                nearest, lowest = c, d2
+        labels[rows[q]] = nearest
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels):
+    """Find the nearest centers of CSR rows by differences in float64. O(entries * k).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+        Indices distinct within a row.
+    data : float32 or float64 (nnz,)
+    centers : float64 (k, m), C-contiguous
+    centers_d2 : float64 (k, 2)
+        Their squared norms, as `center_norms` gives them.
+    rows : int64 (r,)
+        Those to label.
+    labels : int32 (n,)
+        Written for `rows`.
+    """
+    for q in range(rows.shape[0]):
+        i = rows[q]
+        nearest, lowest = 0, np.inf
+        for c in range(centers.shape[0]):
+            d2 = entries_d2(indices, data, indptr[i], indptr[i + 1], centers[c], centers_d2[c])
+            if d2 < lowest:
+                nearest, lowest = c, d2
+        labels[i] = nearest
+
+
+@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+def scores_csr(indptr, indices, data, table, width, bias, out):
+    """Write the scores of CSR rows for every center: ``out = X @ table + bias``. O(nnz * k).
+
+    Parameters
+    ----------
+    indptr, indices : int32 or int64
+    data : same dtype as table (nnz,)
+    table : float32 or float64 (m * p,)
+    width : int
+        As for `nearest_csr`.
+    bias : same dtype (p,)
+    out : same dtype (n, p)
+        Written.
+    """
+    n_columns = bias.shape[0]
+    for column in range(0, n_columns, width):
+        stop = min(column + width, n_columns)
+        tile = _tile(table, n_columns, column, stop)
+        for i in range(indptr.shape[0] - 1):
+            total = out[i, column:stop]
+            for j in range(stop - column):
+                total[j] = bias[column + j]
+            add_entries(total, tile, indices, data, indptr[i], indptr[i + 1])

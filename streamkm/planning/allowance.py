@@ -1,0 +1,167 @@
+"""What a memory limit leaves for data, the sizes that may be chosen to keep it, and the refusal of what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from streamkm.core.exceptions import MemoryLimitError
+from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
+from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, default_chunk_bytes
+
+SAMPLE_BYTES = 256 * MIB
+SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
+
+AnyPlan = TypeVar("AnyPlan", bound="Projected")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a limit leaves for data: by the limit and the data alone, whatever else the process holds.
+
+    Attributes
+    ----------
+    limit_bytes : int
+    base_bytes : int
+        What a process that does nothing else holds: its libraries, and the rows if they are in memory.
+    free_bytes : int or None
+        What the machine has left for this process, where no limit was given; None where one was. Only what is kept in
+        memory or on disk is chosen by it: another plan that it has no room for is refused.
+    """
+
+    limit_bytes: int
+    base_bytes: int
+    free_bytes: int | None = None
+
+    @classmethod
+    def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
+        """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
+        limit, base = memory_limit_bytes(memory_limit), LIBRARY_BYTES + source.held_bytes
+        unlimited = isinstance(memory_limit, str) and memory_limit == "auto"
+        return cls(limit, base, available_memory() if unlimited else None)
+
+    def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
+        """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
+        if asked != "auto":
+            return int(asked)
+        largest = int(self._room / (SHARE * source.read_factor * n_threads))
+        return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
+
+    def most_sampled(self, row_bytes: int) -> int:
+        """Rows that the row sample has room for."""
+        return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
+
+    @property
+    def _room(self) -> int:
+        return self.limit_bytes - self.base_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a plan chooses by itself, beside the regime and the space.
+
+    Attributes
+    ----------
+    chunk_bytes, n_threads, sample_rows, drawn_rows : int
+    keeps_sample : bool
+        Whether the row sample is kept for rounds that look further.
+    """
+
+    chunk_bytes: int
+    n_threads: int
+    sample_rows: int
+    drawn_rows: int = 0
+    keeps_sample: bool = False
+
+
+def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
+    """Sizes to try in turn: what costs time is given up first, then what costs quality.
+
+    Below the first, they are the same whatever the limit: where the last do not fit, a limit that they fit in helps.
+    """
+    yield first
+    sizes = first
+    while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
+        sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
+        yield sizes
+    if sizes.keeps_sample:
+        sizes = replace(sizes, keeps_sample=False)
+        yield sizes
+    while sizes.drawn_rows:
+        fewer = sizes.drawn_rows // DRAWN_STEP
+        sizes = replace(sizes, drawn_rows=fewer if fewer >= FEWEST_DRAWN else 0)
+        yield sizes
+    while sizes.n_threads > 1:
+        sizes = replace(sizes, n_threads=_power_below(sizes.n_threads, 1))
+        yield sizes
+    while sizes.sample_rows > fewest_sampled:
+        sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))
+        yield sizes
+
+
+def _power_below(value: int, smallest: int) -> int:
+    """The largest ``smallest * 2^i`` below a value that is larger than `smallest`."""
+    power = smallest
+    while 2 * power < value:
+        power *= 2
+    return power
+
+
+class Projected(Protocol):
+    """What a plan says of memory; see `Plan`."""
+
+    @property
+    def source(self) -> str:
+        """Its name."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of each stage."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """What they may not exceed."""
+
+    @property
+    def base_bytes(self) -> int:
+        """What the process holds beside data."""
+
+
+def checked(plan: AnyPlan, remedy: str, largest_chunk: int, allowance: Allowance, *, what: str = "fit") -> AnyPlan:
+    """The plan, if it fits.
+
+    Raises
+    ------
+    MemoryLimitError
+        What does not fit, and what to do.
+    """
+    stage = max(plan.memory, key=lambda name: plan.memory[name])
+    peak = plan.memory[stage]
+    said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
+    free = allowance.free_bytes
+    if peak <= plan.limit_bytes:
+        if free is None or peak - plan.base_bytes <= free:
+            return plan
+        raise MemoryLimitError(
+            f"{said}, and of the machine's memory {human_bytes(free)} are free; end what takes the rest, or pass "
+            f'memory_limit="{(plan.base_bytes + free) // MIB} MiB", so that the {what} is planned for that'
+        )
+    said += f", above the limit of {human_bytes(plan.limit_bytes)}"
+    needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
+    if plan.base_bytes >= plan.limit_bytes:
+        base = human_bytes(plan.base_bytes)
+        raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
+    if largest_chunk > 2 * plan.chunk_bytes:
+        raise MemoryLimitError(
+            f"{said}: it is stored in chunks of {human_bytes(largest_chunk)}, which can only be read whole; "
+            f"store it in smaller ones, or {needed}"
+        )
+    raise MemoryLimitError(f"{said}; {needed}, {remedy}")

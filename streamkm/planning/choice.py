@@ -1,0 +1,112 @@
+"""The largest sizes, the best regime and the best space that fit in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from streamkm.cluster.model import Space
+from streamkm.planning.allowance import Allowance, Sizes
+from streamkm.planning.memory import Needs, Regime
+from streamkm.sources.base import ChunkedSource, RowSource
+
+SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
+MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    needs : Needs
+    n_chunks : int or None
+    regime : Regime
+    space : Space
+    room : int
+        Bytes of spilled blocks that are kept in memory.
+    """
+
+    sizes: Sizes
+    needs: Needs
+    n_chunks: int | None
+    regime: Regime
+    space: Space
+    room: int = 0
+
+    def memory(self, base: int) -> dict[str, int]:
+        """Resident bytes of each stage."""
+        return self.needs.stages(self.regime, self.space, base, self.room)
+
+    def with_room(self, allowance: Allowance, n_rows: int | None) -> Choice:
+        """Keep in memory what there is room for of blocks that are spilled."""
+        if self.regime != "spilled":
+            return self
+        limit = allowance.limit_bytes
+        if allowance.free_bytes is not None:  # of the machine's memory; what is kept where changes no result
+            limit = min(limit, allowance.base_bytes + allowance.free_bytes)
+        free = limit - max(self.memory(allowance.base_bytes).values())
+        room = max(0, int(SPILL_SHARE * free))
+        if n_rows is not None:
+            room = min(room, n_rows * (8 + self.needs.block_row_bytes))
+        return replace(self, room=room)
+
+
+def choose(
+    source: RowSource,
+    needs: Needs,
+    regimes: dict[Regime, str],
+    spaces: tuple[Space, ...],
+    ladder: list[Sizes],
+    allowance: Allowance,
+) -> Choice:
+    """The best space, in it the best regime, with it the largest sizes, that fit; else what takes the least memory."""
+    cuts: dict[int, _Cut] = {}
+    least: Choice | None = None
+    for space in spaces:
+        for regime in regimes:
+            for sizes in ladder:
+                if sizes.chunk_bytes not in cuts:
+                    cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
+                cut = cuts[sizes.chunk_bytes]
+                choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
+                peak = max(choice.memory(allowance.base_bytes).values())
+                if peak <= allowance.limit_bytes:
+                    return choice.with_room(allowance, source.estimated_rows)
+            if least is None or peak < max(least.memory(allowance.base_bytes).values()):
+                least = choice
+    if least is None:
+        raise ValueError("nothing to choose from")
+    return least
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a source is cut: how many chunks, if they are known, and bytes of the largest."""
+
+    n_chunks: int | None
+    largest: int
+
+    @classmethod
+    def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
+        """Cut it; that may read pointers of sparse rows."""
+        if not isinstance(source, ChunkedSource):
+            return cls(None, chunk_bytes)
+        chunks = source.chunks(chunk_bytes)
+        return cls(len(chunks), max((chunk.n_bytes for chunk in chunks), default=chunk_bytes))
+
+
+def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
+    """The needs with these sizes."""
+    n_rows = source.estimated_rows
+    return replace(
+        needs,
+        n_rows=n_rows or sizes.sample_rows,
+        sample_rows=sizes.sample_rows,
+        n_threads=sizes.n_threads,
+        drawn_rows=sizes.drawn_rows,
+        keeps_sample=sizes.keeps_sample,
+        largest_chunk=cut.largest,
+        n_chunks=MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks),
+    )

@@ -1,0 +1,309 @@
+"""What a fit will do, decided before the first read: sketch, sizes, regime, passes, bytes.
+
+Pure functions of the source's description, the parameters and the memory that may be taken. Reads no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from streamkm.cluster.coreset import default_size
+from streamkm.cluster.draws import draw_rows
+from streamkm.cluster.model import Space
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.choice import Choice, choose
+from streamkm.planning.memory import MIB, Needs, Regime
+from streamkm.planning.plan import Plan
+from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
+from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.sketches import IdentitySketch, Sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
+from streamkm.sketches.subspace import subspace_passes
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import decoded_row_bytes
+
+SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
+SMALLEST_SAMPLE_ROWS = 50_000
+# what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
+FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
+MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
+
+
+def plan_fit(
+    source: RowSource,
+    *,
+    n_clusters: int,
+    sketch: str | Sketch,
+    n_components: int | str,
+    eps: float | None,
+    delta: float,
+    refine: int | str,
+    assign_space: Space | Literal["auto"],
+    coreset: str | None,
+    chunk_bytes: int | str,
+    memory_limit: Any,
+    n_threads: int,
+    weighted: bool = False,
+    sketch_fit: str = "sample",
+    gathers_labels: bool = True,
+    refuses: bool = True,
+) -> Plan:
+    """Decide how a fit will go, from what is known without reading.
+
+    Parameters
+    ----------
+    memory_limit : "auto", int, float or str
+        See `core.memory.memory_limit_bytes`.
+    n_threads : int
+        Threads of this process that will read.
+    sketch_fit : "sample" or "all"
+        What a sketch that depends on the data is found on.
+    gathers_labels : bool
+        Whether this process holds the labels of all rows.
+    refuses : bool
+        Whether what does not fit is refused; it is not where other machines are planned.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source cannot be walked as often as needed.
+    InvalidParameterError
+        If a parameter does not fit the data.
+    MemoryLimitError
+        If the projected memory exceeds the limit.
+    """
+    row_bytes = decoded_row_bytes(source)
+    kind, components, why = choose_sketch(
+        source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
+    )
+    allowance = Allowance.of(memory_limit, source)
+    asked = _Asked(
+        source=source,
+        n_clusters=n_clusters,
+        sketch=sketch,
+        kind=kind,
+        n_components=components,
+        found_on_all=sketch_fit == "all",
+        refine=refine,
+        assign_space=assign_space,
+        coreset=coreset,
+        row_bytes=row_bytes,
+    )
+    if asked.once:
+        asked.check_once()
+    first = Sizes(
+        chunk_bytes=allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
+        n_threads=n_threads,
+        sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, allowance.most_sampled(row_bytes))),
+        drawn_rows=asked.drawn_rows,
+        keeps_sample=refine == "auto" and not asked.once,
+    )
+    needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes()
+    ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
+    choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
+    # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
+    counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
+    plan = _plan(asked, choice, allowance, why, regimes[choice.regime], counts_first=counts_first)
+    if not refuses:
+        return plan
+    return checked(plan, "or use fewer n_components or fewer n_clusters", choice.needs.largest_chunk, allowance)
+
+
+def _plan(
+    asked: _Asked, choice: Choice, allowance: Allowance, why_sketch: str, why_regime: str, *, counts_first: bool
+) -> Plan:
+    """What was chosen, as a plan."""
+    source, needs, regime = asked.source, choice.needs, choice.regime
+    n_rows, several = source.estimated_rows, len(asked.spaces) > 1
+    passes = 2 + asked.refinements + counts_first + asked.fit_passes + (asked.found and regime != "sample")
+    return Plan(
+        source=source.name,
+        n_rows=n_rows,
+        n_features=source.n_features,
+        stored_bytes=source.n_bytes,
+        passes=1 if asked.once else passes,
+        counts_first=counts_first,
+        chunk_bytes=choice.sizes.chunk_bytes,
+        n_chunks=choice.n_chunks,
+        sketch=asked.kind,
+        n_components=asked.n_components,
+        why_sketch=why_sketch,
+        regime=regime,
+        why_regime=why_regime,
+        coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
+        sample_rows=needs.sample_rows,
+        assign_space=choice.space if source.n_features is not None or not several else None,
+        memory=choice.memory(allowance.base_bytes),
+        limit_bytes=allowance.limit_bytes,
+        base_bytes=allowance.base_bytes,
+        needs=needs,
+        n_threads=needs.n_threads,
+        fit_passes=asked.fit_passes,
+        block_room=choice.room if regime == "spilled" else None,
+        chooses_space=several,
+        more_passes=MOST_ROUNDS if asked.refine == "auto" and not asked.once else 0,
+        drawn_rows=needs.drawn_rows,
+        keeps_sample=needs.keeps_sample,
+        few_sampled=needs.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a fit is planned from, before anything is chosen by memory.
+
+    Attributes
+    ----------
+    kind, n_components : str, int
+        Of the sketch.
+    found_on_all : bool
+        Whether a sketch that depends on the data is to be found on all rows.
+    row_bytes : int
+        Of a row as read, about.
+    """
+
+    source: RowSource
+    n_clusters: int
+    sketch: str | Sketch
+    kind: str
+    n_components: int
+    found_on_all: bool
+    refine: int | str
+    assign_space: Space | Literal["auto"]
+    coreset: str | None
+    row_bytes: int
+
+    @property
+    def once(self) -> bool:
+        """Whether rows can be walked once only."""
+        return not self.source.replayable
+
+    @property
+    def found(self) -> bool:
+        """Whether the sketch is found on rows."""
+        return self.kind in DATA_DEPENDENT and isinstance(self.sketch, str)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is found on all rows, in passes of its own."""
+        return self.found and self.found_on_all and self.kind in FIT_BY_PASS
+
+    @property
+    def fit_passes(self) -> int:
+        """Passes that find the sketch."""
+        return subspace_passes(self._n_features) if self.streamed else 0
+
+    @property
+    def refinements(self) -> int:
+        """Passes that `refine` asks for, whatever is found."""
+        return self.refine if isinstance(self.refine, int) else 0
+
+    @property
+    def wanted_sample(self) -> int:
+        """Rows of the sample, where memory has room for them."""
+        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
+
+    @property
+    def fewest_sampled(self) -> int:
+        """Rows of the sample, whatever the limit."""
+        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
+        return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
+
+    @property
+    def drawn_rows(self) -> int:
+        """Rows that the last pass draws by their share of the objective."""
+        drawn = draw_rows(self.n_clusters, self.row_bytes)
+        return 0 if self.once or drawn < FEWEST_DRAWN else drawn
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """Where rows may be assigned, best first."""
+        if self.once or (self.kind == IdentitySketch.kind and self.assign_space == "auto"):
+            return ("original",) if self.kind == IdentitySketch.kind else ("sketch",)
+        return ("original", "sketch") if self.assign_space == "auto" else (self.assign_space,)
+
+    @property
+    def _n_features(self) -> int:
+        return self.source.estimated_features or self.n_components
+
+    def check_once(self) -> None:
+        """Refuse what one pass cannot give."""
+        refused = {
+            f"refine={self.refine}": self.refinements > 0,
+            'assign_space="original"': self.assign_space == "original" and self.kind != IdentitySketch.kind,
+            f'sketch="{self.kind}"': self.found,
+        }
+        for parameter, wanted in refused.items():
+            if wanted:
+                raise InvalidInputError(
+                    f"{self.source.name} can be walked once only, and {parameter} needs another pass; "
+                    "pass a list of chunks, or a function that returns a fresh iterator"
+                )
+
+    def needs(self, first: Sizes, *, gathers_labels: bool) -> Needs:
+        """What the projection of memory is made of, but for the sizes that are still to be chosen."""
+        source, kind, n_components = self.source, self.kind, self.n_components
+        return Needs(
+            n_rows=source.estimated_rows or first.sample_rows,
+            sample_rows=first.sample_rows,
+            n_clusters=self.n_clusters,
+            n_features=self._n_features,
+            n_components=n_components,
+            n_threads=first.n_threads,
+            row_bytes=self.row_bytes,
+            block_row_bytes=block_row_bytes(source, self.row_bytes, self.sketch, kind, n_components),
+            sample_floats=float_row_bytes(source, self.row_bytes),
+            largest_chunk=0,
+            itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
+            read_factor=source.read_factor,
+            fitted=self.found,
+            n_chunks=0,
+            coreset_rows=default_size(self.n_clusters),
+            directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
+            made_bytes=source.made_bytes,
+            streams=not isinstance(source, ChunkedSource),
+            once=self.once,
+            labels=gathers_labels,
+            shared_bytes=source.shared_bytes,
+            dense=not source.is_sparse,
+        )
+
+    def regimes(self) -> dict[Regime, str]:
+        """What k-means may run on, best first, and why."""
+        regimes = self._regimes()
+        if self.source.estimated_rows is None and regimes.pop("blocks", None) is not None:
+            # whether memory holds them is not known
+            regimes = {"spilled": regimes.pop("spilled"), **regimes}
+        return regimes
+
+    def _regimes(self) -> dict[Regime, str]:
+        """The same, of rows whose number is known."""
+        spilled = "; what memory does not hold of them is written to disk"
+        if self.once:
+            why = "on all sketched rows, whose labels are the result: the data can be walked once only"
+            return {"blocks": why, "spilled": why + spilled}
+        if self.coreset == "uniform" or (self.found and self.coreset == "auto"):
+            found = self.coreset != "uniform" and not self.streamed
+            return {"sample": "on the row sample" + (", which its directions are found on" if found else "")}
+        if self.coreset is None:
+            why = "on all sketched rows, as asked for"
+            return {"blocks": why, "spilled": why + spilled}
+        if self.coreset != "auto":
+            return {"coreset": f"on a {self.coreset} coreset of the sketched rows, as asked for"}
+        if self.kind != IdentitySketch.kind and self.assign_space != "sketch":
+            # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
+            return {
+                "sample": "on the row sample: with its means polished in the original space, all rows change little"
+            }
+        as_they_are = self.kind == IdentitySketch.kind
+        kept = "rows, which are kept as they are" if as_they_are else "sketched rows: labels are the sketch's"
+        return {
+            "blocks": f"on all {kept}",
+            "coreset": "on a sensitivity coreset of the sketched rows: all of them would not fit in memory",
+            "spilled": f"on all {kept}; a coreset would not fit in memory{spilled}",
+            "sample": "on the row sample: neither all rows nor a coreset would fit in memory",
+        }
