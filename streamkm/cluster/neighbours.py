@@ -8,7 +8,7 @@ threads and on any processor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 SMALLEST_GROUP, LARGEST_GROUP = 4, 64
 MOST_GROUPS = 1024  # but for those bounds
 FEWEST_LISTED, LISTED = 64, 8  # centers that a list holds: so many, and so many groups' worth
+TABLES_BYTES = 1 << 27  # of all lists, laid out
 SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that are there at a time
 
 
@@ -36,6 +37,8 @@ def neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
     size = group_size(n_clusters)
     listed = min(FEWEST_LISTED + LISTED * size, n_clusters)
     scored = 2 * 4 * max(SCORED_ENTRIES, n_clusters)
+    tables = 4 * width * (listed + LANES) * -(-n_clusters // size)
+    scored += tables if tables <= 2 * TABLES_BYTES else 0  # of float64, or not
     return n_clusters * (4 * width + 4 * listed // size + 16) + scored + n_threads * 4 * width * (listed + BLOCK_ROWS)
 
 
@@ -58,12 +61,23 @@ class Neighbourhood:
         Group of each center.
     candidates : int32 (g, l)
         Centers of each group's list, ascending.
+    tables : dtype of the columns (g, m * p) or (0, 0)
+        Of the lists, laid out once for all blocks where they take little memory; they are not sent to other processes.
     """
 
     layout: Layout
     columns: NDArray[Any]
     group_of: NDArray[np.int32]
     candidates: NDArray[np.int32]
+    tables: NDArray[Any]
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.layout, self.columns, self.group_of, self.candidates
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        names = ("layout", "columns", "group_of", "candidates", "tables")
+        for name, value in zip(names, (*state, np.empty((0, 0), state[1].dtype)), strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, table: CenterTable) -> Neighbourhood:
@@ -86,14 +100,20 @@ class Neighbourhood:
             scores[group_of[order[starts[first] : stop]] - first, order[starts[first] : stop]] = -np.inf  # its own
             nearby.lowest_set(scores, n_clusters, candidates[first : first + step])
         layout = table.layout(table.dtype, sparse=False)
-        return cls(layout, layout.columns_of(*centers.shape), group_of, candidates)
+        columns = layout.columns_of(*centers.shape)
+        padded = -(-candidates.shape[1] // LANES) * LANES
+        shape = (n_groups, centers.shape[1] * padded)
+        if shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
+            shape = (0, 0)
+        tables = aligned_empty(shape, columns.dtype)
+        nearby.lay_out_lists(columns, candidates[: shape[0]], padded, tables)
+        return cls(layout, columns, group_of, candidates, tables)
 
     def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
         """The same, but for some centers that no row is near."""
         bias = self.layout.bias.copy()
         bias[removed] = np.inf
-        fields = {name: getattr(self.layout, name) for name in self.layout.__slots__}
-        return Neighbourhood(Layout(**(fields | {"bias": bias})), self.columns, self.group_of, self.candidates)
+        return replace(self, layout=replace(self.layout, bias=bias))
 
     def nearest(
         self, X: NDArray[Any], labels: NDArray[np.int32]
@@ -126,6 +146,6 @@ class Neighbourhood:
             parts = tuple(array[here] for array in found)
             moved = (layout.moved, layout.scale)
             nearby.nearest_among(
-                batch, order, starts, *moved, self.columns, layout.bias, self.candidates, room, *parts
+                batch, order, starts, *moved, self.columns, layout.bias, self.candidates, self.tables, room, *parts
             )  # fmt: skip
         return found

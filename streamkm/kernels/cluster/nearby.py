@@ -18,7 +18,40 @@ DIRECTION_POINTS = 256
 
 
 @nb.njit(nogil=True, cache=True)
-def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, room, labels, scores, seconds):
+def lay_out_list(columns, few, n_padded, table):
+    """Lay out some columns of a table of centers as a table of their own.
+
+    Parameters
+    ----------
+    columns : float32 or float64 (k, m), C-contiguous
+    few : int32 (l,)
+    n_padded : int64
+        l, filled up to whole lines.
+    table : same dtype (m * n_padded,)
+        Written, in panels.
+    """
+    n_features, first = columns.shape[1], 0
+    while first < n_padded:
+        stop = panel_stop(first, n_padded, table.itemsize)
+        width, n_filled = stop - first, max(0, min(stop, few.shape[0]) - first)
+        panel = table[first * n_features : stop * n_features].reshape((n_features, width))
+        for j in range(n_features):
+            for q in range(n_filled):
+                panel[j, q] = columns[few[first + q], j]
+            for q in range(n_filled, width):
+                panel[j, q] = 0.0
+        first = stop
+
+
+@nb.njit(nogil=True, cache=True)
+def lay_out_lists(columns, candidates, n_padded, tables):
+    """As `lay_out_list`, for every group (g, m * n_padded)."""
+    for g in range(candidates.shape[0]):
+        lay_out_list(columns, candidates[g], n_padded, tables[g])
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tables, room, labels, scores, seconds):
     """Find the two nearest centers of every dense row among the candidates of its group. O(n * m * l + g * m * l).
 
     Parameters
@@ -33,6 +66,8 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
     bias : same dtype (at least k,)
     candidates : int32 (g, l)
         Centers that rows of each group are compared with, ascending.
+    tables : same dtype (g, m * p) or (0, 0)
+        As `lay_out_list` gives them; none: each is laid out when rows come.
     room : tuple of arrays
         Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
         their bias (p,), infinite where padded, and totals, best scores, second best and where, as of
@@ -41,7 +76,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
     scores, seconds : dtype of the columns (n,)
         Written.
     """
-    block, table, few_bias, totals, best, second, where = room
+    block, own_table, few_bias, totals, best, second, where = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
     found = np.empty(BLOCK_ROWS, np.int32)
     score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
@@ -49,17 +84,11 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
         if starts[g] == starts[g + 1]:
             continue
         few = candidates[g]
-        first = 0
-        while first < n_padded:
-            stop = panel_stop(first, n_padded, table.itemsize)
-            width = stop - first
-            panel = table[first * n_features : stop * n_features].reshape((n_features, width))
-            for j in range(n_features):
-                for q in range(min(stop, wanted) - first):
-                    panel[j, q] = columns[few[first + q], j]
-                for q in range(max(0, min(stop, wanted) - first), width):
-                    panel[j, q] = 0.0
-            first = stop
+        if tables.shape[0] > 0:
+            table = tables[g]
+        else:
+            table = own_table
+            lay_out_list(columns, few, n_padded, table)
         for q in range(wanted):
             few_bias[q] = bias[few[q]]
         for first in range(starts[g], starts[g + 1], BLOCK_ROWS):
