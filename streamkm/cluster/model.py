@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
@@ -22,6 +23,7 @@ from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.kernels.cluster.pruned import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
@@ -29,6 +31,8 @@ from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 FORMAT, SPARSE_FORMAT, PREPARED_FORMAT = 1, 2, 3
 SMALLEST_NORM = 1e-30
 SKETCH_PREFIX, STEPS_PREFIX = "sketch_", "steps_"  # of the names of arrays that belong to the sketch, and to steps
+
+INDEX_ARRAYS = ("index_directions", "index_groups")
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -52,6 +56,8 @@ class Model:
         Of a fit; it is not saved.
     preparation : Preparation or None
         How original rows are prepared, before anything else.
+    index : tuple of float32 (m, u) and int32 (k,), or None
+        Directions and groups of an index of the centers, where there is one; see `center_index`.
     """
 
     centers: NDArray[np.float64]
@@ -61,6 +67,14 @@ class Model:
     sketch: Sketch
     far: bool = False
     preparation: Preparation | None = None
+    index: IndexParts | None = None
+
+    def indexed(self) -> Model:
+        """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
+        if not is_worth(*self.centers.shape):
+            return self
+        found = self.table().index()
+        return replace(self, index=(found.directions, found.groups))
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.
@@ -82,7 +96,7 @@ class Model:
 
     def table(self) -> CenterTable:
         """The centers, for rows in their space."""
-        return CenterTable.build(self.centers, np.float32)
+        return CenterTable.build(self.centers, np.float32, index=self.index)
 
     def save(self, path: str | os.PathLike[str], parameters: dict[str, Any], fit: FitInfo | None = None) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
@@ -115,6 +129,8 @@ class Model:
         if self.preparation is not None:
             header["format"], header["steps"] = PREPARED_FORMAT, list(self.preparation.steps)
             arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
+        if self.index is not None:
+            arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
@@ -149,7 +165,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
     found = {name: array for name, array in arrays.items() if form == PREPARED_FORMAT and name.startswith(STEPS_PREFIX)}
-    others = (FIT_PREFIX, "center", *found)
+    others = (FIT_PREFIX, "center", *INDEX_ARRAYS, *found)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not fits_features(sketch, header["n_features"]):
@@ -166,7 +182,8 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     if form == PREPARED_FORMAT:
         known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
-    return Model(centers, header["n_features"], header["metric"], header["space"], sketch, preparation=preparation)
+    given = (header["n_features"], header["metric"], header["space"], sketch)
+    return Model(centers, *given, preparation=preparation, index=_checked_index(arrays, centers))
 
 
 def _packed_centers(centers: NDArray[np.float64]) -> tuple[int, dict[str, NDArray[Any]]]:
@@ -195,6 +212,19 @@ def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int) -> NDArray[np
     centers = np.zeros((len(counts), width))
     centers[np.repeat(np.arange(len(counts)), counts), columns] = values
     return centers
+
+
+def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
+    """The index that a file holds, if any: what it excludes is certain for orthonormal directions alone."""
+    if not any(name in arrays for name in INDEX_ARRAYS):
+        return None
+    directions, groups = (arrays[name] for name in INDEX_ARRAYS)
+    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], COORDINATES)
+    if not fits or not are_orthonormal(directions):
+        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {COORDINATES} orthonormal directions of float32")
+    if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
+        raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
+    return directions, groups
 
 
 def normalized(X: Matrix) -> Matrix:

@@ -371,7 +371,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
         if not np.isfinite(centers).all():
             raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-        return replace(model, centers=np.array(centers, np.float64, order="C"))
+        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None)
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)

@@ -94,7 +94,7 @@ def _shares(estimator: Any) -> dict[str, float]:
         if between + estimator.inertia_ > 0:
             shares["explained"] = max(0.0, between) / (max(0.0, between) + estimator.inertia_)
     profile = getattr(estimator, "profile_", None)
-    if profile is not None and len(counts) > 1 and total > 0:
+    if profile is not None and len(counts) > 1 and total > 0 and np.isfinite(profile.sums).all():
         shares["silhouette"] = float(profile.sums[:, 1].sum()) / total
     return shares
 

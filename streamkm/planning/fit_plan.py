@@ -280,6 +280,7 @@ class _Asked:
             labels=gathers_labels,
             shared_bytes=source.shared_bytes,
             sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
+            dense=not source.is_sparse,
         )
 
     def regimes(self, sample_rows: int) -> dict[Regime, str]:

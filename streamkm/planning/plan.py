@@ -11,6 +11,8 @@ from streamkm.core.memory import human_bytes
 from streamkm.core.pairs import aligned
 from streamkm.planning.memory import Needs, Regime
 
+MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -149,6 +151,7 @@ class Plan:
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
+            *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
             ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
