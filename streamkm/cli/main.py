@@ -1,9 +1,9 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``sweep`` and ``distortion`` in `trials`, what
-commands share is in `common`; these modules alone import click, print, and set up logging. The work is done
-elsewhere.
+`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
+`trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
+done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
 whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.
@@ -31,6 +31,7 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
+from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
@@ -196,5 +197,5 @@ def report(directory: str, **talking: bool) -> None:
         talk.say([("report", str(write_report(directory)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, sweep, distortion, report):
+for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, sweep, distortion, report):
     main.add_command(_command)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.validation import (
     centers_dtype,
     check_parameters,
@@ -43,6 +43,8 @@ class Incremental:
     stream_: Stream
     n_samples_seen_: int
     seed_: int
+    spherical: bool
+    max_cluster_size: int | float | None
     sketch_: Sketch
     n_steps_: int
     labels_: Any
@@ -77,6 +79,11 @@ class Incremental:
             After a fit whose clusters are known in the sketch alone, and after `load`.
         """
         check_parameters(self)
+        for name in ("spherical", "max_cluster_size"):
+            if getattr(self, name):
+                raise InvalidParameterError(
+                    f"{name}={getattr(self, name)} is for fit: partial_fit keeps n_clusters means of rows; leave it out"
+                )
         streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
         source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
         stream = self.stream_ if streaming else self._new_stream(source)
