@@ -421,7 +421,19 @@ def test_plan_measures_the_time_if_asked(folder):
 
 def test_version_and_help():
     assert run("--version") == f"streamkm, version {__version__}\n"
-    commands = {"fit", "plan", "inspect", "assign", "report", "sketch", "append", "cluster", "sweep", "distortion"}
+    commands = {
+        "fit",
+        "plan",
+        "inspect",
+        "assign",
+        "report",
+        "sketch",
+        "append",
+        "cluster",
+        "dedupe",
+        "sweep",
+        "distortion",
+    }
     assert set(main.commands) == commands
     for name in main.commands:
         assert "Options:" in run(name, "--help")

@@ -18,6 +18,7 @@ from streamkm.cli.report import write_report
 from streamkm.core.exceptions import MissingDependencyError, SourceError
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
+from tests.tables import cases
 
 pytest.importorskip("matplotlib")
 
@@ -64,7 +65,7 @@ def test_convergence_has_a_panel_for_each_stage_that_says_something():
     assert figure.axes[1].lines[0].get_xydata().tolist() == [[1, 9], [2, 8], [3, 7]]
 
 
-@pytest.mark.parametrize(
+@cases(
     "history",
     [
         [],
@@ -90,7 +91,7 @@ def test_sizes_are_sorted_and_named():
     assert axes.get_yscale() == "linear"
 
 
-@pytest.mark.parametrize("counts", [[1], [0, 0], [7] * 500, [0, 1, 10_000], np.arange(500), [0.5, 1e9]])
+@cases("counts", [[1], [0, 0], [7] * 500, [0, 1, 10_000], np.arange(500), [0.5, 1e9]])
 def test_sizes_of_odd_runs(counts):
     plot_sizes(counts).canvas.draw()
 

@@ -1,9 +1,9 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``sweep`` and ``distortion`` in `trials`, what
-commands share is in `common`; these modules alone import click, print, and set up logging. The work is done
-elsewhere.
+`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
+`trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
+done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
 whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.
@@ -31,6 +31,7 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
+from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
@@ -66,17 +67,17 @@ def _output_may_be_closed() -> Iterator[None]:
 
 @contextmanager
 def _codes_are_kept() -> Iterator[None]:
-    """Let an error that nobody reads go nowhere: that it cannot be written must not change the exit code."""
+    """Discard an error that has no reader: that it cannot be written must not change the exit code."""
     try:
         yield
     except click.ClickException:
-        if sys.platform != "win32":  # nothing tells there whether somebody reads
+        if sys.platform != "win32":  # there is no way to ask there
             _leave_closed()
         raise
 
 
 def _leave_closed() -> bool:
-    """Let what is still to be written where nobody reads go nowhere; whether there is such a place."""
+    """Discard what is still to be written where the reader has gone; whether it has, anywhere."""
     closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in closed:
@@ -86,7 +87,7 @@ def _leave_closed() -> bool:
 
 
 def _is_closed(stream: Any) -> bool:
-    """Whether nobody can read any more what is written."""
+    """Whether the reader of what is written has gone."""
     try:
         handle = stream.fileno()
     except (OSError, ValueError):  # no file of the system
@@ -204,5 +205,5 @@ def report(directory: str, **talking: bool) -> None:
         talk.say([("report", str(write_report(directory)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, sweep, distortion, report):
+for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, sweep, distortion, report):
     main.add_command(_command)

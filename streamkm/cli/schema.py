@@ -40,6 +40,8 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
+    "spherical": bool,
+    "max_cluster_size": int | float | None,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamkm import __version__
 from streamkm.estimators.validation import plain
 from streamkm.passes.labels import count_skipped
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
 
-_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_PACKAGES = ("streamkm", "numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
 _STAGE = ("name", "seconds", "read_bytes", "rows")
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
@@ -67,11 +67,14 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
-        "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
+        "versions": {"python": platform.python_version(), **dict(_versions())},
     }
     if hasattr(estimator, "expected_inertia_"):
         names = ("expected_inertia", "expected_inertia_error", "possible_gain")
         summary["result"] |= {name: getattr(estimator, f"{name}_") for name in names}
+    size_cap = getattr(estimator, "size_cap_", None)
+    if size_cap is not None:
+        summary["result"]["size_cap"] = asdict(size_cap)
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     summary["result"] |= _shares(estimator)

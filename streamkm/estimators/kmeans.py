@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Space
+from streamkm.cluster.size_cap import most_clusters
 from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.atomic_io import replace_file
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -49,7 +50,7 @@ from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.report import check_matplotlib, names_of, report_page
-from streamkm.sketches import PCASketch, Sketch
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
@@ -112,7 +113,16 @@ class StreamKMeans(Incremental, Assigner):
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read.
+        "cosine": rows are scaled to unit length as they are read; centers are their means.
+    spherical : bool, default=False
+        Spherical k-means: centers have unit length too, so that labels are those of the center at the smallest angle
+        and `inertia_` is ``2 (n - sum of the cosines)``. Needs ``metric="cosine"`` and original rows, and assigns them
+        among the original features; not for `partial_fit`. A center of zeros, of rows that are all zeros, stays.
+    max_cluster_size : int or float, optional
+        Rows that a cluster may have at most (their weight, where weights differ); a float: so many times the mean size
+        of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
+        `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
+        rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -185,6 +195,10 @@ class StreamKMeans(Incremental, Assigner):
     possible_gain_ : float or None
         Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
         share of it; a warning where it is above 1 % and `refine` does not look further.
+    size_cap_ : SizeCap or None
+        Of a fit with `max_cluster_size`: `rows` that a cluster may have, `largest`, and what was there before clusters
+        were split: `n_clusters_before`, `inertia_before`, `largest_before`. `inertia_` is lower, at the price of
+        ``len(cluster_centers_) - n_clusters_before`` more clusters.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     profile_ : Profile or None
@@ -253,6 +267,8 @@ class StreamKMeans(Incremental, Assigner):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
+        spherical: bool = False,
+        max_cluster_size: int | float | None = None,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -277,6 +293,8 @@ class StreamKMeans(Incremental, Assigner):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
+        self.spherical = spherical
+        self.max_cluster_size = max_cluster_size
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -352,8 +370,14 @@ class StreamKMeans(Incremental, Assigner):
                 place = check_labels_place(labels_to)
         if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
+        if self.max_cluster_size is not None and not source.replayable:
+            raise InvalidInputError(
+                f"{source.name} can be walked once only, and max_cluster_size needs further passes; leave it out, or "
+                f"pass a list of chunks, or a function that returns a fresh iterator"
+            )
         gathers = place is None or not is_on_cluster(self.executor)
-        plan = self.plan_for(source, weighted=len(weights.each) > 0, gathers_labels=gathers)
+        total_weight = float(weights.each.sum()) if len(weights.each) else None
+        plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
             if table is not None:
@@ -367,9 +391,14 @@ class StreamKMeans(Incremental, Assigner):
         """Fit, and set what `fit` sets."""
         stored, metric = store_of(source), self.metric
         if stored is not None:
-            from streamkm.stores.compatibility import metric_on_store, model_of_store
+            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
+            if self.spherical and not isinstance(sketch_of_store(stored), IdentitySketch):
+                raise InvalidParameterError(
+                    f"{stored.path} holds sketched rows, and spherical=True is for original ones; fit the data, or a "
+                    f'store that was written with sketch="identity"'
+                )
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(
             self.executor,
@@ -389,6 +418,7 @@ class StreamKMeans(Incremental, Assigner):
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
         self.feature_deviations_ = fitted.deviations
+        self.size_cap_ = fitted.size_cap
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -579,30 +609,33 @@ class StreamKMeans(Incremental, Assigner):
         self,
         source: RowSource,
         *,
-        weighted: bool = False,
+        total_weight: float | None = None,
         n_threads: int | None = None,
         gathers_labels: bool = True,
         refuses: bool = True,
     ) -> Plan:
-        """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process."""
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
+        most = given.n_clusters
+        if given.max_cluster_size is not None:
+            most = most_clusters(given.max_cluster_size, total_weight or source.estimated_rows, most)
         return plan_fit(
             source,
-            n_clusters=given.n_clusters,
+            n_clusters=most,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
             n_components=given.n_components,
             eps=given.eps,
             delta=given.delta,
             refine=given.refine,
-            assign_space=given.assign_space,
+            assign_space="original" if given.spherical else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit,
             n_threads=n_threads or local_threads(given.executor),
-            weighted=weighted,
+            weighted=total_weight is not None,
             gathers_labels=gathers_labels,
             refuses=refuses,
         )
@@ -620,4 +653,6 @@ class StreamKMeans(Incremental, Assigner):
             refine=given.refine,
             seeds=seeds,
             sketch=sketch,
+            spherical=given.spherical,
+            max_cluster_size=given.max_cluster_size,
         )

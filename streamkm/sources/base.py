@@ -114,7 +114,7 @@ class RowSource(ABC):
     read_factor : float
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     made_bytes : int
-        Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
+        Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     shared_bytes : int
@@ -132,6 +132,11 @@ class RowSource(ABC):
         Names of the columns; None where they have none.
     words : WordTable, or None
         The words behind the features of hashed documents, where they were counted.
+
+    Notes
+    -----
+    These are attributes and no value of their own that wrappers would replace: readers learn some of them while they
+    open their files, and `take_after` copies every one, so that a wrapper cannot forget any.
     """
 
     name: str

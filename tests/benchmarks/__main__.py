@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.benchmarks import (
     bench_cluster,
+    bench_dedupe,
     bench_digits,
     bench_file,
     bench_kernel,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "plan": ("v", bench_plan.run),
     "nearest": ("w", bench_nearest.run),
     "rare": ("x", bench_rare.run),
+    "dedupe": ("A", bench_dedupe.run),
 }
 
 
