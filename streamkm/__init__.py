@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from streamkm.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError

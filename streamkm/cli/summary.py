@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from streamkm.fitting.certificate import WORTH
 
@@ -35,7 +34,7 @@ def _size_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     largest = f"{cap['largest']:,.0f} rows in the largest, {cap['rows']:,.0f} allowed"
     if not n_added:
         return [("sizes", f"{largest}; no cluster was split")]
-    change = f"objective {result['objective'] / max(cap['inertia_before'], np.finfo(float).tiny) - 1:+.2%}"
+    change = f"objective {result['objective'] / max(cap['inertia_before'], sys.float_info.min) - 1:+.2%}"
     was = f"{cap['n_clusters_before']:,} clusters with {cap['largest_before']:,.0f} in the largest before"
     return [("sizes", f"{largest}; {n_added:,} clusters more by splits ({was}), {change}")]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamkm.core.version import VERSION
 from streamkm.estimators.validation import plain
 from streamkm.passes.labels import count_skipped
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
 
-_PACKAGES = ("streamkm", "numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
 _STAGE = ("name", "seconds", "read_bytes", "rows")
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
@@ -67,7 +68,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
-        "versions": {"python": platform.python_version(), **dict(_versions())},
+        "versions": {"streamkm": VERSION, "python": platform.python_version(), **dict(_versions())},
     }
     if hasattr(estimator, "expected_inertia_"):
         names = ("expected_inertia", "expected_inertia_error", "possible_gain")
