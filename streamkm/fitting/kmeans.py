@@ -122,7 +122,7 @@ def run_fit(context: FitContext) -> Fit:
     model, assigned = labelled.model, labelled.assigned
     labels = labels_of(found.look.originals(), assigned.labels, model)
     return Fit(
-        model=model,
+        model=model.indexed() if isinstance(found.look.sample.X, np.ndarray) else model,
         labels=assigned.labels,
         chunk_rows=found.chunk_rows,
         totals=assigned.totals,

@@ -149,6 +149,9 @@ def pack_lloyd(result: LloydResult) -> Record:
     arrays = {"centers": result.centers, "history": np.array(result.history)}
     if result.means is not None:
         arrays["means"] = result.means
+    if result.labels is not None:
+        arrays["labels"] = np.concatenate(result.labels)
+        arrays["label_rows"] = np.array([len(part) for part in result.labels])
     return arrays, {"converged": result.converged, "pace": result.pace}
 
 
@@ -159,8 +162,11 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     arrays, meta = record
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
-    converged, pace = bool(meta["converged"]), int(meta["pace"])
-    return LloydResult(arrays["centers"], inertia, len(history), converged, history, arrays.get("means"), pace)
+    converged, pace, labels = bool(meta["converged"]), int(meta["pace"]), None
+    if "labels" in arrays:
+        labels = tuple(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]))
+    state = (inertia, len(history), converged, history, arrays.get("means"), pace)
+    return LloydResult(arrays["centers"], *state, labels)
 
 
 @dataclass(frozen=True, slots=True)
