@@ -30,6 +30,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
 )
 from tests import naive
+from tests.tables import cases
 
 PARAMETERS = {"n_clusters": 3, "tol": 1e-4, "init": "k-means++", "progress": False}
 
@@ -52,11 +53,6 @@ def header_of(**changed):
     return {**header, **changed}
 
 
-def changes(header):
-    """What is not as it should be."""
-    return {key: value for key, value in header.items() if header_of()[key] != value}
-
-
 def write_npz(path, header=None, centers=None, **arrays):
     """A model file made by hand."""
     text = header if isinstance(header, str) else json.dumps(header_of() if header is None else header)
@@ -64,8 +60,8 @@ def write_npz(path, header=None, centers=None, **arrays):
     return path
 
 
-@pytest.mark.parametrize("space", ["original", "sketch"])
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@cases("space", ["original", "sketch"])
+@cases("metric", ["euclidean", "cosine"])
 def test_round_trip(tmp_path, space, metric):
     model = a_model(space, metric)
     model.save(tmp_path / "model", PARAMETERS)
@@ -90,7 +86,7 @@ def test_round_trip_of_a_sketch_with_arrays(tmp_path):
     np.testing.assert_array_equal(loaded.sketch.apply(X), sketch.apply(X))
 
 
-@pytest.mark.parametrize(
+@cases(
     "arrays",
     [
         {},
@@ -103,7 +99,6 @@ def test_round_trip_of_a_sketch_with_arrays(tmp_path):
         {**pca_arrays(), "sketch_seed": np.zeros(1)},
         {**pca_arrays(), "other": np.zeros(1)},
     ],
-    ids=lambda arrays: " ".join(f"{name}{array.shape}{array.dtype}" for name, array in arrays.items()) or "none",
 )
 def test_sketches_with_wrong_arrays_are_refused(tmp_path, arrays):
     header = header_of(space="sketch", sketch={"kind": "pca"})
@@ -126,7 +121,7 @@ WIDTHS = {
 }
 
 
-@pytest.mark.parametrize("kind", WIDTHS)
+@cases("kind", WIDTHS)
 def test_sketches_for_other_rows_than_the_models_are_refused(tmp_path, kind):
     make, wrong = WIDTHS[kind]
     for space in ("sketch", "original"):
@@ -141,8 +136,8 @@ def test_sketches_for_other_rows_than_the_models_are_refused(tmp_path, kind):
                     Model.load(tmp_path / "m.npz")
 
 
-@pytest.mark.parametrize("kind", WIDTHS)
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("kind", WIDTHS)
+@cases("sparse", [False, True])
 def test_chunks_of_other_features_are_refused(kind, sparse):
     sketch = WIDTHS[kind][0](FOUR)
     model = Model(np.zeros((3, sketch.n_components)), FOUR, "euclidean", "sketch", sketch)
@@ -196,7 +191,7 @@ def test_a_pickle_file_is_refused_and_not_executed(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
+@cases("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "m").write_bytes(content)
     with pytest.raises(ModelFileError, match="m is not a saved model"):
@@ -243,7 +238,7 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
     check()
 
 
-@pytest.mark.parametrize(
+@cases(
     "header",
     [
         "not json",
@@ -264,14 +259,13 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
         header_of(n_features=-4),
         header_of(parameters=None),
     ],
-    ids=lambda header: str(header if isinstance(header, str) else changes(header)),
 )
 def test_wrong_headers_are_refused(tmp_path, header):
     with pytest.raises(ModelFileError, match=r"m\.npz"):
         Model.load(write_npz(tmp_path / "m.npz", header))
 
 
-@pytest.mark.parametrize("missing", header_of())
+@cases("missing", header_of())
 def test_headers_without_a_value_are_refused(tmp_path, missing):
     header = header_of()
     del header[missing]
@@ -279,7 +273,7 @@ def test_headers_without_a_value_are_refused(tmp_path, missing):
         Model.load(write_npz(tmp_path / "m.npz", header))
 
 
-@pytest.mark.parametrize(
+@cases(
     "centers",
     [
         np.zeros((3, 4), np.float32),
@@ -290,15 +284,14 @@ def test_headers_without_a_value_are_refused(tmp_path, missing):
         np.full((3, 4), np.nan),
         np.array([["a"] * 4]),
     ],
-    ids=lambda centers: f"{centers.dtype}{centers.shape}{centers.ravel()[:1]}",
 )
 def test_wrong_centers_are_refused(tmp_path, centers):
     with pytest.raises(ModelFileError, match=r"m\.npz"):
         Model.load(write_npz(tmp_path / "m.npz", centers=centers))
 
 
-@pytest.mark.parametrize(
-    ("changed", "width"),
+@cases(
+    "changed, width",
     [
         ({"n_features": 5}, 4),
         ({"n_features": 1000}, 4),
@@ -312,7 +305,7 @@ def test_centers_of_another_width_than_the_header_says_are_refused(tmp_path, cha
         Model.load(write_npz(tmp_path / "m.npz", header_of(**changed), np.zeros((3, width))))
 
 
-@pytest.mark.parametrize("failing", ["numpy.savez", "os.fsync", "os.replace"])
+@cases("failing", ["numpy.savez", "os.fsync", "os.replace"])
 def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, failing):
     a_model().save(tmp_path / "m", PARAMETERS)
     before = (tmp_path / "m").read_bytes()
@@ -431,7 +424,7 @@ def test_a_file_of_an_earlier_release_loads(tmp_path):
     assert FitInfo.load(tmp_path / "m.npz") == FitInfo()
 
 
-@pytest.mark.parametrize(
+@cases(
     "fit",
     [
         3,
@@ -482,8 +475,8 @@ def test_place_brings_rows_into_the_space(sparse):
     np.testing.assert_array_equal(naive.dense(rows), before)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+@cases("sparse", [False, True])
+@cases("dtype", [np.uint8, np.int64, np.float32, np.float64])
 def test_normalized_rows_have_unit_length_and_zeros_stay(sparse, dtype):
     X = np.random.default_rng(0).integers(0, 200, (40, 5)).astype(dtype)
     X[[0, 7]] = 0

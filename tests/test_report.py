@@ -15,6 +15,7 @@ from streamkm.cli.html import render_page
 from streamkm.cli.report import plot_convergence, plot_sizes, plot_sketch_2d, write_report
 from streamkm.cli.summary import project_2d
 from streamkm.core.exceptions import SourceError
+from tests.tables import cases
 
 pytest.importorskip("matplotlib")
 
@@ -59,7 +60,7 @@ def test_convergence_has_a_panel_a_stage():
     assert figure.get_supxlabel() == "refine: all rows, original space: 7.25"
 
 
-@pytest.mark.parametrize(
+@cases(
     "history",
     [
         [],
@@ -82,7 +83,7 @@ def test_sizes_are_sorted_and_named():
     assert axes.get_yscale() == "linear"
 
 
-@pytest.mark.parametrize("counts", [[1], [0, 0], [7] * 500, [0, 1, 10_000], np.arange(500), [0.5, 1e9]])
+@cases("counts", [[1], [0, 0], [7] * 500, [0, 1, 10_000], np.arange(500), [0.5, 1e9]])
 def test_sizes_of_odd_runs(counts):
     plot_sizes(counts).canvas.draw()
 
@@ -91,7 +92,7 @@ def test_sizes_that_differ_widely_are_logarithmic():
     assert plot_sizes([1, 1000]).axes[0].get_yscale() == "log"
 
 
-@pytest.mark.parametrize("n_clusters", [1, 2, 25, 26, 500])
+@cases("n_clusters", [1, 2, 25, 26, 500])
 def test_view_of_any_number_of_clusters(n_clusters):
     rng = np.random.default_rng(0)
     labels = np.concatenate([[-1], np.arange(600) % n_clusters])
@@ -126,9 +127,9 @@ def test_projection_is_on_principal_components(sparse):
     np.testing.assert_allclose(shares, values[:2] ** 2 / (values**2).sum(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (1, 5), (2, 5), (3, 5), (5, 1), (5, 2), (5, 3)])
-@pytest.mark.parametrize("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("shape", [(0, 5), (1, 5), (2, 5), (3, 5), (5, 1), (5, 2), (5, 3)])
+@cases("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
+@cases("sparse", [False, True])
 def test_projection_of_few_or_equal_rows(shape, make, sparse):
     X = make(shape).astype(np.float32)
     points, shares = project_2d(sp.csr_array(X) if sparse else X)

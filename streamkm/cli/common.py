@@ -140,7 +140,7 @@ class Talk:
         self._logger.setLevel(self._old_level)
 
     def prepare(self, estimator: Any) -> Any:
-        """The estimator, without bars where the command was told to be quiet."""
+        """The estimator, without bars where the command is quiet."""
         return estimator.set_params(progress=False) if self._quiet else estimator
 
     def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:

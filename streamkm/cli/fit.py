@@ -222,8 +222,8 @@ def plan(
         else:
             taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            told = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
-            print_pairs([*told, *counted, *taken, ("results", run.output.directory)])
+            lines = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
+            print_pairs([*lines, *counted, *taken, ("results", run.output.directory)])
 
 
 def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:

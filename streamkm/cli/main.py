@@ -67,17 +67,17 @@ def _output_may_be_closed() -> Iterator[None]:
 
 @contextmanager
 def _codes_are_kept() -> Iterator[None]:
-    """Let an error that nobody reads go nowhere: that it cannot be written must not change the exit code."""
+    """Discard an error that has no reader: that it cannot be written must not change the exit code."""
     try:
         yield
     except click.ClickException:
-        if sys.platform != "win32":  # nothing tells there whether somebody reads
+        if sys.platform != "win32":  # there is no way to ask there
             _leave_closed()
         raise
 
 
 def _leave_closed() -> bool:
-    """Let what is still to be written where nobody reads go nowhere; whether there is such a place."""
+    """Discard what is still to be written where the reader has gone; whether it has, anywhere."""
     closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in closed:
@@ -87,7 +87,7 @@ def _leave_closed() -> bool:
 
 
 def _is_closed(stream: Any) -> bool:
-    """Whether nobody can read any more what is written."""
+    """Whether the reader of what is written has gone."""
     try:
         handle = stream.fileno()
     except (OSError, ValueError):  # no file of the system

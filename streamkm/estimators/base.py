@@ -199,8 +199,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             del parameters["init"]  # no file holds functions; what is loaded starts as by default
         elif not isinstance(parameters["init"], str):
             parameters["init"] = given_start(parameters["init"]).tolist()
-        told = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        values = {name: plain_list(value) for name, value in told.items()}
+        kept = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
+        values = {name: plain_list(value) for name, value in kept.items()}
         fit = FitInfo(estimator=name_of(type(self)), **values)
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 

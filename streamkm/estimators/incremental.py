@@ -24,7 +24,7 @@ from streamkm.estimators.validation import (
     given_start,
     parameters_of,
 )
-from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.passes.labels import count_skipped
@@ -178,8 +178,15 @@ class Incremental:
         estimator, stream = vars(self), self.stream_
         given = parameters_of(self)
         init = given_start(given.init)
-        search = Search(given.n_clusters, init, given.n_init, given.max_iter, given.tol, stream.rule.seed)
-        found = stream.clusters(search, given.executor)
+        settings = StreamSettings(
+            n_clusters=given.n_clusters,
+            init=init,
+            n_init=given.n_init,
+            max_iter=given.max_iter,
+            tol=given.tol,
+            seeds=np.random.SeedSequence(stream.rule.seed),
+        )
+        found = stream.clusters(settings, given.executor)
         sketch = IdentitySketch(stream.n_features)
         values = {
             "cluster_centers_": found.centers.astype(stream.dtype, copy=False),

@@ -75,18 +75,25 @@ class Outlook:
 
     Attributes
     ----------
-    gain : float
-        Share of the objective, estimated from below: that clusters have other means than their centers, or that some
-        split in two pay for others that merge.
+    by_moving : float
+        Share of the objective that clusters gain by their own means as centers.
+    by_swaps : float
+        Share, estimated from below, that is gained where some split in two pay for others that merge.
     swaps : tuple of (int, int)
         Clusters to split, each with the one to give up.
     halves : tuple of float64 (2, m)
         Means of the two halves of each cluster that is to be split.
     """
 
-    gain: float
-    swaps: tuple[tuple[int, int], ...]
-    halves: tuple[NDArray[np.float64], ...]
+    by_moving: float
+    by_swaps: float = 0.0
+    swaps: tuple[tuple[int, int], ...] = ()
+    halves: tuple[NDArray[np.float64], ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """The larger share."""
+        return max(self.by_moving, self.by_swaps)
 
 
 def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
@@ -178,10 +185,10 @@ class AfterPass:
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
-            return Outlook(0.0, (), ())
+            return Outlook(0.0)
         means, by_moving = self._moved()
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
-            return Outlook(by_moving, (), ())
+            return Outlook(by_moving)
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
         table = CenterTable.build(centers, block.X.dtype, around_origin=True)
         labels = nearest_in(self.here, block.X, table, "search")
@@ -190,7 +197,7 @@ class AfterPass:
         certain, first = chances > CERTAIN, _first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
-            return Outlook(by_moving, (), ())
+            return Outlook(by_moving)
         times = np.where(certain, 1.0, 2.0)
         half, other = _part(block, chosen, times), _part(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
@@ -213,7 +220,7 @@ class AfterPass:
                 best, n_best = lower, n_swaps
         by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
         kept = tuple(swaps[:n_best])
-        return Outlook(max(by_swaps, by_moving), kept, tuple(halves[split] for split, _ in kept))
+        return Outlook(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
 
     def _moved(self) -> tuple[NDArray[np.float64], float]:
         """Where centers belong, the clusters' means or their directions (k, m), and what moving there gains at least.

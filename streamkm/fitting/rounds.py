@@ -166,7 +166,8 @@ def _looked_further(
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
-        if not plan.keeps_sample:
+        # a search ends at means of sampled rows: those of all rows are better where moving gains more than swaps
+        if not plan.keeps_sample or outlook.by_swaps < outlook.by_moving:
             return outlook.gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
         look = found.look
         whole = look.originals() if look.whole is None else look.whole

@@ -181,15 +181,15 @@ def pack_folded(folded: Folded[Passed]) -> Record:
     arrays: dict[str, NDArray[Any]] = {}
     levels = []
     for level, (count, states) in enumerate(folded.levels):
-        told = []
+        described = []
         for i, state in enumerate(states):
             at = f"{level}.{i}"
             arrays[f"sums.{at}"], arrays[f"counts.{at}"] = state.totals.sums, state.totals.counts
             for j, drawn in enumerate(state.drawn):
                 arrays |= pack_matrix(f"drawn.{at}.{j}", drawn.X)
                 arrays |= {f"{name}.{at}.{j}": getattr(drawn, name) for name in DRAWN_ARRAYS}
-            told.append([state.totals.d2, [drawn.limit for drawn in state.drawn]])
-        levels.append([count, told])
+            described.append([state.totals.d2, [drawn.limit for drawn in state.drawn]])
+        levels.append([count, described])
     return arrays, {"n_items": folded.n_items, "levels": levels}
 
 
@@ -197,9 +197,9 @@ def unpack_folded(record: Record) -> Folded[Passed]:
     """The inverse of `pack_folded`."""
     arrays, meta = record
     levels = []
-    for level, (count, told) in enumerate(meta["levels"]):
+    for level, (count, described) in enumerate(meta["levels"]):
         states = []
-        for i, (d2, limits) in enumerate(told):
+        for i, (d2, limits) in enumerate(described):
             at = f"{level}.{i}"
             drawn = tuple(
                 Drawn(
@@ -303,7 +303,7 @@ class KeptLabels:
 
 
 class KeptSteps:
-    """Steps of Lloyd's algorithm, told to a stage and saved now and then.
+    """Steps of Lloyd's algorithm: each advances a stage, and some are saved.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked fro
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
-SEARCH_SETS = 4  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
-DRAWING_BYTES = 20 * MIB  # what threads leave that draw them; measured
+SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
+DRAWING_BYTES = 44 * MIB  # what threads leave that draw them; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
@@ -49,7 +49,7 @@ def reading_bytes(
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that were started and whose results nobody has taken yet; see `compute.base`."""
+    """Calls that have been started and whose results have not been taken yet; see `compute.base`."""
     return n_threads + max(2, n_threads // 2)
 
 

@@ -110,7 +110,7 @@ class RowSource(ABC):
     read_factor : float
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     made_bytes : int
-        Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
+        Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     shared_bytes : int
@@ -126,6 +126,11 @@ class RowSource(ABC):
         Passes over the data that it took to open the source.
     feature_names : tuple of str, or None
         Names of the columns; None where they have none.
+
+    Notes
+    -----
+    These are attributes and no value of their own that wrappers would replace: readers learn some of them while they
+    open their files, and `take_after` copies every one, so that a wrapper cannot forget any.
     """
 
     name: str

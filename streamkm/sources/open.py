@@ -345,7 +345,7 @@ def _looked_at(path: str, forced: str) -> str:
     except SourceNotFoundError:
         if not isinstance(path, Address):
             raise
-        return path  # a web server's Zarr store; whatever else is missing will be told
+        return path  # a web server's Zarr store; what else is missing is found when it is opened
 
 
 def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:
