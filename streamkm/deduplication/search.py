@@ -64,7 +64,8 @@ def dedupe(
     threshold : float, default=0.95
         Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros are nobody's.
     n_clusters : int or "auto", default="auto"
-        k. Fewer find more. "auto": a quarter of the square root of the number of rows, at most 65,536.
+        k. Comparing takes less with more of them. "auto": a quarter of the square root of the number of rows, at most
+        65,536.
     max_cluster_size : int or float, default=4.0
         As of `StreamKMeans`: rows of the largest cluster, which must fit in memory four times, or times their mean.
     keep : {"nearest", "farthest"}, default="nearest"
