@@ -353,3 +353,32 @@ def test_a_folder_of_parquet_files_under_a_limit(disk, reduced):
         )
     told = json.loads(done.stdout)
     assert told["peak"] <= told["limit"] == 500 << 20
+
+
+NEAR_DUPLICATES = """
+import json, sys
+from streamkm import StreamKMeans, dedupe
+path, what, limit = sys.argv[1:4]
+options = {"metric": "cosine", "spherical": True, "max_cluster_size": 1.2} if what == "cap" else {}
+parameters = {"n_clusters": 60, "memory_limit": limit, "progress": False, "random_state": 0, **options}
+if what == "cap":
+    largest = StreamKMeans(**parameters).fit(path).size_cap_.largest
+else:
+    largest = dedupe(path, 0.95, **parameters).largest_cluster
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "largest": largest}))
+"""
+
+
+@pytest.mark.parametrize(("what", "largest"), [("cap", 1.2), ("dedupe", 4.0)])
+def test_clusters_of_a_bounded_size_are_split_and_compared_within_the_limit(disk_path, what, largest):
+    """Rows take half of the limit's room, so that a part of them goes to the disk before they are compared."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400_000, 64)).astype(np.float32)
+    X[: len(X) // 2] += 3
+    np.save(disk_path / "small.npy", X[:2000])
+    np.save(disk_path / "x.npy", X)
+    run_fresh(NEAR_DUPLICATES, [str(disk_path / "small.npy"), what, "1 GiB"])  # compiles
+    got = run_fresh(NEAR_DUPLICATES, [str(disk_path / "x.npy"), what, "420 MiB"])
+    assert got["peak"] <= 420 << 20
+    assert got["largest"] <= largest * len(X) / 60

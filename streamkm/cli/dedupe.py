@@ -42,9 +42,7 @@ def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
     "--keep", type=click.Choice(["nearest", "farthest"]), default="nearest", show_default=True,
     help="Which of near-duplicates: that nearest to the center of its cluster, or farthest from it.",
 )  # fmt: skip
-@click.option(
-    "-k", "--n-clusters", type=click.IntRange(1), help="Fewer are slower and find more.  [default: root of the rows]"
-)
+@click.option("-k", "--n-clusters", type=click.IntRange(1), help="Clusters to compare in.  [default: sqrt(rows) / 4]")
 @click.option(
     "--max-cluster-size", default="4.0", show_default=True, callback=_cap, metavar="ROWS",
     help="Rows of a cluster at most; with a point, times their mean.",

@@ -14,10 +14,13 @@ from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes, default_chunk_bytes
+from streamkm.sources.chunking import decoded_row_bytes
 
 COPIES = 4  # of a bucket's rows while they are compared
 LEAST_ROOM = 1 << 24  # bytes for rows
+ROOM_SHARE = 0.8  # of what is left; the rest is what allocators keep of what was freed
+WAITING = 6  # chunks whose rows wait to be put to their clusters, or are being put there
+BYTES_PER_ROW = 6  # its label, and whether it goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,11 @@ class GatherPlan:
         row_bytes = decoded_row_bytes(source)
         if not source.is_sparse and np.can_cast(source.dtype, np.float32):
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
-        given = estimator.chunk_bytes
-        chunk = default_chunk_bytes(source) if given == "auto" else int(given)
-        taken = LIBRARY_BYTES + source.held_bytes + 6 * int(sizes.sum())
-        room = max(LEAST_ROOM, int(limit - taken - 3 * source.read_factor * chunk * n_threads))
+        chunk = estimator.plan_for(source).chunk_bytes
+        taken = LIBRARY_BYTES + source.held_bytes + BYTES_PER_ROW * int(sizes.sum())
+        # chunks that are read, those of the same rows at unit length, and those that wait
+        taken += int(chunk * (n_threads * (source.read_factor + 2) + WAITING))
+        room = max(LEAST_ROOM, int(ROOM_SHARE * (limit - taken)))
         largest = int(sizes.max(initial=0)) * (row_bytes + ROW_BYTES)
         if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
             raise MemoryLimitError(

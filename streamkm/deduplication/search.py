@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
@@ -63,7 +64,8 @@ def dedupe(
     threshold : float, default=0.95
         Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros are nobody's.
     n_clusters : int or "auto", default="auto"
-        k. Fewer are slower and find more. "auto": the square root of the number of rows, at most 65,536.
+        k. Comparing takes less with more of them. "auto": a quarter of the square root of the number of rows, at most
+        65,536.
     max_cluster_size : int or float, default=4.0
         As of `StreamKMeans`: rows of the largest cluster, which must fit in memory four times, or times their mean.
     keep : {"nearest", "farthest"}, default="nearest"
@@ -147,7 +149,7 @@ def check_options(threshold: Any, keep: Any) -> None:
 
 
 def default_clusters(source: RowSource) -> int:
-    """The square root of the number of rows, about: comparing then costs what clustering does.
+    """A quarter of the square root of the number of rows: comparing then costs about what clustering does.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def default_clusters(source: RowSource) -> int:
     n_rows = source.estimated_rows
     if n_rows is None:
         raise InvalidInputError(f"{source.name} does not say how many rows it has; pass n_clusters=")
-    return max(1, min(MOST_CLUSTERS, round(n_rows**0.5)))
+    return max(1, min(MOST_CLUSTERS, round(n_rows**0.5 / 4)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class _Run:
             local_executor(workers) as here,
             closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes)) as buckets,
         ):
+            give_back(memory_limit_bytes(self.estimator.memory_limit))
             if not counted.done.all():
                 walk = Walk(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
                 context = PassContext(executor=workers, walk=walk)

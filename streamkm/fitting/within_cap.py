@@ -175,7 +175,7 @@ def _split(
     parts = np.array([n_parts(size, now.cap) for size in counts[large]])
     room = now.most - len(counts)
     # the largest first, as many as there is room for
-    by_rows = np.searchsorted(np.cumsum(ROWS_PER_PART * parts), context.plan.sample_rows, side="right")
+    by_rows = np.searchsorted(np.cumsum(ROWS_PER_PART * parts), context.plan.sample_rows // 2, side="right")
     by_room = np.searchsorted(np.cumsum(parts - 1), room, side="right")
     n_now = max(1, int(min(by_rows, by_room)))
     large, parts = large[:n_now], np.minimum(parts[:n_now], room + 1)
