@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from streamkm.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError
+    from streamkm.deduplication import dedupe
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.model_selection.sweep import sweep
@@ -29,6 +30,7 @@ _HOMES = {
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
     "StreamkmError": "streamkm.core.exceptions",
     "TfIdf": "streamkm.text",
+    "dedupe": "streamkm.deduplication",
     "fit_idf": "streamkm.passes.idf",
     "open_documents": "streamkm.passes.idf",
     "open_source": "streamkm.sources",
@@ -47,6 +49,7 @@ __all__ = [
     "StreamkmError",
     "TfIdf",
     "__version__",
+    "dedupe",
     "fit_idf",
     "open_documents",
     "open_source",

@@ -17,7 +17,9 @@ import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from tests.tables import row
 
 TARGETS = (1, 1_000, 1 << 40)
 """Bytes: less than a row, a few storage chunks, everything."""
@@ -52,6 +54,12 @@ def assert_same_rows(got: Rows, wanted: Rows) -> None:
         np.testing.assert_array_equal(getattr(got.X, name), getattr(wanted.X, name))
 
 
+def chunked(opened: Opened) -> ChunkedSource:
+    """The source, of which chunks can be read in any order."""
+    assert isinstance(opened.source, ChunkedSource)
+    return opened.source
+
+
 class RowSourceContract:
     """For every source, also one that can be read in order only."""
 
@@ -60,11 +68,26 @@ class RowSourceContract:
         """Give the source under test; subclasses override this."""
         raise NotImplementedError
 
-    @pytest.mark.parametrize("target_bytes", TARGETS)
-    def test_stream_gives_all_rows_in_order(self, opened: Opened, target_bytes: int) -> None:
-        np.testing.assert_array_equal(assemble(opened.source.stream(target_bytes), opened.X.shape[1]), opened.X)
+    def test_contract(self, opened: Opened) -> None:
+        """Make every check of this class and those that it is derived from, of one source; all that fail are named."""
+        names = [name for kind in reversed(type(self).__mro__) for name in vars(kind) if name.startswith("check_")]
+        failed = []
+        for name in dict.fromkeys(names):
+            try:
+                with row(check=name):
+                    getattr(self, name)(opened)
+            except Exception as error:  # noqa: BLE001 - gathered
+                failed.append(error)
+        if failed:
+            raise ExceptionGroup(f"{opened.source.name} does not keep the contract of sources", failed)
 
-    def test_attributes_are_true(self, opened: Opened) -> None:
+    def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
+        assert opened.source.replayable, "a source that can be read once only has the contract OnePassContract"
+        for target_bytes in TARGETS:
+            with row(target_bytes=target_bytes):
+                np.testing.assert_array_equal(assemble(opened.source.stream(target_bytes), opened.X.shape[1]), opened.X)
+
+    def check_attributes_are_true(self, opened: Opened) -> None:
         source = opened.source
         assert source.n_rows in (None, len(opened.X))
         assert source.n_features in (None, opened.X.shape[1])
@@ -83,14 +106,14 @@ class RowSourceContract:
             else:
                 assert rows.X.has_canonical_format
 
-    def test_places_are_distinct_and_describable(self, opened: Opened) -> None:
+    def check_places_are_distinct_and_describable(self, opened: Opened) -> None:
         places = np.concatenate([rows.places for rows in opened.source.stream(300)])
         assert places.dtype == np.int64
         assert places.min() >= 0
         assert len(np.unique(places)) == len(opened.X)
         assert opened.source.describe(int(places[-1]))
 
-    def test_details_are_short_texts(self, opened: Opened) -> None:
+    def check_details_are_short_texts(self, opened: Opened) -> None:
         details = opened.source.details()
         assert details["format"]
         for label, text in details.items():
@@ -100,7 +123,7 @@ class RowSourceContract:
             assert 0 < len(text) <= 120
             assert text.isprintable()
 
-    def test_a_stand_in_is_small_and_describes_places_alike(self, opened: Opened) -> None:
+    def check_a_stand_in_is_small_and_describes_places_alike(self, opened: Opened) -> None:
         source = opened.source
         standing = pickle.loads(pickle.dumps(source.stand_in()))
         if source.in_process:
@@ -113,53 +136,75 @@ class RowSourceContract:
             for place in (*rows.places[:1], *rows.places[-1:]):
                 assert standing.describe(int(place)) == source.describe(int(place))
 
-    def test_a_source_that_can_be_replayed_is_the_same_again(self, opened: Opened) -> None:
-        if not opened.source.replayable:
-            pytest.skip("read once only")
+    def check_a_source_that_can_be_replayed_is_the_same_again(self, opened: Opened) -> None:
         first, second = (list(opened.source.stream(300)) for _ in range(2))
         assert len(first) == len(second)
         for got, wanted in zip(second, first, strict=True):
             assert_same_rows(got, wanted)
 
 
+class OnePassContract(RowSourceContract):
+    """For sources that can be read once only: each check has one of its own."""
+
+    @pytest.mark.parametrize(
+        "check",
+        ["attributes_are_true", "places_are_distinct_and_describable", "details_are_short_texts",
+         "a_stand_in_is_small_and_describes_places_alike"],
+    )  # fmt: skip
+    def test_contract(self, opened: Opened, check: str) -> None:
+        getattr(self, f"check_{check}")(opened)
+
+    @pytest.mark.parametrize("target_bytes", TARGETS)
+    def test_stream_gives_all_rows_in_order(self, opened: Opened, target_bytes: int) -> None:
+        assert not opened.source.replayable
+        np.testing.assert_array_equal(assemble(opened.source.stream(target_bytes), opened.X.shape[1]), opened.X)
+
+    def test_it_is_not_read_again(self, opened: Opened) -> None:
+        list(opened.source.stream(300))
+        with pytest.raises(InvalidInputError, match="once only"):
+            next(iter(opened.source.stream(300)))
+
+
 class SourceContract(RowSourceContract):
     """For sources whose chunks can be read in any order."""
 
-    @pytest.fixture
-    def source(self, opened: Opened) -> ChunkedSource:
-        assert isinstance(opened.source, ChunkedSource)
-        return opened.source
+    def check_chunks_are_in_order_and_disjoint(self, opened: Opened) -> None:
+        source = chunked(opened)
+        for target_bytes in TARGETS:
+            with row(target_bytes=target_bytes):
+                chunks = source.chunks(target_bytes)
+                assert chunks == source.chunks(target_bytes)
+                assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+                assert all(chunk.start < chunk.stop for chunk in chunks)
+                assert all(chunk.n_bytes >= 0 for chunk in chunks)
+                for before, after in pairwise(chunks):
+                    assert (before.part, before.stop) <= (after.part, after.start) or before.part < after.part
 
-    @pytest.mark.parametrize("target_bytes", TARGETS)
-    def test_chunks_are_in_order_and_disjoint(self, source: ChunkedSource, target_bytes: int) -> None:
-        chunks = source.chunks(target_bytes)
-        assert chunks == source.chunks(target_bytes)
-        assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
-        assert all(chunk.start < chunk.stop for chunk in chunks)
-        assert all(chunk.n_bytes >= 0 for chunk in chunks)
-        for before, after in pairwise(chunks):
-            assert (before.part, before.stop) <= (after.part, after.start) or before.part < after.part
-
-    @pytest.mark.parametrize("target_bytes", TARGETS)
-    def test_places_do_not_depend_on_the_chunks(self, source: ChunkedSource, target_bytes: int) -> None:
+    def check_places_do_not_depend_on_the_chunks(self, opened: Opened) -> None:
+        source = chunked(opened)
         wanted = np.concatenate([rows.places for rows in source.stream(1 << 40)])
-        got = np.concatenate([source.read(chunk).places for chunk in source.chunks(target_bytes)])
-        np.testing.assert_array_equal(got, wanted)
+        for target_bytes in TARGETS:
+            with row(target_bytes=target_bytes):
+                got = np.concatenate([source.read(chunk).places for chunk in source.chunks(target_bytes)])
+                np.testing.assert_array_equal(got, wanted)
 
-    def test_stream_is_the_chunks_in_order(self, source: ChunkedSource) -> None:
+    def check_stream_is_the_chunks_in_order(self, opened: Opened) -> None:
+        source = chunked(opened)
         streamed = list(source.stream(300))
         chunks = source.chunks(300)
         assert len(streamed) == len(chunks)
         for got, chunk in zip(streamed, chunks, strict=True):
             assert_same_rows(got, source.read(chunk))
 
-    def test_any_order_gives_the_same(self, source: ChunkedSource) -> None:
+    def check_any_order_gives_the_same(self, opened: Opened) -> None:
+        source = chunked(opened)
         chunks = source.chunks(300)
         wanted = [source.read(chunk) for chunk in chunks]
         for i in np.random.default_rng(0).permutation(np.repeat(np.arange(len(chunks)), 2)):
             assert_same_rows(source.read(chunks[i]), wanted[i])
 
-    def test_threads_give_the_same(self, source: ChunkedSource) -> None:
+    def check_threads_give_the_same(self, opened: Opened) -> None:
+        source = chunked(opened)
         wanted = list(source.stream(300))
         copy = pickle.loads(pickle.dumps(source))
         with ThreadPoolExecutor(8) as pool:
@@ -167,7 +212,8 @@ class SourceContract(RowSourceContract):
         for got, rows in zip(read, wanted * 2, strict=True):
             assert_same_rows(got, rows)
 
-    def test_a_pickled_copy_gives_the_same(self, source: ChunkedSource) -> None:
+    def check_a_pickled_copy_gives_the_same(self, opened: Opened) -> None:
+        source = chunked(opened)
         chunks = source.chunks(300)
         wanted = [source.read(chunk) for chunk in chunks]
         copy = pickle.loads(pickle.dumps(source))

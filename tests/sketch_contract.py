@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from streamkm.sketches import Sketch, sketch_from_dict
 from tests.naive import dense
+from tests.tables import row, rows
 
 N_ROWS, N_FEATURES = 53, 40
+DENSITIES = (0.02, 0.2, 1.0)
 DTYPES = (np.uint8, np.int16, np.int64, np.float32, np.float64, np.bool_)
 
 
@@ -78,29 +80,29 @@ class SketchContract:
         np.testing.assert_array_equal(dense(sketch.apply(np.asfortranarray(X))), wanted)
         np.testing.assert_array_equal(dense(sketch.apply(np.repeat(X, 2, axis=0)[::2])), wanted)
 
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_input_is_not_changed_and_may_be_read_only(self, sketch, sparse):
-        if sparse not in self.sparse:
-            pytest.skip("takes dense rows only")
-        X = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
-        arrays = (X.data, X.indices, X.indptr) if sparse else (X,)
-        before = [array.copy() for array in arrays]
-        for array in arrays:
-            array.flags.writeable = False
-        first = dense(sketch.apply(X))
-        for array, wanted in zip(arrays, before, strict=True):
-            np.testing.assert_array_equal(array, wanted)
-        np.testing.assert_array_equal(dense(sketch.apply(X)), first)
+    def test_input_is_not_changed_and_may_be_read_only(self, sketch):
+        for sparse in self.sparse:
+            X = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
+            arrays = (X.data, X.indices, X.indptr) if sparse else (X,)
+            before = [array.copy() for array in arrays]
+            for array in arrays:
+                array.flags.writeable = False
+            with row(sparse=sparse):
+                first = dense(sketch.apply(X))
+                for array, wanted in zip(arrays, before, strict=True):
+                    np.testing.assert_array_equal(array, wanted)
+                np.testing.assert_array_equal(dense(sketch.apply(X)), first)
 
-    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
-    def test_indices_of_32_and_64_bits(self, sketch, density):
+    def test_indices_of_32_and_64_bits(self, sketch):
         if True not in self.sparse:
             pytest.skip("takes dense rows only")
-        narrow = sp.csr_array(whole_numbers(density))
-        assert narrow.indices.dtype == np.int32
-        wide = narrow.copy()
-        wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
-        np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
+        for density in DENSITIES:
+            narrow = sp.csr_array(whole_numbers(density))
+            assert narrow.indices.dtype == np.int32
+            wide = narrow.copy()
+            wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+            with row(density=density):
+                np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
 
     def test_single_and_double_precision_dense_and_csr(self, sketch):
         X = whole_numbers(0.3)
@@ -152,45 +154,48 @@ class HashedSketchContract(SketchContract):
             assert copy == sketch
             assert hash(copy) == hash(sketch)
 
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_empty_rows(self, sketch, sparse):
+    def test_empty_rows(self, sketch):
         X = np.zeros((3, N_FEATURES))
-        np.testing.assert_array_equal(dense(sketch.apply(sp.csr_array(X) if sparse else X)), 0)
+        for kind in (np.asarray, sp.csr_array):
+            with row(kind=kind):
+                np.testing.assert_array_equal(dense(sketch.apply(kind(X))), 0)
 
-    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_shape_and_type(self, sketch, density, sparse):
-        X = whole_numbers(density).astype(np.float32)
-        Y = sketch.apply(sp.csr_array(X) if sparse else X)
+    def test_shape_and_type(self, sketch):
         assert isinstance(sketch, Sketch)
-        assert Y.shape == (N_ROWS, sketch.n_components)
-        assert isinstance(Y, sp.csr_array | np.ndarray)
-        assert Y.dtype == np.float32
+        for case in rows(density=DENSITIES, kind=(np.asarray, sp.csr_array)):
+            with row(**case):
+                Y = sketch.apply(case["kind"](whole_numbers(case["density"]).astype(np.float32)))
+                assert Y.shape == (N_ROWS, sketch.n_components)
+                assert isinstance(Y, sp.csr_array | np.ndarray)
+                assert Y.dtype == np.float32
 
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_linear(self, sketch, sparse):
+    def test_linear(self, sketch):
         X, Y = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
-        wrap = sp.csr_array if sparse else np.asarray
-        got = dense(sketch.apply(wrap(3 * X - 2 * Y)))
-        self.assert_same(got, 3 * dense(sketch.apply(wrap(X))) - 2 * dense(sketch.apply(wrap(Y))))
+        for kind in (np.asarray, sp.csr_array):
+            with row(kind=kind):
+                got = dense(sketch.apply(kind(3 * X - 2 * Y)))
+                self.assert_same(got, 3 * dense(sketch.apply(kind(X))) - 2 * dense(sketch.apply(kind(Y))))
 
-    @pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_dense_is_csr(self, sketch, density, dtype):
-        X = whole_numbers(density).astype(dtype)
-        stored = sp.csr_array(X)
-        assert stored.dtype == dtype
-        wanted = dense(sketch.apply(whole_numbers(density) if dtype != np.bool_ else X.astype(np.float64)))
-        self.assert_same(dense(sketch.apply(X)), wanted)
-        self.assert_same(dense(sketch.apply(stored)), wanted)
+    def test_dense_is_csr(self, sketch):
+        for case in rows(density=DENSITIES, dtype=DTYPES):
+            with row(**case):
+                exact = whole_numbers(case["density"])
+                X = exact.astype(case["dtype"])
+                stored = sp.csr_array(X)
+                assert stored.dtype == case["dtype"]
+                wanted = dense(sketch.apply(exact if X.dtype != np.bool_ else X.astype(np.float64)))
+                self.assert_same(dense(sketch.apply(X)), wanted)
+                self.assert_same(dense(sketch.apply(stored)), wanted)
 
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_real_values_keep_their_precision(self, sketch, dtype):
-        X = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(dtype)
-        Y = sketch.apply(X)
-        assert Y.dtype == dtype
-        tolerance = 30 * np.finfo(dtype).eps
-        np.testing.assert_allclose(dense(Y), X.astype(np.float64) @ self.matrix(sketch), atol=tolerance, rtol=tolerance)
+    def test_real_values_keep_their_precision(self, sketch):
+        values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES))
+        for dtype in (np.float32, np.float64):
+            with row(dtype=dtype):
+                X = values.astype(dtype)
+                Y = sketch.apply(X)
+                assert Y.dtype == dtype
+                tolerance, wanted = 30 * np.finfo(dtype).eps, X.astype(np.float64) @ self.matrix(sketch)
+                np.testing.assert_allclose(dense(Y), wanted, atol=tolerance, rtol=tolerance)
 
     def matrix(self, sketch: Sketch) -> NDArray[np.float64]:
         """The map as a matrix (40, m), from the sketch of the unit vectors."""

@@ -16,6 +16,7 @@ from streamkm.planning.forecast import Cluster
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after
+from tests.tables import cases
 from tests.test_passes import CountingSource, StreamedSource, groups
 from tests.test_sketch_fit import wide_rows
 
@@ -30,8 +31,8 @@ def kmeans(n_clusters=K, **parameters):
     )
 
 
-@pytest.mark.parametrize(("kind", "sparse"), KINDS)
-@pytest.mark.parametrize(("coreset", "refine"), [(None, 0), ("sensitivity", 2)])
+@cases("kind, sparse", KINDS)
+@cases("coreset, refine", [(None, 0), ("sensitivity", 2)])
 def test_rows_are_read_once_more(kind, sparse, coreset, refine):
     X, y = groups()
     source = CountingSource(sp.csr_array(X) if sparse else X)

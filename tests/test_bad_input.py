@@ -29,6 +29,7 @@ from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
 from tests.programs import run_program
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 GOOD = "1 1:1 2:2\n# comment\n"  # 20 bytes, so the next line is line 3 at byte 20
 N_ROWS = 40
@@ -384,8 +385,8 @@ def test_fewer_distinct_rows_than_clusters(folder, kind):
     assert sorted(fitted.counts_) == [20, 20]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
+@cases(
+    "parameters, message",
     [
         ({"n_clusters": 0}, "^n_clusters=0; needed: an integer from 1"),
         ({"n_clusters": -1}, "^n_clusters=-1; needed: an integer from 1"),
@@ -394,7 +395,7 @@ def test_fewer_distinct_rows_than_clusters(folder, kind):
         ({"on_invalid": "drop"}, "^on_invalid='drop'; needed: one of 'raise', 'skip'"),
     ],
 )
-@pytest.mark.parametrize("X", [dense_matrix(N_ROWS), "never-opened.svm"])
+@cases("X", [dense_matrix(N_ROWS), "never-opened.svm"])
 def test_parameters(X, parameters, message):
     with pytest.raises(InvalidParameterError, match=message):
         StreamKMeans(**{"n_clusters": 2, **parameters}).fit(X)
@@ -406,8 +407,8 @@ def test_more_clusters_than_rows(folder, kind):
         StreamKMeans(41).fit(HOLDERS[kind][0](dense_matrix(N_ROWS) + np.float32(1)))
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
+@cases(
+    "X, message",
     [
         ([np.ones((3, 7)), np.ones((3, 8))], r"^part 1 \(array\) has 8 features and part 0 \(array\) 7"),
         ([np.ones((3, 7)), sp.csr_array(np.ones((3, 7)))], "^part 1 .* is sparse and part 0 .* dense"),

@@ -22,6 +22,7 @@ from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, recor
 from streamkm.sources.fingerprints import differences
 from tests import children
 from tests.programs import forking
+from tests.tables import cases
 
 RUN = {"source": {"name": "x.svm", "files": [{"bytes": 100}]}, "settings": {"n_clusters": 20, "tol": 1e-4}}
 
@@ -157,7 +158,7 @@ class TestWhoseItIs:
                 pass
         assert contents(tmp_path) == before
 
-    @pytest.mark.parametrize(
+    @cases(
         "text",
         [
             "",
@@ -180,9 +181,7 @@ class TestWhoseItIs:
                 pass
         assert contents(tmp_path) == before
 
-    @pytest.mark.parametrize(
-        "name", ["thesis.tex", "train.npz", LABELS, "manifest.json", "lock", ".x.partial", "folder/x", LOCK]
-    )
+    @cases("name", ["thesis.tex", "train.npz", LABELS, "manifest.json", "lock", ".x.partial", "folder/x", LOCK])
     def test_a_directory_of_other_files_is_refused(self, tmp_path, name):
         (tmp_path / "d").mkdir()
         (tmp_path / "d" / name).parent.mkdir(exist_ok=True)
@@ -198,8 +197,8 @@ class TestWhoseItIs:
                     pass
         assert contents(tmp_path) == before
 
-    @pytest.mark.parametrize("name", ["b.npz", "a.npz", LABELS])
-    @pytest.mark.parametrize("linked", [False, True])
+    @cases("name", ["b.npz", "a.npz", LABELS])
+    @cases("linked", [False, True])
     def test_files_that_took_its_names_are_refused(self, tmp_path, name, linked):
         (tmp_path / "mine").write_text("mine")
         with Checkpoint.open(tmp_path / "c", RUN) as saved:

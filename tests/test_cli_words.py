@@ -11,6 +11,7 @@ import pytest
 import streamkm
 from streamkm.cli.wording import in_words_of
 from streamkm.sources.binary.dense import DenseSource
+from tests.tables import cases
 from tests.test_cli import run
 
 PYTHON_ONLY = {"random_state", "n_features"}  # with values that messages show, of functions that no command calls so
@@ -92,8 +93,8 @@ def test_advice_is_known_to_the_command_line():
     assert {name for _, name in unknown} <= PYTHON_ONLY, sorted(unknown)
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
+@cases(
+    "text, wanted",
     [
         ('pass FeatureHashing(input="tokens")', "pass --set text.input=tokens"),
         ("pass FeatureHashing(norm=None)", "pass --set text.norm=null"),

@@ -25,6 +25,7 @@ from streamkm.compute import open_executor
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("small_pieces_throughout")
 
@@ -79,8 +80,8 @@ def stored(X, sparse):
 # ---- seeding
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
+@cases("sparse", [False, True])
+@cases("dtype", FLOATS)
 def test_kmeans_plusplus_picks_distinct_rows(sparse, dtype):
     X = stored(rng().normal(size=(200, 4)).astype(dtype), sparse)
     for seed in range(5):
@@ -436,7 +437,7 @@ def test_start_centers_do_not_depend_on_threads():
 # ---- the row sample
 
 
-@pytest.mark.parametrize("cuts", [(0, 1000), (0, 1, 2, 500, 1000), tuple(range(0, 1001, 10))])
+@cases("cuts", [(0, 1000), (0, 1, 2, 500, 1000), tuple(range(0, 1001, 10))])
 def test_the_sample_does_not_depend_on_chunks(cuts):
     X = np.arange(2000.0).reshape(1000, 2)
     rule = SampleRule.of(60, 7, 1000, NO_WEIGHTS)
@@ -484,8 +485,8 @@ def test_rows_are_sampled_by_their_weights():
         assert abs(np.mean(found) - wanted) < 4 * error, (np.mean(found), wanted, error)
 
 
-@pytest.mark.parametrize("n_chunks", [1, 3])
-@pytest.mark.parametrize("size", [2, 20])
+@cases("n_chunks", [1, 3])
+@cases("size", [2, 20])
 def test_sums_of_few_sampled_rows_are_unbiased(size, n_chunks):
     # Pareto weights, as of words in a text; with the highest key that is kept in place of the first that is left out,
     # the sums would be 5 percent too high at 20 rows

@@ -22,6 +22,7 @@ from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
+from tests.tables import cases
 
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
@@ -111,7 +112,7 @@ def test_each_is_in_order(executor, n_items):
     assert executor.each("s", square, list(range(n_items)), 3, 4) == [i * i + 7 for i in range(n_items)]
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@cases("n_threads", [1, 2, 3])
 def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threads):
     met = threading.Barrier(n_threads, timeout=30)
 
@@ -130,7 +131,7 @@ def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threa
         busy.set()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@cases("n_threads", [1, 2, 3])
 def test_an_error_of_each_stops_all_threads(n_threads):
     done = []
 
@@ -283,8 +284,8 @@ def test_few_states_are_alive(n_threads):
     assert CountedState.most <= 2 * n_threads + 2 + levels * runs.ARITY
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 4])
-@pytest.mark.parametrize("method", ["map", "hold"])
+@cases("n_threads", [1, 2, 4])
+@cases("method", ["map", "hold"])
 def test_few_results_are_in_flight(n_threads, method):
     """Work does not run ahead of whoever takes the results, and items are drawn as they are needed."""
     drawn, done = Counter(), Counter()
@@ -352,7 +353,7 @@ def test_threads_end_with_the_executor():
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("executor", [0, -1, 1.5, True, "threads", None, object()])
+@cases("executor", [0, -1, 1.5, True, "threads", None, object()])
 def test_refuses_what_it_does_not_know(executor):
     with pytest.raises(InvalidParameterError, match="executor="), open_executor(executor):
         pass

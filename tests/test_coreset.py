@@ -18,9 +18,10 @@ from streamkm.cluster.coreset_tree import CoresetTree, join_trees
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.streams.coreset_centers import Search, cluster_coreset
+from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
+from tests.tables import cases
 
 METHODS = ("sensitivity", "lightweight", "uniform")
 DRAWN = METHODS[:2]
@@ -28,6 +29,11 @@ DRAWN = METHODS[:2]
 
 def rng(seed=0):
     return np.random.default_rng(seed)
+
+
+def settings_of(k, **options):
+    usual = {"init": "k-means++", "n_init": 1, "max_iter": 100, "tol": 1e-4, "seeds": np.random.SeedSequence(0)}
+    return StreamSettings(n_clusters=k, **usual | options)
 
 
 def rows(n=600, d=3, seed=0):
@@ -156,8 +162,8 @@ def test_weights_sum_up_and_rows_are_rows(method, seed, size, n_parts, weighted)
     assert len(np.unique(coreset.places)) == len(coreset.places)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("method", METHODS)
+@cases("sparse", [False, True])
 def test_a_coreset_that_has_room_holds_exactly_the_rows(method, sparse):
     X, weights = rows(200), rng(3).random(200)
     weights[::7] = 0
@@ -302,8 +308,8 @@ def test_memory_grows_with_the_logarithm_of_the_parts():
 # ---- weights that decay
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("first", [0, 10**12])
+@cases("method", METHODS)
+@cases("first", [0, 10**12])
 def test_weights_decay_by_half(method, first):
     X = rows(400)
     rule = CoresetRule(60, 4, 2, method, half_life=50.0)
@@ -333,7 +339,7 @@ def test_decayed_objectives_are_unbiased(method):
     assert abs(np.mean(found) - truth) <= allowed
 
 
-@pytest.mark.parametrize("method", METHODS)
+@cases("method", METHODS)
 def test_a_half_life_of_one_row_keeps_the_newest(method):
     coreset = coreset_of(CoresetRule(50, 4, 0, method, half_life=1.0), rows(4000), 3)
     np.testing.assert_allclose(coreset.weights.sum(), 2.0)
@@ -346,12 +352,12 @@ def test_a_half_life_of_one_row_keeps_the_newest(method):
 
 def excess(method, X, k, size, best):
     coreset = coreset_of(CoresetRule(size, k, 0, method), X, 6)
-    found = cluster_coreset(coreset, Search(k, "k-means++", 3, 100, 1e-4, 0), 2)
+    found = cluster_coreset(coreset, settings_of(k, n_init=3), 2)
     np.testing.assert_allclose(found.counts.sum(), len(X))
     return naive.nearest(X, found.centers)[1].sum() / best
 
 
-@pytest.mark.parametrize("method", METHODS)
+@cases("method", METHODS)
 def test_clusters_of_a_coreset_are_those_of_everything(method):
     """Centers of s rows cost k / s of the objective, twice that with the labels' noise: 2 percent here."""
     X, y = make_blobs(8000, 5, centers=8, random_state=1)
@@ -401,4 +407,4 @@ def test_what_cannot_be_is_refused():
         CoresetTree(CoresetRule(10, 8, 0)).merged(CoresetTree(CoresetRule(10, 8, 1)))
     coreset = coreset_of(CoresetRule(50, 2, 0), rows())
     with pytest.raises(InvalidInputError, match="init has 2 features; the rows have 3"):
-        cluster_coreset(coreset, Search(2, np.zeros((2, 2)), 1, 10, 0.0, 0), 1)
+        cluster_coreset(coreset, settings_of(2, init=np.zeros((2, 2)), n_init=1, max_iter=10, tol=0.0), 1)

@@ -10,6 +10,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 4000
 
@@ -59,8 +60,8 @@ class TestIdentity(HashedSketchContract):
             sketch.apply(np.zeros((2, 41)))
 
 
-@pytest.mark.parametrize("n_components", [1, 5, 64, 1000])
-@pytest.mark.parametrize("density", [0.02, 1.0])
+@cases("n_components", [1, 5, 64, 1000])
+@cases("density", [0.02, 1.0])
 def test_is_the_explicit_matrix(n_components, density):
     X, seed = whole_numbers(density), 123
     wanted = X @ naive.countsketch_matrix(seed, N_FEATURES, n_components)
@@ -71,8 +72,8 @@ def test_is_the_explicit_matrix(n_components, density):
         np.testing.assert_array_equal(naive.dense(sketched), wanted)
 
 
-@pytest.mark.parametrize("n_blocks", [2, 3, 4, 8])
-@pytest.mark.parametrize("n_components", [9, 64, 1000])
+@cases("n_blocks", [2, 3, 4, 8])
+@cases("n_components", [9, 64, 1000])
 def test_blocks_are_the_explicit_matrix(n_components, n_blocks):
     X, seed = whole_numbers(0.3), 123
     wanted = X @ naive.block_matrix(seed, N_FEATURES, n_components, n_blocks)
@@ -100,7 +101,7 @@ def test_models_without_the_field_hold_one_bucket():
     assert CountSketch(6, 7, 3).to_dict() == {**described, "nnz_per_feature": 3}
 
 
-@pytest.mark.parametrize(("n_components", "n_blocks"), [(64, 0), (100, 65), (3, 4)])
+@cases("n_components, n_blocks", [(64, 0), (100, 65), (3, 4)])
 def test_refuses_blocks_out_of_range(n_components, n_blocks):
     with pytest.raises(InvalidParameterError, match=rf"nnz_per_feature={n_blocks} with n_components={n_components}"):
         CountSketch(n_components, 0, n_blocks)
@@ -192,7 +193,7 @@ def test_distances_are_kept_with_many_components():
     assert np.abs(got[upper] / wanted[upper] - 1).max() < 5 * np.sqrt(2 / 4096)
 
 
-@pytest.mark.parametrize("n_components", [0, -1, 2**31 + 1])
+@cases("n_components", [0, -1, 2**31 + 1])
 def test_refuses_components_out_of_range(n_components):
     with pytest.raises(InvalidParameterError, match=rf"n_components={n_components}\b.*1 to"):
         CountSketch(n_components, 0)
@@ -204,7 +205,7 @@ def test_refuses_seeds_out_of_range(seed):
         CountSketch(4, seed)
 
 
-@pytest.mark.parametrize("described", [{"kind": "tensorsketch", "n_components": 3}, {"n_components": 3}, {}])
+@cases("described", [{"kind": "tensorsketch", "n_components": 3}, {"n_components": 3}, {}])
 def test_unknown_kinds_are_refused(described):
     with pytest.raises(ModelFileError, match="countsketch"):
         sketch_from_dict(described, {})

@@ -12,6 +12,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.model_selection.distortion import distortion
 from streamkm.sketches import FeatureSelection
 from tests import naive
+from tests.tables import cases
 from tests.test_passes import CountingSource, groups
 
 
@@ -171,8 +172,8 @@ def test_equal_rows():
     assert (row.eps, row.ratio, row.loss, row.drss) == (0, 1, 1, 0)
 
 
-@pytest.mark.parametrize(
-    ("clusters", "options", "error", "message"),
+@cases(
+    "clusters, options, error, message",
     [
         (3, {"sketches": ["nystroem"]}, InvalidParameterError, "'nystroem'; needed: one of 'countsketch'"),
         (3, {"n_components": [4, 0]}, InvalidParameterError, "n_components=0"),
@@ -192,7 +193,7 @@ def test_refuses_what_does_not_fit(clusters, options, error, message):
         distortion(X, clusters, executor=1, random_state=0, **options)
 
 
-@pytest.mark.parametrize("clusters", [0, 241, 2.5, np.zeros(7, int)])
+@cases("clusters", [0, 241, 2.5, np.zeros(7, int)])
 def test_what_cannot_be_is_refused_before_rows_are_read(clusters):
     source = CountingSource(wide_groups()[0])
     source.n_rows = 240

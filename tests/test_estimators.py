@@ -39,6 +39,7 @@ from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
+from tests.tables import cases
 
 RANDOM_ROWS = (
     "random seeding draws other rows when rows are repeated or removed; "
@@ -142,7 +143,7 @@ def test_pandas_and_feature_names():
         fitted.predict(frame[list("fedcba")])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_fit_variants_agree(kind):
     X = as_kind(blobs()[0], kind)
     fitted = kmeans().fit(X)
@@ -174,8 +175,8 @@ def test_parameters_are_left_as_given():
     np.testing.assert_array_equal(init, X[:5])
 
 
-@pytest.mark.parametrize("options", [{}, {"n_components": 3, "assign_space": "sketch"}], ids=str)
-@pytest.mark.parametrize("kind", [*KINDS, "uint8", "float16", "csr float32"])
+@cases("options", [{}, {"n_components": 3, "assign_space": "sketch"}])
+@cases("kind", [*KINDS, "uint8", "float16", "csr float32"])
 def test_centers_have_the_dtype_of_the_data(kind, options):
     """As scikit-learn's, but that float16 rows are read as float32. What labels rows is not rounded."""
     X = as_kind(np.abs(blobs(cluster_std=6.0)[0]), kind.removesuffix(" float32"))
@@ -192,8 +193,8 @@ def test_centers_have_the_dtype_of_the_data(kind, options):
     assert stream.cluster_centers_.dtype == np.float64
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["assigned", "written to", "after partial_fit"])
+@cases("kind", KINDS)
+@cases("how", ["assigned", "written to", "after partial_fit"])
 def test_centers_that_are_assigned_count(tmp_path, kind, how):
     X = as_kind(blobs(n=300)[0], kind)
     fitted = kmeans().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
@@ -220,16 +221,15 @@ def test_more_or_fewer_centers_may_be_assigned():
     np.testing.assert_array_equal(fitted.predict(X), naive.nearest(X, fitted.cluster_centers_)[0])
 
 
-@pytest.mark.parametrize(
-    ("centers", "message"),
+@cases(
+    "centers, message",
     [
         (np.zeros((5, 5)), r"\(5, 5\); needed: \(clusters, 6\)"),
         (np.zeros(6), "shape"),
         (np.full((5, 6), np.nan), "NaN"),
     ],
-    ids=["narrow", "1-d", "nan"],
 )
-@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+@cases("method", ["predict", "transform", "score"])
 def test_centers_that_cannot_be_assigned(centers, message, method):
     X, _ = blobs()
     fitted = kmeans().fit(X)
@@ -241,8 +241,8 @@ def test_centers_that_cannot_be_assigned(centers, message, method):
 # ---- against scikit-learn and naive twins
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spread", [1.0, 5.0])
+@cases("kind", KINDS)
+@cases("spread", [1.0, 5.0])
 def test_from_the_same_centers_it_is_scikit_learns_kmeans(kind, spread):
     X, _ = blobs(n=900, k=8, cluster_std=spread)
     X = as_kind(X, kind)
@@ -356,7 +356,7 @@ def test_distortion_is_one_without_a_sketch_and_nears_it_with_more_components(sm
 
 
 @pytest.mark.filterwarnings("ignore:the objective could be")  # four components show too little
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_refinement_lowers_the_inertia(kind):
     X = as_kind(blobs(n=2000, k=5, d=40, cluster_std=8.0)[0], kind)
     fits = [kmeans(20, n_components=4, max_iter=1, refine=refine).fit(X) for refine in range(4)]
@@ -367,7 +367,7 @@ def test_refinement_lowers_the_inertia(kind):
     np.testing.assert_allclose(refined, inertias[1:], rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_cosine_is_euclidean_on_normalized_rows(kind):
     X = as_kind(blobs(cluster_std=4.0)[0], kind)
     got = kmeans(metric="cosine").fit(X)
@@ -380,8 +380,8 @@ def test_cosine_is_euclidean_on_normalized_rows(kind):
 # ---- weights
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_components", ["auto", 4])
+@cases("kind", KINDS)
+@cases("n_components", ["auto", 4])
 def test_whole_weights_are_repeated_rows(kind, n_components):
     X, _ = blobs(n=300, cluster_std=3.0)
     weights = np.random.default_rng(0).integers(0, 4, 300)
@@ -394,7 +394,7 @@ def test_whole_weights_are_repeated_rows(kind, n_components):
     np.testing.assert_array_equal(np.repeat(got.labels_, weights), wanted.labels_)
 
 
-@pytest.mark.parametrize("init", ["k-means++", "random", "array"])
+@cases("init", ["k-means++", "random", "array"])
 def test_rows_without_weight_pull_nothing(init):
     X, _ = blobs(cluster_std=0.3)
     X[::3] += 500
@@ -432,8 +432,8 @@ def test_few_weighted_rows_among_very_many():
     np.testing.assert_allclose(fitted.inertia_, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
+@cases(
+    "weights, message",
     [
         (np.ones(3), "600"),
         (np.ones((600, 1)), "shape"),
@@ -441,7 +441,6 @@ def test_few_weighted_rows_among_very_many():
         (np.arange(600.0) - 5, r"sample_weight\[0\] is -5"),
         (np.zeros(600), "zero"),
     ],
-    ids=["few", "2-d", "nan", "negative", "zero"],
 )
 def test_wrong_weights_are_refused(weights, message):
     X, _ = blobs()
@@ -454,7 +453,7 @@ def test_wrong_weights_are_refused(weights, message):
 # ---- wrong input
 
 
-@pytest.mark.parametrize(
+@cases(
     "parameters",
     [
         {"n_clusters": 0},
@@ -480,7 +479,6 @@ def test_wrong_weights_are_refused(weights, message):
         {"executor": "dask"},
         {"executor": 0},
     ],
-    ids=str,
 )
 def test_wrong_parameters_are_refused_by_name(parameters):
     (name,) = parameters
@@ -535,7 +533,7 @@ def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
     assert np.shape(loaded.init) == (() if "function" in form else (5, 6))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_a_function_that_draws_starts(kind):
     """It gets sampled rows, k and a RandomState, as scikit-learn calls it, `n_init` times; the best start is kept."""
     X, _ = blobs(n=300)
@@ -553,22 +551,21 @@ def test_a_function_that_draws_starts(kind):
     np.testing.assert_array_equal(again.labels_, many.labels_)
 
 
-@pytest.mark.parametrize(
-    ("gives", "message"),
+@cases(
+    "gives, message",
     [
         (np.zeros((4, 6)), r"init has shape \(4, 6\); needed: \(n_clusters=5, features=6\)"),
         (np.zeros((5, 2)), r"init has shape \(5, 2\); needed: \(n_clusters=5, features=6\)"),
         (np.full((5, 6), np.nan), "NaN"),
     ],
-    ids=["few", "narrow", "nan"],
 )
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@cases("method", ["fit", "partial_fit"])
 def test_functions_that_give_no_centers(gives, message, method):
     with pytest.raises(InvalidParameterError, match=message):
         getattr(kmeans(init=lambda X, n_clusters, random_state: gives), method)(blobs()[0]).predict(blobs()[0])
 
 
-@pytest.mark.parametrize("init", [np.zeros((5, 6), complex), np.full((5, 6), "x"), [[1, 2], [3]]], ids=str)
+@cases("init", [np.zeros((5, 6), complex), np.full((5, 6), "x"), [[1, 2], [3]]])
 def test_what_is_no_array_of_centers(init):
     with pytest.raises(InvalidParameterError, match="init cannot be made centers of real numbers"):
         kmeans(init=init).fit(blobs()[0])
@@ -621,8 +618,8 @@ def test_init_of_another_width():
         kmeans(init=np.zeros((5, 7))).fit(blobs()[0])
 
 
-@pytest.mark.parametrize("method", ["predict", "transform", "score"])
-@pytest.mark.parametrize("width", [5, 7])
+@cases("method", ["predict", "transform", "score"])
+@cases("width", [5, 7])
 def test_other_widths_are_refused(method, width):
     fitted = kmeans().fit(blobs()[0])
     rows = np.zeros((3, width))
@@ -632,7 +629,7 @@ def test_other_widths_are_refused(method, width):
         getattr(fitted, method)(iter([rows]))
 
 
-@pytest.mark.parametrize("method", ["predict", "transform", "score", "save"])
+@cases("method", ["predict", "transform", "score", "save"])
 def test_not_fitted(method, tmp_path):
     with pytest.raises(NotFittedError):
         getattr(kmeans(), method)(tmp_path / "m" if method == "save" else np.zeros((3, 6)))
@@ -643,9 +640,9 @@ def test_more_clusters_than_rows():
         kmeans().fit(np.eye(4))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("init", ["k-means++", "random", "array"])
-@pytest.mark.parametrize("n_components", ["auto", 2])
+@cases("kind", KINDS)
+@cases("init", ["k-means++", "random", "array"])
+@cases("n_components", ["auto", 2])
 def test_fewer_distinct_rows_than_clusters(kind, init, n_components):
     X = as_kind(np.repeat([[1.1, 2, 0], [4, 0.3, 0], [0, 0, 3.7]], 20, axis=0), kind)
     start = naive.dense(X)[[0, 1, 20, 21, 40]] if init == "array" else init
@@ -658,7 +655,7 @@ def test_fewer_distinct_rows_than_clusters(kind, init, n_components):
     assert fitted.transform(X).shape == (60, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_one_cluster_and_as_many_as_rows(kind):
     X = as_kind(blobs(n=40)[0], kind)
     one = kmeans(1).fit(X)
@@ -691,8 +688,8 @@ def test_features_without_number():
 # ---- saved models
 
 
-@pytest.mark.parametrize("options", ASSIGNMENTS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@cases("options", ASSIGNMENTS)
+@cases("kind", KINDS)
 def test_saved_models_predict_alike(tmp_path, options, kind):
     X = as_kind(blobs()[0], kind)
     fitted = kmeans(**options, init=naive.dense(X)[:5]).fit(X)

@@ -20,6 +20,7 @@ from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume
 from tests.children import StoppedError, stopped_after
+from tests.tables import cases
 
 WARNED = "the objective could be"
 
@@ -127,8 +128,8 @@ def test_a_search_set_holds_small_groups_far_away():
 # ---- the objective
 
 
-@pytest.mark.parametrize("order", ["first", "last", "mixed"])
-@pytest.mark.parametrize("share", [0.0008, 0.01])
+@cases("order", ["first", "last", "mixed"])
+@cases("share", [0.0008, 0.01])
 def test_rare_rows_are_clustered_as_well_as_scikit_learn_does(order, share):
     X = rare_rows(share=share, far=300.0)
     X = {"first": X[::-1], "last": X, "mixed": X[np.random.default_rng(0).permutation(len(X))]}[order]

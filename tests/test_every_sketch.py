@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-import pytest
-
 from streamkm.sketches import SKETCHES
 from streamkm.sketches.registry import OBLIVIOUS
 from tests.sketch_contract import SketchContract, whole_numbers
+from tests.tables import cases
 
 MODULES = ("countsketch", "hadamard", "kernel_columns", "pca", "projections", "selection", "subspace")
 
@@ -33,7 +32,7 @@ def test_every_sketch_is_under_the_contract():
     assert kinds == set(SKETCHES)
 
 
-@pytest.mark.parametrize("kind", sorted({*OBLIVIOUS, "sampling"} - {"identity"}))
+@cases("kind", sorted({*OBLIVIOUS, "sampling"} - {"identity"}))
 def test_every_hashed_sketch_is_frozen(kind):
     """Saved models and stores rest on what a seed gives: a test of known values names the class."""
     tests = "".join((Path(__file__).parent / f"test_{module}.py").read_text() for module in MODULES)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
+from tests.tables import cases
 
 N_ROWS = 3_000
 
@@ -62,7 +63,7 @@ def hard_data():
     }
 
 
-@pytest.mark.parametrize("name", hard_data())
+@cases("name", hard_data())
 def test_hard_data(name):
     X = hard_data()[name]
     dense, sparse = fitted(X), fitted(sp.csr_array(X))

@@ -13,10 +13,12 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CLUSTER = "dask_array.py"
-ARGUMENTS = {"larger_than_memory.py": ["--rows", "20000"]}
+ARGUMENTS = {"larger_than_memory.py": ["--rows", "20000"], "ivf_index.py": ["--rows", "6000", "--lists", "40"]}
+NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
     "anndata_counts.py": ["500\n", "500\n", "500\n"],
     "dask_array.py": ["same labels: True", "same centers: True"],
+    "ivf_index.py": ["lists", "streamkm recall", "faiss    recall"],
     "larger_than_memory.py": ["read 2 times", "objective per row"],
     "stream_of_chunks.py": ["30,000 rows in 2 passes", "day 2:"],
     "text.py": ["900 documents in 3 passes", "300: ", "300: ", "300: ", "later: 3 of 3"],
@@ -35,6 +37,8 @@ def assert_printed(script, printed):
 @pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != CLUSTER))
 def test_example(script, tmp_path, monkeypatch, capsys):
     """In this process: what takes seconds in another one is importing alone."""
+    if script in NEEDED:
+        pytest.importorskip(NEEDED[script])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [script, *ARGUMENTS.get(script, [])])

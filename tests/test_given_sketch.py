@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
-from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.estimators.facts import summarize
 from streamkm.passes import resume
 from streamkm.sketches import (
     CountSketch,
@@ -27,6 +27,7 @@ from streamkm.sketches import (
     TruncatedSVDSketch,
 )
 from tests.children import StoppedError, stopped_after
+from tests.tables import cases
 from tests.test_passes import CountingSource
 
 D = 100
@@ -76,7 +77,7 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
         assert loaded.sketch is loaded.sketch_
         again = loaded.set_params(random_state=0, executor=2).fit(data)  # with the sketch that was given
         np.testing.assert_array_equal(again.labels_, fitted.labels_)
-        json.dumps(summarize(fitted, CountingSource(X)))
+        json.dumps(summarize(fitted))
 
 
 def test_it_is_the_sketch_of_the_same_name_and_seed():
@@ -87,7 +88,7 @@ def test_it_is_the_sketch_of_the_same_name_and_seed():
     assert given.inertia_ == named.inertia_
 
 
-@pytest.mark.parametrize("coreset", ["auto", None, "sensitivity"])
+@cases("coreset", ["auto", None, "sensitivity"])
 def test_directions_that_are_given_are_not_found_again(coreset):
     X, y = rows()
     source = CountingSource(X)
@@ -141,8 +142,8 @@ def test_memory_counts_the_entries_that_are_kept():
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("sketch", "options", "message"),
+@cases(
+    "sketch, options, message",
     [
         (CountSketch(64, 0), {"n_components": 32}, "n_components=32 with a countsketch sketch of 64 components"),
         (CountSketch(64, 0), {"eps": 0.5}, "eps=0.5 with a countsketch sketch of 64 components"),

@@ -13,6 +13,7 @@ from streamkm.sketches import CountSketch, HadamardCountSketch, PreconditionedSa
 from streamkm.sketches.hadamard import Rotation
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 3000
 PADDED = 64
@@ -56,8 +57,8 @@ class TestSampling(SketchContract):
         return PreconditionedSampling(0.3, N_FEATURES, seed=5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [16, 32, 64, 128, 256, 512, 2048])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [16, 32, 64, 128, 256, 512, 2048])
 def test_transform_is_the_explicit_matrix(n, dtype):
     row = np.random.default_rng(n).integers(-9, 10, n).astype(dtype)
     wanted = hadamard(n) @ row
@@ -67,8 +68,8 @@ def test_transform_is_the_explicit_matrix(n, dtype):
         np.testing.assert_array_equal(naive.hadamard_matrix(n), hadamard(n))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [16, 64, 512, 1 << 13])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [16, 64, 512, 1 << 13])
 def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
     row = np.random.default_rng(n).normal(size=n).astype(dtype)
     plain = row.copy()
@@ -77,8 +78,8 @@ def test_compiled_vectors_do_what_the_plain_functions_say(n, dtype):
     np.testing.assert_array_equal(row, plain)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1 << p for p in range(12, 18)])
+@cases("dtype", [np.float32, np.float64])
+@cases("n", [1 << p for p in range(12, 18)])
 def test_transform_of_rows_past_the_cache(n, dtype):
     # the transform of a unit vector is a column of signs, and the transform is its own inverse times n
     row = np.zeros(n, dtype)
@@ -94,13 +95,13 @@ def test_transform_of_rows_past_the_cache(n, dtype):
     np.testing.assert_array_equal(twice, n * row)
 
 
-@pytest.mark.parametrize(("n_features", "n_padded"), [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
+@cases("n_features, n_padded", [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
 def test_padded_width(n_features, n_padded):
     assert Rotation(n_features, 0).n_padded == n_padded
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("seed", [0, 123])
+@cases("sparse", [False, True])
+@cases("seed", [0, 123])
 def test_is_the_explicit_matrix(seed, sparse):
     X = whole_numbers(0.4)
     rows = sp.csr_array(X) if sparse else X
@@ -133,8 +134,8 @@ def kept_of(rotated, seed, n_kept):
     return sorted(kept)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("gamma", [0.001, 0.25, 0.8, 1])
+@cases("dtype", [np.float32, np.float64])
+@cases("gamma", [0.001, 0.25, 0.8, 1])
 def test_sampling_is_the_naive_one(gamma, dtype):
     X, seed = whole_numbers(0.4).astype(dtype), 9
     sketch = PreconditionedSampling(gamma, N_FEATURES, seed)
@@ -249,7 +250,7 @@ def test_heavy_features_do_not_meet_after_a_rotation():
     assert 0.7 < rotated.var() / (2 / 64) < 1.15
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_narrower_rows_lack_their_last_features(make):
     X = whole_numbers(0.4)
     sketch = make(N_FEATURES)
@@ -258,14 +259,14 @@ def test_narrower_rows_lack_their_last_features(make):
         np.testing.assert_array_equal(naive.dense(sketch.apply(rows)), wanted)
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_refuses_wider_rows(make):
     for rows in (np.zeros((2, 41)), sp.csr_array((2, 41))):
         with pytest.raises(InvalidInputError, match=r"41 features; needed: at most 40"):
             make(40).apply(rows)
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_refuses_features_and_seeds_out_of_range(make):
     for n_features in (0, 2**30 + 1):
         with pytest.raises(InvalidParameterError, match=f"n_features={n_features}"):

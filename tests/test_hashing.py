@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -12,6 +11,7 @@ from streamkm.kernels.intrinsics import hashing
 from streamkm.kernels.sketch.countsketch import sketch_csr
 from streamkm.sketches import CountSketch
 from tests import naive
+from tests.tables import cases
 
 # The first outputs for the seed 1234567, as several reference implementations publish them.
 PUBLISHED = (
@@ -93,7 +93,7 @@ def test_kernel_gives_the_published_outputs():
     assert signs.tolist() == [1.0 if value & 1 else -1.0 for value in PUBLISHED]
 
 
-@pytest.mark.parametrize(("seed", "feature", "n_components", "bucket", "sign"), GOLDEN)
+@cases("seed, feature, n_components, bucket, sign", GOLDEN)
 def test_golden_values(seed, feature, n_components, bucket, sign):
     assert kernel_hash(seed, feature, n_components) == (bucket, sign)
     assert naive.bucket_and_sign(seed, feature, n_components) == (bucket, sign)
@@ -109,16 +109,16 @@ def test_kernel_is_the_naive_twin(seed, feature, n_components):
     assert priorities(seed, [feature]).tolist() == [naive.splitmix64(seed, feature) >> 1]
 
 
-@pytest.mark.parametrize("start", [0, 2**31 - 3, 2**32 - 3, 2**53 - 3, 2**63 - 8])
+@cases("start", [0, 2**31 - 3, 2**32 - 3, 2**53 - 3, 2**63 - 8])
 def test_ranges_are_the_single_features(start):
     buckets, signs = CountSketch(1000, 99).hash(start, start + 7)
     wanted = [kernel_hash(99, start + i, 1000) for i in range(7)]
     assert list(zip(buckets.tolist(), signs.tolist(), strict=True)) == wanted
 
 
-@pytest.mark.parametrize("n_components", [1, 7, 512, 3000])
-@pytest.mark.parametrize("seed", [0, 1, 2**63])
-@pytest.mark.parametrize("start", [0, 2**62])
+@cases("n_components", [1, 7, 512, 3000])
+@cases("seed", [0, 1, 2**63])
+@cases("start", [0, 2**62])
 def test_buckets_are_uniform(n_components, seed, start):
     n = 100_000
     buckets, _ = CountSketch(n_components, seed).hash(start, start + n)
@@ -128,7 +128,7 @@ def test_buckets_are_uniform(n_components, seed, start):
         assert 1e-4 < stats.chisquare(counts).pvalue < 1 - 1e-4
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63])
+@cases("seed", [0, 1, 2**63])
 def test_signs_are_fair_and_independent_of_buckets(seed):
     n = 100_000
     buckets, signs = CountSketch(50, seed).hash(0, n)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import streamkm
+from tests.tables import cases
 
 HEAVY = ("numba", "sklearn", "dask", "distributed", "scipy", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich")
 
@@ -33,7 +34,7 @@ def test_sources_are_cheap_to_import():
     assert not modules_after("import streamkm.sources").intersection(HEAVY)
 
 
-@pytest.mark.parametrize("name", streamkm.__all__)
+@cases("name", streamkm.__all__)
 def test_public_names_resolve(name):
     assert getattr(streamkm, name) is not None
     assert name in dir(streamkm)

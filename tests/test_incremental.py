@@ -13,6 +13,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from tests.tables import cases
 
 
 def rows(n=3000, k=6, d=5, seed=0):
@@ -108,8 +109,8 @@ def test_saved_cloned_and_fitted_anew(tmp_path):
     assert not hasattr(stream, "stream_")
 
 
-@pytest.mark.parametrize("kind", ["float64", "float32", "csr"])
-@pytest.mark.parametrize("weight", [None, 2.0])
+@cases("kind", ["float64", "float32", "csr"])
+@cases("weight", [None, 2.0])
 def test_a_stream_goes_on_from_a_fit(kind, weight):
     """From its clusters, each by its weight: rows of the stream that are few against them move no center far."""
     X, labels = rows(3000)
@@ -178,7 +179,7 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
     assert not hasattr(stream, "n_steps_")
 
 
-@pytest.mark.parametrize(("name", "value"), [("half_life", 0), ("half_life", "long"), ("first_row", -1)])
+@cases("name, value", [("half_life", 0), ("half_life", "long"), ("first_row", -1)])
 def test_wrong_parameters_are_refused(name, value):
     with pytest.raises(InvalidParameterError, match=rf"{name}=.*needed"):
         kmeans(**{name: value}).partial_fit(rows()[0])

@@ -22,6 +22,7 @@ from streamkm.sketches.kernel_map import inverse_root
 from streamkm.sketches.landmark_table import MANY, WIDE
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
+from tests.tables import cases
 
 GAMMA, DEGREE, COEF0 = 0.02, 2, 0.7
 NO_WEIGHTS = np.empty(0)
@@ -98,9 +99,9 @@ class TestFourier(SketchContract):
 OF_ROWS = tuple(name for name in KERNELS if name != "precomputed")
 
 
-@pytest.mark.parametrize("name", OF_ROWS)
-@pytest.mark.parametrize("sparse_landmarks", [False, True])
-@pytest.mark.parametrize("sparse_rows", [False, True])
+@cases("name", OF_ROWS)
+@cases("sparse_landmarks", [False, True])
+@cases("sparse_rows", [False, True])
 def test_values_are_scikit_learns(name, sparse_landmarks, sparse_rows):
     X, landmarks = rows(), rows(25, seed=1)
     wanted = reference(name, X, landmarks)
@@ -139,8 +140,8 @@ def test_values_of_rows_that_are_mostly_zeros(name, dtype):
     np.testing.assert_array_equal(got[::7], np.concatenate(apart))
 
 
-@pytest.mark.parametrize(
-    ("n_landmarks", "n_features", "density", "thin"),
+@cases(
+    "n_landmarks, n_features, density, thin",
     [(MANY, WIDE, 0.2, True), (MANY, WIDE - 1, 0.2, False), (MANY - 1, WIDE, 0.2, False), (MANY, WIDE, 0.4, False)],
 )
 def test_which_rows_meet_all_of_a_table(n_landmarks, n_features, density, thin):
@@ -230,7 +231,7 @@ def test_precomputed_values_are_picked():
         kernel("precomputed").diagonal(K)
 
 
-@pytest.mark.parametrize("name", OF_ROWS)
+@cases("name", OF_ROWS)
 def test_diagonal(name):
     X = rows(20)
     for given_rows in (X, sp.csr_array(X)):
@@ -238,8 +239,8 @@ def test_diagonal(name):
     np.testing.assert_allclose(Kernel(linear).diagonal(X), (X**2).sum(axis=1))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@cases(
+    "arguments, message",
     [
         ({"name": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"name": "rbf", "gamma": 0.0}, "gamma=0.0; needed"),
@@ -307,7 +308,7 @@ def test_the_root_of_the_pseudo_inverse():
         inverse_root(-np.eye(3))
 
 
-@pytest.mark.parametrize(("smallest", "n_kept"), [(1e-3, 20), (5e-7, 20), (1e-9, 19)])
+@cases("smallest, n_kept", [(1e-3, 20), (5e-7, 20), (1e-9, 19)])
 def test_roots_of_matrices_near_the_resolution(smallest, n_kept):
     rng = np.random.default_rng(1)
     turned, _ = np.linalg.qr(rng.normal(size=(20, 20)))
@@ -319,8 +320,8 @@ def test_roots_of_matrices_near_the_resolution(smallest, n_kept):
     np.testing.assert_allclose(root @ root.T, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("root_rank", [20, None])
+@cases("weighted", [False, True])
+@cases("root_rank", [20, None])
 def test_projection_is_the_truncated_svd(weighted, root_rank):
     X, landmarks = rows(), rows(25, seed=1)
     weights = np.random.default_rng(2).random(len(X)) if weighted else NO_WEIGHTS

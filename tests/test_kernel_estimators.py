@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streamkm import StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
+from tests.tables import cases
 from tests.test_estimators import EXPECTED_FAILURES
 from tests.test_passes import CountingSource
 
@@ -52,9 +53,9 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
     assert len(source.read_rows) == inputs.shape[0]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("fit_on", ["sample", "all"])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("method", METHODS)
+@cases("fit_on", ["sample", "all"])
+@cases("weighted", [False, True])
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
     weights = np.arange(300) + 1.0 if weighted else None
@@ -233,8 +234,8 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
         kernel_kmeans(n_landmarks=10**7, rank=10**6, method="fourier").plan(CountingSource(small_digits.X))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
+@cases(
+    "parameters, message",
     [
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"gamma": 0}, "gamma=0; needed"),
@@ -323,8 +324,8 @@ def test_precomputed_values_are_cut_on_both_sides():
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
+@cases(
+    "options, shape, message",
     [
         ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
         ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),
@@ -353,8 +354,8 @@ def test_poly_is_polynomial(tmp_path):
     assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "poly", "sigmoid", "linear"])
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+@cases("kernel", ["rbf", "poly", "sigmoid", "linear"])
+@cases("make", [np.asarray, sp.csr_array])
 def test_gamma_by_scale_is_scikit_learns(kernel, make):
     X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
     fitted = kernel_kmeans(2, kernel=kernel, gamma="scale", gamma_factor=9.0).fit(make(X))

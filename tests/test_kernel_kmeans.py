@@ -32,6 +32,7 @@ from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root
 from tests import naive
+from tests.tables import cases
 
 GAMMA = 0.5
 
@@ -176,7 +177,7 @@ class TestLandmarks:
 
 
 class TestColumnSketches:
-    @pytest.mark.parametrize("method", COLUMN_SKETCHES)
+    @cases("method", COLUMN_SKETCHES)
     def test_is_one_matrix_scaled_to_identity(self, method):
         sketch = column_sketch(method, 40, 24, 7)
         S = sketch.combine(np.eye(40, dtype=np.float32))
@@ -336,7 +337,7 @@ class TestFit:
         fitted = StreamKernelKMeans(2, n_landmarks=300, random_state=0, progress=False, **options).fit(X)
         assert adjusted_rand_score(y, fitted.labels_) > 0.97
 
-    @pytest.mark.parametrize("method", METHODS)
+    @cases("method", METHODS)
     def test_every_method_finds_the_rings(self, method):
         X, y = make_circles(500, noise=0.03, factor=0.3, random_state=0)
         fitted = StreamKernelKMeans(2, gamma=4, method=method, n_landmarks=200, random_state=0, progress=False).fit(X)

@@ -16,6 +16,7 @@ from streamkm.planning.memory import LIBRARY_BYTES
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_fresh
+from tests.tables import cases
 from tests.test_passes import CountingSource
 
 reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
@@ -77,9 +78,9 @@ def test_text_is_clustered_within_the_limit(disk_path, options):
     check(fit(disk_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(
-    ("options", "stage"),
+@cases("sparse", [False, True])
+@cases(
+    "options, stage",
     [
         ({"n_landmarks": 1900, "rank": 10}, "gram"),
         ({"n_landmarks": 1000, "rank": 10, "method": "gaussian"}, "landmarks"),

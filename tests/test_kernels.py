@@ -15,6 +15,7 @@ from streamkm.kernels.cluster import splitting
 from streamkm.kernels.sketch import countsketch
 from tests import naive
 from tests.sources.matrices import sparse_matrices
+from tests.tables import cases
 
 STORED = ("dense", "csr-32", "csr-64")
 FLOATS = (np.float32, np.float64)
@@ -71,9 +72,9 @@ def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, aroun
     np.testing.assert_allclose(table.nearest(store(X, how))[1], wanted.min(axis=1), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_clusters", [1, 16, 64, 65, 81, 130, 200])
+@cases("how", STORED)
+@cases("dtype", FLOATS)
+@cases("n_clusters", [1, 16, 64, 65, 81, 130, 200])
 def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
@@ -87,7 +88,7 @@ def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_
     np.testing.assert_array_equal(tiled.scores(rows), found[1])
 
 
-@pytest.mark.parametrize("how", STORED)
+@cases("how", STORED)
 def test_ties_go_to_the_lower_label(how):
     centers = np.array([[4.0, 0], [1, 0], [-1, 0], [1, 0], [0, 1], [0, -1]])
     X = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 3], [4, 0], [2.5, 0]])
@@ -96,8 +97,8 @@ def test_ties_go_to_the_lower_label(how):
     np.testing.assert_allclose(seconds - scores, [0, 0, 2, 6, 9, 0], atol=1e-12)
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
+@cases("how", STORED)
+@cases("dtype", FLOATS)
 def test_a_row_is_computed_alike_whatever_comes_along(how, dtype):
     X, centers = rows_and_centers(n_rows=700, n_features=37, dtype=dtype)
     # near ties, which any other order of additions would decide otherwise
@@ -154,15 +155,15 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     assert (d2[labels < 0] == 0).all()
 
 
-@pytest.mark.parametrize("how", STORED)
+@cases("how", STORED)
 def test_sums_of_no_rows_begin_too(how):
     sums = np.full((3, 2), np.nan)
     add_rows(store(np.empty((0, 2)), how), NO_WEIGHTS, np.empty(0, np.int32), sums, np.zeros(3), fresh=True)
     assert (sums == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "how"),
+@cases(
+    "dtype, how",
     [*((dtype, how) for dtype in (np.uint8, np.bool_, np.int32, np.int64) for how in STORED), (np.float16, "dense")],
 )
 def test_other_dtypes(dtype, how):
@@ -179,8 +180,8 @@ def test_other_dtypes(dtype, how):
     np.testing.assert_array_equal(row_d2norms(rows), (X.astype(np.float64) ** 2).sum(axis=1))
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
+@cases("how", STORED)
+@cases("dtype", FLOATS)
 def test_distances_far_from_the_origin(how, dtype):
     """By differences: exact to the rounding of the input, not to that of the squared norms."""
     rng = np.random.default_rng(0)
@@ -223,9 +224,9 @@ def split_both(X, rows, pair, n_steps, weights):
     return found
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_steps", [1, 6])
+@cases("dtype", FLOATS)
+@cases("weighted", [False, True])
+@cases("n_steps", [1, 6])
 def test_split_is_two_means(dtype, weighted, n_steps):
     X, _ = rows_and_centers(n_rows=200, n_features=9, dtype=dtype)
     X[100:] += 1

@@ -23,6 +23,7 @@ COMMANDS = {
     "columns": ["append", "s.zarr", "z.npy", "--columns"],
     "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume", "--overwrite"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--overwrite", "--labels-format", "zarr"],
+    "dedupe": ["dedupe", "x.npy", "--threshold", "0.999", "-o", "keep.npy", "--overwrite"],
     "sweep": ["sweep", "x.npy", "-k", "2:4", "--random-state", "0", "-o", "scores", "--overwrite"],
 }
 SEED = ["--set", "estimator.random_state=0", "--no-report"]
@@ -52,7 +53,7 @@ def outcome(place):
     files = {
         name: content
         for name, content in tree(place).items()
-        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg"))
+        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "sweep.html"))
         and not name.startswith((".new.zarr.work", "out/.streamkm-", "scores/.streamkm-"))
     }
     for name in [name for name in files if name.startswith("scores/sweep.")]:

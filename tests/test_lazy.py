@@ -16,6 +16,7 @@ from streamkm.passes.lazy import lazy_map
 from streamkm.sources import open_source
 from tests.dask_processes import ROOT
 from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -149,7 +150,7 @@ def test_on_a_cluster(client):
     np.testing.assert_array_equal(client.compute(labels).result(), model.labels_)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@cases("kind", MADE)
 def test_labels_of_a_fit_as_one(kind):
     array = MADE[kind]()
     model = StreamKMeans(3, random_state=0, executor=1).fit(array)

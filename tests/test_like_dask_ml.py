@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.pipeline import make_pipeline
 
 from streamkm import StreamKMeans
+from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -33,7 +34,7 @@ def test_fewer_rows_a_block_than_clusters():
     assert len(StreamKMeans(8, random_state=0).fit(X).cluster_centers_) == 8
 
 
-@pytest.mark.parametrize("X", [np.empty((0, 1)), np.empty((1, 0)), np.ones((20, 2), "complex64")])
+@cases("X", [np.empty((0, 1)), np.empty((1, 0)), np.ones((20, 2), "complex64")])
 def test_what_cannot_be_clustered(X):
     for made in (X, da.from_array(X, chunks=X.shape)):
         with pytest.raises(ValueError, match=r"0 sample|0 feature|0 rows|[Cc]omplex"):

@@ -19,6 +19,7 @@ from sklearn.metrics import pairwise_distances, v_measure_score
 
 from streamkm import StreamKMeans
 from tests import naive
+from tests.tables import cases
 
 MATRICES = {"dense": np.asarray, "csr array": sp.csr_array, "csr matrix": sp.csr_matrix}
 CENTERS = np.array([[6.0, 0.0, 0.0, 1.0], [0.0, 6.0, 0.0, 0.0], [0.0, 0.0, 7.0, 3.0]])
@@ -137,7 +138,7 @@ def test_a_name_may_be_a_string_of_numpy():
     np.testing.assert_array_equal(kmeans(init=np.str_("k-means++")).fit(X).labels_, kmeans().fit(X).labels_)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
+@cases("dtype", [np.int32, np.int64, np.float32, np.float64])
 def test_given_centers_are_neither_changed_nor_kept(dtype):
     init = np.round(CENTERS).astype(dtype)
     fitted = kmeans(init=init).fit(X.astype(dtype))
@@ -160,7 +161,7 @@ def test_given_centers_are_one_start():
         kmeans(init=CENTERS, n_init=10).fit(X)
 
 
-@pytest.mark.parametrize("init", ["k-means++", "random", "ls++"])
+@cases("init", ["k-means++", "random", "ls++"])
 def test_rows_without_weight_are_no_start(init):
     """As many clusters as rows that count: each of them is a center."""
     weights = np.zeros(len(HARD))
@@ -314,8 +315,8 @@ def test_the_number_of_threads_is_no_matter():
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
+@cases(
+    "parameters, message",
     [
         ({"n_clusters": len(X) + 1}, "n_samples=120 should be >= n_clusters=121"),
         ({"init": X[:2]}, r"init has shape \(2, 4\); needed: \(n_clusters=3"),
@@ -323,7 +324,6 @@ def test_the_number_of_threads_is_no_matter():
         ({"init": X[:3, :2]}, "init has 2 features; the data have 4"),
         ({"init": lambda X, n_clusters, random_state: X[:3, :2]}, r"\(3, 2\); needed: \(n_clusters=3, features=4\)"),
     ],
-    ids=["k", "few", "few of a function", "narrow", "narrow of a function"],
 )
 def test_parameters_that_do_not_fit_the_rows(parameters, message):
     with pytest.raises(ValueError, match=message):

@@ -18,6 +18,7 @@ from streamkm.cluster.ls_plusplus import TRIALS, ls_plusplus
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.compute import open_executor
 from tests import naive
+from tests.tables import cases
 
 
 def block_of(X, weights=NO_WEIGHTS):
@@ -49,8 +50,8 @@ def naive_search(X, centers, n_steps, rng, weights):
     return centers
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("weighted", [False, True])
+@cases("sparse", [False, True])
 def test_makes_the_exchanges_of_the_definition(weighted, sparse):
     X, _ = make_blobs(150, centers=8, n_features=3, random_state=0)
     X = (X - X.mean(axis=0)).astype(np.float32)

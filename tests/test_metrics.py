@@ -23,6 +23,7 @@ from streamkm.metrics import (
     pairwise_f_beta,
 )
 from streamkm.metrics import agreement as metrics
+from tests.tables import cases
 
 LIKE_SKLEARN = [
     (normalized_mutual_info, sklearn.metrics.normalized_mutual_info_score),
@@ -82,8 +83,8 @@ def test_against_loops(true, random):
         assert pairwise_f_beta(true, pred, beta=beta) == pytest.approx(wanted, abs=1e-12)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), LIKE_SKLEARN)
-@pytest.mark.parametrize("shapes", [(400, 6), (50, 1), (3000, 300), (1, 1), (40, 40)])
+@cases("ours, theirs", LIKE_SKLEARN)
+@cases("shapes", [(400, 6), (50, 1), (3000, 300), (1, 1), (40, 40)])
 def test_equals_scikit_learn(ours, theirs, shapes):
     true, pred = labellings(*shapes)
     for first, second in ((true, pred), (pred, true), (true, true), (true, np.zeros_like(true))):
@@ -155,9 +156,7 @@ class Watched:
         return self._labels[rows]
 
 
-@pytest.mark.parametrize(
-    "measure", [clustering_accuracy, normalized_mutual_info, adjusted_rand, pairwise_f_beta], ids=lambda f: f.__name__
-)
+@cases("measure", [clustering_accuracy, normalized_mutual_info, adjusted_rand, pairwise_f_beta])
 def test_labels_larger_than_memory_are_read_some_whole_chunks_at_a_time(tmp_path, monkeypatch, measure):
     monkeypatch.setattr(metrics, "CHUNK_ROWS", 64)
     true, pred = labellings()
@@ -214,8 +213,8 @@ def test_large_counts_are_exact():
     assert clustering_accuracy(table) == 2 * big / (2 * big + 8)
 
 
-@pytest.mark.parametrize(
-    ("true", "pred", "message"),
+@cases(
+    "true, pred, message",
     [
         ([0, 1], [0, 1, 2], r"labels have shapes \(2,\) and \(3,\)"),
         ([0.0, 1.0], [0, 1], "labels of chunk 0 are float64 of shape"),

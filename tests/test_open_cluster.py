@@ -13,6 +13,7 @@ from streamkm.compute import open as opening
 from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from tests.dask_processes import certificate, cluster_of
+from tests.tables import cases
 
 
 def double(item):
@@ -77,8 +78,8 @@ def test_a_scheduler_that_does_not_answer(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+@cases(
+    "settings, message",
     [
         ({}, "scheduler=None and workers=None; give the address"),
         ({"scheduler": "tcp://x:1", "workers": 2}, "scheduler='tcp://x:1' and workers=2"),

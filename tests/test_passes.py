@@ -15,6 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from tests import naive
+from tests.tables import cases
 
 
 class CountingSource(ChunkedSource):
@@ -102,9 +103,9 @@ def kmeans(**parameters):
     return StreamKMeans(3, **{"random_state": 0, "executor": 2, "progress": False, **parameters})
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("refine", [0, 1, 3])
-@pytest.mark.parametrize(
+@cases("sparse", [False, True])
+@cases("refine", [0, 1, 3])
+@cases(
     "options",
     [
         {},
@@ -113,7 +114,6 @@ def kmeans(**parameters):
         {"assign_space": "sketch", "n_components": 4},
         {"metric": "cosine"},
     ],
-    ids=str,
 )
 def test_every_row_is_read_twice_and_once_more_for_each_refinement(sparse, refine, options):
     X, _ = groups()
@@ -140,7 +140,7 @@ def test_weights_take_a_further_pass_only_where_rows_must_be_counted(told):
     np.testing.assert_allclose(fitted.counts_.sum(), np.delete(np.linspace(1, 2, len(X)), [3, 100]).sum())
 
 
-@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+@cases("method", ["predict", "transform", "score"])
 def test_other_methods_read_once(method):
     X, _ = groups()
     fitted = kmeans().fit(X)
@@ -149,8 +149,8 @@ def test_other_methods_read_once(method):
     assert set(source.read_rows.values()) == {1}
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("refine", [0, 2])
+@cases("sparse", [False, True])
+@cases("refine", [0, 2])
 def test_a_stream_is_walked_twice(sparse, refine):
     X, _ = groups()
     source = StreamedSource(sp.csr_array(X) if sparse else X)
@@ -197,10 +197,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("changing_pass", [2, 3])
+@cases("change", CHANGES)
+@cases("weighted", [False, True])
+@cases("sparse", [False, True])
+@cases("changing_pass", [2, 3])
 def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pass):
     X, _ = groups()
     changed = CHANGES[change](X)
@@ -212,7 +212,7 @@ def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pa
         kmeans(refine=1).fit(source, sample_weight=weights)
 
 
-@pytest.mark.parametrize("more_chunks", [6, 8, 1, 30])
+@cases("more_chunks", [6, 8, 1, 30])
 def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
     X, _ = groups()
 
@@ -226,7 +226,7 @@ def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
         kmeans().fit(Recut(X))
 
 
-@pytest.mark.parametrize("n_later", [0, 100, 209, 211, 500])
+@cases("n_later", [0, 100, 209, 211, 500])
 def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
     X, _ = groups()
     calls = []
@@ -242,8 +242,8 @@ def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
         kmeans().fit(chunks)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_later", [200, 190, 10, 220])
+@cases("weighted", [False, True])
+@cases("n_later", [200, 190, 10, 220])
 def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
     """Between two pieces, so that every piece that comes is as long as before."""
     X, _ = groups()
@@ -272,8 +272,8 @@ def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough()
     assert len(drawn) <= 1  # a look at its kind
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
 def test_an_iterator_is_clustered_in_one_pass(sparse, weighted):
     X, y = groups(dtype=np.float32)
     X = sp.csr_array(X) if sparse else X
@@ -307,9 +307,9 @@ def test_wide_rows_that_are_seen_once_get_the_sketchs_labels(sparse):
 # ---- invalid rows
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
-@pytest.mark.parametrize("row", [0, 123, 209])
+@cases("sparse", [False, True])
+@cases("value, word", [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+@cases("row", [0, 123, 209])
 def test_invalid_rows_are_named(sparse, value, word, row):
     X, _ = groups(dtype=np.float32)
     X[row, 2] = value
@@ -334,8 +334,8 @@ def test_values_too_large_to_square_are_named():
         kmeans().fit(X)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("dtype", [np.float32, np.float64])
+@cases("sparse", [False, True])
 def test_large_values_are_clustered_or_refused(dtype, sparse):
     """What float32 cannot hold (values, or their squares) must not become infinity on the way."""
     X, y = groups(dtype=np.float64)
@@ -349,9 +349,9 @@ def test_large_values_are_clustered_or_refused(dtype, sparse):
     np.testing.assert_allclose(fitted.inertia_, naive.within(X, y), rtol=1e-6)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_components", ["auto", 4])
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
+@cases("n_components", ["auto", 4])
 def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_components):
     X, _ = groups()
     bad = np.zeros(len(X), bool)
@@ -386,7 +386,7 @@ def test_only_invalid_rows():
 # ---- weights
 
 
-@pytest.mark.parametrize("n_weights", [0, 1, 209, 211])
+@cases("n_weights", [0, 1, 209, 211])
 def test_as_many_weights_as_rows(n_weights):
     X, _ = groups()
     with pytest.raises(InvalidInputError, match=r"sample_weight|sample_weight has"):
@@ -407,7 +407,7 @@ def test_weights_go_with_their_rows(streamed):
 # ---- sizes that turn out otherwise
 
 
-@pytest.mark.parametrize("estimated", [None, 1, 10**4, 10**7, 10**8])
+@cases("estimated", [None, 1, 10**4, 10**7, 10**8])
 def test_a_wrong_estimate_of_the_rows_does_no_harm(estimated):
     """Text tells its rows from a look at a few places; rows may be far fewer or more than that."""
     X, y = groups(n=300)

@@ -7,18 +7,22 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 
 from streamkm import StreamKMeans
-from streamkm.cli.summary import result_lines, summarize
+from streamkm.cli.main import main
+from streamkm.cli.summary import result_lines
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
+from streamkm.estimators.facts import summarize
 from streamkm.planning import allowance
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
+from tests.tables import cases
 
 GIB = 1 << 30
 
@@ -105,14 +109,14 @@ def test_identity_needs_the_number_of_features(tmp_path):
         plan(open_source(tmp_path / "x.svm"), sketch="identity")
 
 
-@pytest.mark.parametrize("refine", [0, 1, 5])
+@cases("refine", [0, 1, 5])
 def test_passes(refine):
     got = plan(UnreadSource(1000, 20), refine=refine)
     assert got.passes == 2 + refine
     assert got.stored_bytes == 12_345
 
 
-@pytest.mark.parametrize("n_rows", [10, 10_000, 1_000_000])
+@cases("n_rows", [10, 10_000, 1_000_000])
 def test_chunks_depend_on_the_data_alone(n_rows):
     source = UnreadSource(n_rows, 100)
     got = plan(source)
@@ -183,6 +187,17 @@ def test_rows_that_do_not_fit_get_a_coreset():
     assert (sketched.regime, sketched.assign_space) == ("coreset", "sketch")
 
 
+def test_all_rows_are_sketched_where_few_can_be_sampled():
+    """A limit costs a pass, not quality: 100 clusters of wide rows need more than a sample of 75 rows each."""
+    wide = UnreadSource(300_000, 784, dtype=np.uint8)
+    found = {limit: plan(wide, n_clusters=100, memory_limit=limit) for limit in ("400 MiB", "600 MiB", "8 GiB")}
+    assert [each.regime for each in found.values()] == ["spilled", "sample", "sample"]
+    assert [each.passes for each in found.values()] == [3, 2, 2]
+    assert found["400 MiB"].sample_rows < 200 * 100 <= found["600 MiB"].sample_rows
+    assert plan(wide, n_clusters=300, memory_limit="1 GiB").regime == "blocks"
+    assert all(each.peak_bytes <= each.limit_bytes for each in found.values())
+
+
 def test_what_stands_for_the_rows_can_be_asked_for():
     source = UnreadSource(100_000, 100)
     for coreset, regime in (
@@ -243,8 +258,8 @@ def test_projection_covers_what_must_be_held():
     assert wide.memory["cluster"] >= n * d * 8
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
+@cases("dtype", [np.float32, np.float64])
+@cases(
     "kind", ["gaussian", "signs", "sparse", "hadamard", "svd", "countsketch", CountSketch(700, 1, nnz_per_feature=3)]
 )
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
@@ -278,7 +293,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     ):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
-    told = dict(result_lines(summarize(fitted, open_source(X))))
+    told = dict(result_lines(summarize(fitted)))
     assert told["objective"].endswith("a row), in the sketch space, as labels")
     asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
     assert asked.assign_space_ == "sketch"  # no warning: it was asked for
@@ -396,6 +411,14 @@ def test_lines_and_values_for_people_and_machines():
     assert json.loads(json.dumps(got.to_dict()))["n_components"] == 20
 
 
+def test_a_plan_prints_as_the_command_does(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(50, 4)))
+    printed = CliRunner().invoke(main, ["plan", str(tmp_path / "x.npy"), "-k", "3"]).output.splitlines()
+    kmeans = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "x.npy")
+    assert str(kmeans.plan_).splitlines() == printed[:-1]
+    assert printed[-1].startswith("results")
+
+
 def test_estimator_plans_what_it_does():
     X = sp.random_array((300, 5000), density=0.01, format="csr", rng=np.random.default_rng(0))
     estimator = StreamKMeans(3, refine=1, random_state=0)
@@ -414,8 +437,8 @@ def test_estimator_refuses_before_reading():
 # ---- limits
 
 
-@pytest.mark.parametrize(
-    ("limit", "wanted"),
+@cases(
+    "limit, wanted",
     [
         (12345, 12345),
         ("1 GiB", GIB),
@@ -437,7 +460,7 @@ def test_limits_as_shares(monkeypatch):
     assert memory_limit_bytes("auto") == 800
 
 
-@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
+@cases("limit", [0, -1, 0.0, 1.5, "lots", "", "0 GB", "200%", True, None, "5 XB"])
 def test_other_limits_are_refused(limit):
     with pytest.raises(InvalidParameterError, match=r"memory_limit=.*needed"):
         memory_limit_bytes(limit)

@@ -25,6 +25,7 @@ from streamkm.sources import open_source
 from streamkm.sources.scaled import ScaledSource
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
+from tests.tables import cases
 
 MIB = 1 << 20
 N, K, D, M = 1_000_000, 10, 800, 64
@@ -125,7 +126,7 @@ def test_one_machine_shares_its_processors():
     assert stage(forecast(plan_of(), rates, replace(costly, cores=None)), "assign").bound == "client"
 
 
-@pytest.mark.parametrize("n_runs", [1, 2, 7, 8, 9, 63, 64, 65, 513])
+@cases("n_runs", [1, 2, 7, 8, 9, 63, 64, 65, 513])
 def test_joins_are_those_of_a_fold(n_runs):
     def folded(n):  # level by level, eight at a time; what is left joins at the end
         joins, left = 0, 0
@@ -233,8 +234,8 @@ def test_coresets_pass_by_the_client():
     assert sketch.seconds >= 320
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
+@cases(
+    "changed, message",
     [
         ({"workers": 0}, "workers=0; needed: a whole number from 1"),
         ({"threads": 1.5}, "threads=1.5"),

@@ -20,6 +20,7 @@ from streamkm.sketches import (
     SubsampledHadamard,
 )
 from tests import naive
+from tests.tables import cases
 
 N_ROWS, N_FEATURES, N_SEEDS = 8, 200, 200
 
@@ -89,7 +90,7 @@ def test_independent_signs_keep_all_costs(make):
     assert np.median(changes) > eps / 8
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
     [
         CountSketch,
@@ -98,9 +99,8 @@ def test_independent_signs_keep_all_costs(make):
         lambda m, seed: SubsampledHadamard(m, N_FEATURES, seed),
         lambda m, seed: HadamardCountSketch(m, N_FEATURES, seed),
     ],
-    ids=["countsketch", "blocks", "signs", "hadamard", "hadamard-countsketch"],
 )
-@pytest.mark.parametrize("n_directions", [2, 3])
+@cases("n_directions", [2, 3])
 def test_costs_of_rows_in_few_directions_are_kept(make, n_directions):
     # the second moment of a sketched orthonormal basis: m >= (r^2 + r) / (delta eps^2), a multiple of 4
     eps, delta = 0.5, 0.2
@@ -110,8 +110,8 @@ def test_costs_of_rows_in_few_directions_are_kept(make, n_directions):
     assert (worst_changes(lambda seed: make(4, seed), X) <= eps).mean() < 1 - delta
 
 
-@pytest.mark.parametrize("make", [SignProjection, GaussianProjection])
-@pytest.mark.parametrize(("labelled", "k"), [(TWO, 2), (THREE, 3)])
+@cases("make", [SignProjection, GaussianProjection])
+@cases("labelled, k", [(TWO, 2), (THREE, 3)])
 def test_the_best_partition_of_the_sketch_is_good(make, labelled, k):
     # Boutsidis et al.: m of the order k / eps^2, here equal to it, gives cost <= (2 + eps) optimum
     eps, delta = 1 / 3, 0.1

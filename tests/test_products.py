@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamkm.cluster.center_table import CenterTable
 from streamkm.kernels.intrinsics import products, reductions
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
+from tests.tables import cases
 
 FLOATS = (np.float32, np.float64)
 rng = np.random.default_rng(0)
@@ -40,8 +41,8 @@ def rounded(value, dtype):
     return min(zip(around, even, strict=True), key=lambda pair: (abs(Fraction(float(pair[0])) - value), pair[1]))[0]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_features", [1, 7, 128, 300])
+@cases("dtype", FLOATS)
+@cases("n_features", [1, 7, 128, 300])
 def test_a_product_is_chains_of_fused_multiply_adds(dtype, n_features):
     X, table = rng.normal(size=(5, n_features)).astype(dtype), rng.normal(size=(n_features, 3)).astype(dtype)
     found = Panels.of(table).product(X)

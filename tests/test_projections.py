@@ -14,6 +14,7 @@ from streamkm.kernels.sketch import entries, signs
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
 from tests import naive
 from tests.sketch_contract import N_FEATURES, UnboundedSketchContract, whole_numbers
+from tests.tables import cases
 
 N_SEEDS = 3000
 SKETCHES = [SignProjection, GaussianProjection, SparseProjection]
@@ -72,9 +73,9 @@ def matrix_of(sketch, features):
     return entries / np.sqrt(sketch.density * sketch.n_components)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_components", [1, 6, 65, 130])
-@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+@cases("sparse", [False, True])
+@cases("n_components", [1, 6, 65, 130])
+@cases("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
 def test_is_the_explicit_matrix(make, n_components, sparse):
     X, sketch = whole_numbers(0.4), make(n_components, 123)
     wanted = X @ matrix_of(sketch, range(N_FEATURES))
@@ -83,7 +84,7 @@ def test_is_the_explicit_matrix(make, n_components, sparse):
     np.testing.assert_allclose(sketch.apply(sp.csr_array(X) if sparse else X), wanted, rtol=1e-6, atol=atol)
 
 
-@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+@cases("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
 def test_features_of_any_number(make):
     sketch = make(70, 9)
     n = len(FEATURES)
@@ -224,7 +225,7 @@ def test_inner_products_are_unbiased_with_the_known_variance(make):
     assert 0.85 < got.var() / variance < 1.15
 
 
-@pytest.mark.parametrize("make", SKETCHES)
+@cases("make", SKETCHES)
 def test_refuses_parameters_out_of_range(make):
     with pytest.raises(InvalidParameterError, match="n_components=0"):
         make(0, 0)
@@ -234,7 +235,7 @@ def test_refuses_parameters_out_of_range(make):
         make(4, -1)
 
 
-@pytest.mark.parametrize("density", [0, -0.5, 1.5, 2.0**-32])
+@cases("density", [0, -0.5, 1.5, 2.0**-32])
 def test_refuses_densities_out_of_range(density):
     with pytest.raises(InvalidParameterError, match=f"density={density}"):
         SparseProjection(4, 0, density)

@@ -18,6 +18,7 @@ from streamkm.metrics import internal as scores
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.metrics.internal import calinski_harabasz, davies_bouldin, objective, silhouette, spread
 from tests import naive
+from tests.tables import cases
 
 PAIRS = [
     (calinski_harabasz, sklearn.metrics.calinski_harabasz_score),
@@ -40,8 +41,8 @@ def executor():
         yield opened
 
 
-@pytest.mark.parametrize("stored", ["float64", "float32", "csr"])
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+@cases("stored", ["float64", "float32", "csr"])
+@cases("ours, theirs", PAIRS)
 def test_equals_scikit_learn(ours, theirs, stored, monkeypatch):
     monkeypatch.setattr(scores, "CHUNK_BYTES", 1000)
     X, y = rows(dtype=np.float32 if stored == "float32" else np.float64)
@@ -50,7 +51,7 @@ def test_equals_scikit_learn(ours, theirs, stored, monkeypatch):
     assert ours(given_rows, y) == pytest.approx(theirs(X.astype(np.float64), y), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+@cases("ours, theirs", PAIRS)
 def test_rows_without_a_cluster_take_no_part(ours, theirs):
     X, y = rows()
     y[::5] = -1
@@ -96,8 +97,8 @@ def test_rows_on_their_means():
     assert silhouette(np.ones((6, 2)), y) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
+@cases(
+    "labels, message",
     [
         (np.zeros(299, int), "there are 299 labels; .* has more rows"),
         (np.zeros(301, int), "there are 301 labels; .* has 300 rows"),

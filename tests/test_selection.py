@@ -17,6 +17,7 @@ from streamkm.sketches.laplacian import laplacian_scores
 from streamkm.sketches.subspace import Subspace, fit_rows
 from tests import naive
 from tests.sketch_contract import N_FEATURES, HashedSketchContract, whole_numbers
+from tests.tables import cases
 
 
 class TestSelection(HashedSketchContract):
@@ -47,8 +48,8 @@ class TestSelection(HashedSketchContract):
             sketch.apply(np.zeros((2, 39)))
 
 
-@pytest.mark.parametrize(
-    ("indices", "scales"),
+@cases(
+    "indices, scales",
     [
         ([1, 1], [1.0, 1.0]),
         ([2, 1], [1.0, 1.0]),
@@ -152,9 +153,9 @@ def naive_scores(X, n_neighbors):
     return np.array(scores)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("offset", [0.0, 1e4])
-@pytest.mark.parametrize("batch", [1 << 22, 50])
+@cases("sparse", [False, True])
+@cases("offset", [0.0, 1e4])
+@cases("batch", [1 << 22, 50])
 def test_laplacian_scores_are_the_papers(sparse, offset, batch, monkeypatch):
     monkeypatch.setattr("streamkm.sketches.laplacian.BATCH_ENTRIES", batch)
     rng = np.random.default_rng(0)

@@ -30,6 +30,7 @@ from streamkm.sketches.bounds import (
 )
 from streamkm.sketches.subspace import Subspace
 from tests import naive
+from tests.tables import cases
 
 DELTA = 0.1
 N_ROWS, N_FEATURES = 7, 300
@@ -121,7 +122,7 @@ def test_a_quarter_of_the_components_is_not_enough():
     assert interval(shares_of_failures("gaussian", m, 3, 0.4)["pairs"])[0] > DELTA
 
 
-@pytest.mark.parametrize(("n_clusters", "eps"), [(1, 0.5), (2, 0.5), (3, 0.75)])
+@cases("n_clusters, eps", [(1, 0.5), (2, 0.5), (3, 0.75)])
 def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
     m = n_components("svd", n_clusters=n_clusters, eps=eps)
     forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
@@ -172,7 +173,7 @@ def share_of_failures(sketch, X, eps, n_seeds=N_WIDE_SEEDS):
     return n_failed / n_seeds
 
 
-@pytest.mark.parametrize(("k", "eps"), [(3, 0.3), (5, 0.3), (10, 0.15), (20, 0.3)])
+@cases("k, eps", [(3, 0.3), (5, 0.3), (10, 0.15), (20, 0.3)])
 def test_rows_of_own_features_are_kept(k, eps):
     X, known = rows_of_own_features(k, eps), {"n_clusters": k, "eps": eps, "delta": DELTA}
     bound = sizing("countsketch", **known)
@@ -200,8 +201,8 @@ def test_sketches_that_need_less_are_named():
     assert "sparse-jl" not in dict(sizing("countsketch", n_clusters=10, eps=0.05).less)
 
 
-@pytest.mark.parametrize(
-    ("sketch", "options", "wanted"),
+@cases(
+    "sketch, options, wanted",
     [
         ("countsketch", {"n_clusters": 3, "eps": 0.5}, 480),
         ("countsketch", {"n_clusters": 100, "eps": 0.5}, 404_000),
@@ -221,8 +222,8 @@ def test_formulas(sketch, options, wanted):
     assert n_components(sketch, **options) == wanted
 
 
-@pytest.mark.parametrize(
-    ("sketch", "theorem", "wanted", "factor"),
+@cases(
+    "sketch, theorem, wanted, factor",
     [
         ("signs", "boutsidis-2015", 400, "2 + eps"),
         ("signs", "cohen-2015", 1792, "every partition"),
@@ -280,7 +281,7 @@ def test_logarithm_of_many_clusters_is_less_than_their_number():
     assert "Makarychev" in many.source
 
 
-@pytest.mark.parametrize("sketch", ["countsketch", "hadamard-countsketch", "sparse-jl", "hadamard", "leverage", "svd"])
+@cases("sketch", ["countsketch", "hadamard-countsketch", "sparse-jl", "hadamard", "leverage", "svd"])
 def test_sub_gaussian_bounds_are_for_sub_gaussian_maps_alone(sketch):
     bound = sizing(sketch, n_clusters=10**6, eps=0.5, n_features=10**15)
     assert "Makarychev" not in bound.source
@@ -301,7 +302,7 @@ def test_never_more_than_the_features(sketch, caplog):
     assert "no sketch at all" in bound.source
 
 
-@pytest.mark.parametrize("sketch", FORMULAS)
+@cases("sketch", FORMULAS)
 def test_more_for_less_error(sketch):
     many = {"n_features": 10**15}
     usual = n_components(sketch, n_clusters=20, eps=0.2, **many)
@@ -310,8 +311,8 @@ def test_more_for_less_error(sketch):
     assert n_components(sketch, n_clusters=20, eps=0.2, delta=0.01, **many) >= usual
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({"sketch": "countsketsh"}, "did you mean 'countsketch'"),
         ({"sketch": "sampling"}, "else pass n_components"),

@@ -17,6 +17,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.passes import resume
 from streamkm.sketches.registry import FIT_BY_PASS
 from tests.children import StoppedError, stopped_after
+from tests.tables import cases
 from tests.test_passes import CountingSource, StreamedSource, groups
 
 KINDS = [(kind, sparse) for kind in FIT_BY_PASS for sparse in (False, True) if not (sparse and kind == "pca")]
@@ -41,8 +42,8 @@ def angle(ours, theirs):
     return float(subspace_angles(ours, theirs).max())
 
 
-@pytest.mark.parametrize(("kind", "sparse"), KINDS)
-@pytest.mark.parametrize("refine", [0, 2])
+@cases("kind, sparse", KINDS)
+@cases("refine", [0, 2])
 def test_every_row_is_read_once_more(kind, sparse, refine):
     X, y = groups()
     source = CountingSource(sp.csr_array(X) if sparse else X)
@@ -57,7 +58,7 @@ def test_every_row_is_read_once_more(kind, sparse, refine):
     np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
 
 
-@pytest.mark.parametrize("kind", FIT_BY_PASS)
+@cases("kind", FIT_BY_PASS)
 def test_the_plan_says_so_before_anything_is_read(kind):
     source = CountingSource(groups()[0])
     planned = kmeans(sketch=kind, n_components=3).plan(source)

@@ -16,6 +16,7 @@ from streamkm.kernels.cluster import nearest, ordering, rows, splitting, totals,
 from streamkm.kernels.intrinsics import nonzeros
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
+from tests.tables import cases
 
 RNG = np.random.default_rng(0)
 
@@ -128,7 +129,7 @@ def test_picked_rows():
     np.testing.assert_array_equal(copied, np.stack([source[1], np.zeros(5, np.uint8), source[4]]))
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 20), (5, 9), (7, 7), (18, 99), (0, 1)])
+@cases("start, stop", [(0, 20), (5, 9), (7, 7), (18, 99), (0, 1)])
 def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
     dense = RNG.normal(size=(20, 6)) * (RNG.random((20, 6)) < 0.4)
     X = sp.csr_array(dense)

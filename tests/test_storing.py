@@ -35,6 +35,7 @@ from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
 from tests.programs import forking
+from tests.tables import cases
 
 KINDS = ("dense", "sparse")
 SKETCH_ITEM = store_pass._sketch_item
@@ -164,7 +165,7 @@ class TestWriting:
 class TestFilesOfOthers:
     """In a store's directory, and where a store is to be."""
 
-    @pytest.mark.parametrize("name", ["notes.txt", "parts/notes", "parts/0/notes", "sketch/notes", "x.partial", "link"])
+    @cases("name", ["notes.txt", "parts/notes", "parts/0/notes", "sketch/notes", "x.partial", "link"])
     def test_are_not_replaced_with_a_store(self, tmp_path, name):
         do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
         if name == "link":
@@ -313,8 +314,8 @@ class TestFeaturesAdded:
         np.testing.assert_array_equal(stored_rows(source), sketched(X) + dense(X) @ moved)
         assert source.info.n_features == far + 40
 
-    @pytest.mark.parametrize("n_rows", [100, 119, 121, 300])
-    @pytest.mark.parametrize("known", [True, False])
+    @cases("n_rows", [100, 119, 121, 300])
+    @cases("known", [True, False])
     def test_of_other_rows_are_refused(self, tmp_path, n_rows, known):
         before = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
         X = matrix("sparse", n_rows)
@@ -372,8 +373,8 @@ class TestClustering:
         assert metric_on_store(source, "cosine") == metric_on_store(source, "euclidean") == "euclidean"
         assert model_of_store(source, np.zeros((2, 300))).metric == "cosine"
 
-    @pytest.mark.parametrize(
-        ("kind", "options", "wanted"),
+    @cases(
+        "kind, options, wanted",
         [
             ("dense", ("auto", "auto"), IdentitySketch(40)),
             ("sparse", ("auto", "auto"), IdentitySketch(40)),

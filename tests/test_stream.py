@@ -17,12 +17,13 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.coreset import CoresetRule, default_size
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import Walk
 from streamkm.sources import open_source
 from tests import naive
+from tests.tables import cases
 
 METHODS = ("sensitivity", "lightweight", "uniform")
 
@@ -35,10 +36,9 @@ def rule(size=100, k=4, method="sensitivity", **options):
     return CoresetRule(size, k, 7, method, **options)
 
 
-def search(k=4, **options):
-    return Search(
-        **{"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4, "seed": 0, **options}
-    )
+def search(k=4, *, seed=0, **options):
+    usual = {"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4}
+    return StreamSettings(**usual | options, seeds=np.random.SeedSequence(seed))
 
 
 def data(n=1000, d=3, seed=0):
@@ -316,9 +316,9 @@ def through_npz(stream):
         return Stream.restored({name: stored[name] for name in stored.files}, json.loads(str(stored["header"])))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("half_life", [np.inf, 100.0])
+@cases("method", METHODS)
+@cases("sparse", [False, True])
+@cases("half_life", [np.inf, 100.0])
 def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_life):
     X = data(900)
     X = sp.csr_array(X) if sparse else X
@@ -333,7 +333,7 @@ def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_l
     assert stopped.rule == one.rule
 
 
-@pytest.mark.parametrize(
+@cases(
     "harm",
     [
         lambda arrays, header: header.update(format=99),

@@ -29,6 +29,7 @@ from streamkm.sources import open_source
 from tests import naive
 from tests.sketch_contract import N_FEATURES, SketchContract, whole_numbers
 from tests.sources.matrices import sparse_matrices
+from tests.tables import cases
 from tests.test_passes import CountingSource
 
 WAYS = ("gram", "range")
@@ -208,8 +209,8 @@ def test_mixed_dense_and_sparse_chunks(way):
     np.testing.assert_allclose(fit.finish(state).subspace.values, found(way, X, 4).values, rtol=1e-10)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@cases("way", WAYS)
+@cases("rank", [0, 1, 3])
 def test_rows_of_low_rank(way, rank):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, rank)) @ rng.normal(size=(rank, 120))
@@ -220,8 +221,8 @@ def test_rows_of_low_rank(way, rank):
     np.testing.assert_allclose(X @ got.vectors @ got.vectors.T, X, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("d", [1, 3])
+@cases("way", WAYS)
+@cases("d", [1, 3])
 def test_no_more_directions_than_features(way, d):
     X = np.random.default_rng(0).normal(size=(30, d))
     got = found(way, X, 6, power_steps=1)
@@ -243,9 +244,9 @@ def test_sums_too_large_are_refused():
         found("range", X, 2)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("power_steps", [0, 2])
+@cases("way", WAYS)
+@cases("weighted", [False, True])
+@cases("power_steps", [0, 2])
 def test_streamed_pca_is_scikit_learns(way, weighted, power_steps):
     X = falling(offset=1e6)  # sums of squares alone would leave no digit
     weights = np.random.default_rng(0).integers(1, 4, len(X)).astype(float) if weighted else NO_WEIGHTS
@@ -368,7 +369,7 @@ def test_is_the_product_with_the_directions(sparse, dtype, m):
         np.testing.assert_allclose(narrow, naive.dense(X)[:, :20] @ sketch.directions[:20], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("X", [np.zeros((2, 41)), np.zeros((2, 39)), sp.csr_array((2, 41))])
+@cases("X", [np.zeros((2, 41)), np.zeros((2, 39)), sp.csr_array((2, 41))])
 def test_other_features_are_refused(X):
     with pytest.raises(InvalidInputError, match=r"features; the directions have 40"):
         TestTruncatedSVD().make_sketch().apply(X)

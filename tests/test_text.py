@@ -20,6 +20,7 @@ from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.sources.matrices import sparse_matrices, sparse_matrix
+from tests.tables import cases
 
 M = 128
 TOPICS = (
@@ -51,7 +52,7 @@ def rows_of(source, target_bytes: int = 1 << 30):
 # ---- hashing
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {},
@@ -70,7 +71,6 @@ def rows_of(source, target_bytes: int = 1 << 30):
         {"n_features": 2**31 - 2},
         {"dtype": "float64"},
     ],
-    ids=str,
 )
 def test_texts_as_sklearn_hashes_them(options):
     documents = [*topic_texts(20)[0], "", "Größe ÄPFEL naïve", "the the THE"]
@@ -155,8 +155,8 @@ def test_a_row_depends_on_its_document_alone():
     same(pickle.loads(pickle.dumps(hashing)).apply(documents), wanted)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({"n_features": 0}, "n_features"),
         ({"n_features": 2**31}, "n_features"),
@@ -202,10 +202,10 @@ def test_any_partition_gives_the_same_counts(X, cuts):
         assert state.features.dtype == state.counts.dtype == np.int64
 
 
-@pytest.mark.parametrize("smooth_idf", [True, False])
-@pytest.mark.parametrize("norm", ["l2", "l1", None])
-@pytest.mark.parametrize("sublinear_tf", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@cases("smooth_idf", [True, False])
+@cases("norm", ["l2", "l1", None])
+@cases("sublinear_tf", [False, True])
+@cases("dtype", ["float32", "float64"])
 def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     documents = [*topic_texts(80)[0], ""]
     # logarithms of negative counts are not defined in scikit-learn
@@ -333,7 +333,7 @@ class TestWeighted(SourceContract):
         return Opened(source, got)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (3, 5)])
+@cases("shape", [(0, 5), (2, 0), (3, 5)])
 def test_rows_without_entries(shape):
     tfidf = open_documents(["aa bb"]).tfidf
     assert tfidf.apply(sp.csr_array(shape)).shape == shape
@@ -416,7 +416,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path, package):
 # ---- clustering
 
 
-@pytest.mark.parametrize("form", ["lines", "jsonl", "list", "stream", "gz"])
+@cases("form", ["lines", "jsonl", "list", "stream", "gz"])
 def test_topics_are_found(tmp_path, form):
     documents, y = topic_texts(300)
     later, later_y = topic_texts(60, seed=1)

@@ -17,6 +17,7 @@ from streamkm.sources.fingerprints import differences, fingerprint
 from streamkm.sources.sketch_store import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
+from tests.tables import cases
 from tests.test_cli import run, summary
 from tests.test_text import topic_texts
 
@@ -274,7 +275,7 @@ def test_a_field_must_be_given(folder):
     assert "the name of what holds the documents" in run("plan", "x.jsonl", "-k", 2, code=2)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"n_features": 3, "surely_unknown": 1}'])
+@cases("content", ["{", "[]", '{"n_features": 3, "surely_unknown": 1}'])
 def test_settings_that_are_none(tmp_path, content):
     (tmp_path / TEXT).write_text(content)
     with pytest.raises(ModelFileError, match="does not say how documents were hashed"):

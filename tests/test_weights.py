@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import (
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
+from tests.tables import cases
 
 N_ROWS, D = 700, 20
 X = make_blobs(N_ROWS, D, centers=6, cluster_std=6.0, random_state=0)[0]
@@ -102,7 +103,7 @@ def test_equal_weights_of_a_stream_are_counted(rows):
         StreamKMeans(3).partial_fit(given, sample_weight=np.ones(49))
 
 
-@pytest.mark.parametrize(("weight", "message"), [(0, "zero"), (-1, "sample_weight is -1"), (np.nan, "is nan")])
+@cases("weight, message", [(0, "zero"), (-1, "sample_weight is -1"), (np.nan, "is nan")])
 def test_numbers_that_are_no_weight(weight, message):
     with pytest.raises(InvalidInputError, match=message):
         StreamKMeans(3).fit(X, sample_weight=weight)

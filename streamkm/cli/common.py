@@ -19,6 +19,7 @@ import click
 
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
+from streamkm.core.pairs import aligned
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
@@ -140,7 +141,7 @@ class Talk:
         self._logger.setLevel(self._old_level)
 
     def prepare(self, estimator: Any) -> Any:
-        """The estimator, without bars where the command was told to be quiet."""
+        """The estimator, without bars where the command is quiet."""
         return estimator.set_params(progress=False) if self._quiet else estimator
 
     def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
@@ -171,10 +172,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Print labels and texts on stdout, the texts below each other."""
-    pairs = list(pairs)
-    width = max((len(label) for label, _ in pairs), default=0)
-    for label, text in pairs:
-        click.echo(f"{label:<{width}}  {text}")
+    click.echo(aligned(pairs))
 
 
 @contextmanager

@@ -83,7 +83,9 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
         click.option("--no-report", is_flag=True, help="Make no report.html."),
         click.option(
-            "--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]"
+            "--labels-format",
+            type=click.Choice(["npy", "zarr", "csv", "parquet"]),
+            help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
         ),
     ):
         command = option(command)
@@ -116,7 +118,8 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
         from streamkm.cli.results import check_target, prepare_labels, write_results
-        from streamkm.cli.summary import result_lines, summarize
+        from streamkm.cli.summary import result_lines
+        from streamkm.estimators.facts import summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.checkpoint import records
 
@@ -137,9 +140,9 @@ def fit(
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
-            summary = summarize(estimator, source)
-            documents, labels = (source, run.data.text), run.output.labels
-            write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
+            summary = summarize(estimator)
+            fitted, labels = (source, run.data.text), run.output.labels
+            write_results(run.output.directory, estimator, summary, labels_format=labels, data=fitted)
             if run.output.report:
                 from streamkm.cli.report import write_report
 
@@ -222,8 +225,8 @@ def plan(
         else:
             taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            told = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
-            print_pairs([*told, *counted, *taken, ("results", run.output.directory)])
+            lines = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
+            print_pairs([*lines, *counted, *taken, ("results", run.output.directory)])
 
 
 def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:

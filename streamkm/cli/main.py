@@ -1,9 +1,9 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``sweep`` and ``distortion`` in `trials`, what
-commands share is in `common`; these modules alone import click, print, and set up logging. The work is done
-elsewhere.
+`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
+`trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
+done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
 whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.
@@ -31,6 +31,7 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
+from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
@@ -66,17 +67,17 @@ def _output_may_be_closed() -> Iterator[None]:
 
 @contextmanager
 def _codes_are_kept() -> Iterator[None]:
-    """Let an error that nobody reads go nowhere: that it cannot be written must not change the exit code."""
+    """Discard an error that has no reader: that it cannot be written must not change the exit code."""
     try:
         yield
     except click.ClickException:
-        if sys.platform != "win32":  # nothing tells there whether somebody reads
+        if sys.platform != "win32":  # there is no way to ask there
             _leave_closed()
         raise
 
 
 def _leave_closed() -> bool:
-    """Let what is still to be written where nobody reads go nowhere; whether there is such a place."""
+    """Discard what is still to be written where the reader has gone; whether it has, anywhere."""
     closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in closed:
@@ -86,7 +87,7 @@ def _leave_closed() -> bool:
 
 
 def _is_closed(stream: Any) -> bool:
-    """Whether nobody can read any more what is written."""
+    """Whether the reader of what is written has gone."""
     try:
         handle = stream.fileno()
     except (OSError, ValueError):  # no file of the system
@@ -154,7 +155,13 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Labels: a name that ends in .npy or .zarr.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances.",
+)
 @set_option
 @table_options
 @overwrite_option
@@ -172,17 +179,19 @@ def assign(
         from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.registry import load_estimator
+        from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(load_estimator(model))
         with work(paths, settings, beside=model) as source:
-            if output.endswith(".zarr"):
-                labels = estimator.predict_to(source, output, overwrite=overwrite)
-            else:
+            if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=overwrite)
-        talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
+            else:
+                labels = estimator.predict_to(source, output, overwrite=overwrite)
+        told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output)])
 
 
 @click.command()
@@ -196,5 +205,5 @@ def report(directory: str, **talking: bool) -> None:
         talk.say([("report", str(write_report(directory)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, sweep, distortion, report):
+for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, sweep, distortion, report):
     main.add_command(_command)

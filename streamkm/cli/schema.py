@@ -40,6 +40,8 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
+    "spherical": bool,
+    "max_cluster_size": int | float | None,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,
@@ -126,7 +128,7 @@ class Output(_Section):
     Attributes
     ----------
     directory : str
-    labels : "npy" or "zarr"
+    labels : "npy", "zarr", "csv" or "parquet"
     report : bool
         Whether report.html is made.
     overwrite : bool
@@ -134,7 +136,7 @@ class Output(_Section):
     """
 
     directory: str = "streamkm-out"
-    labels: Literal["npy", "zarr"] = "npy"
+    labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
     report: bool = True
     overwrite: bool = False
 

@@ -19,6 +19,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
         "on_invalid": "--skip-invalid",
     },
+    "dedupe": {
+        "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
+        "threshold": "--threshold {}", "keep": "--keep {}", "max_cluster_size": "--max-cluster-size {}",
+    },
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {"n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}"},
     "distortion": {
@@ -27,7 +31,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 _COLUMNS = {name: f"--{name.replace('_', '-')} {{}}" for name in ("columns", "exclude", "id_column", "categories")}
-_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "sweep", "distortion")
+_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (("pass overwrite", "pass --overwrite"), ("or start anew", "or begin anew with --restart"))

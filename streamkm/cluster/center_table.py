@@ -18,6 +18,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_sc
 from streamkm.core.matrix import Matrix, aligned_empty, as_working
 from streamkm.kernels.cluster import distances, nearest
 from streamkm.kernels.cluster.layout import count_moved, lay_out, move_csr
+from streamkm.kernels.cluster.profiles import gaps_between, take_products
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
@@ -230,7 +231,9 @@ class CenterTable:
         labels, scores, _, _ = self._search(X, layout, -1.0, likely=likely)
         return labels, scores
 
-    def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
+    def labels(
+        self, X: Matrix, d2norms: NDArray[np.float64] | None = None, gaps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.int32]:
         """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
 
         Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
@@ -241,8 +244,11 @@ class CenterTable:
         X : ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row
         d2norms : float64 (n,), optional
             Squared norms of the rows, where they are known.
+        gaps : float64 (n,), optional
+            Written: how much larger the squared distance to the second nearest center is than that to the nearest, as
+            far as products of float32 tell, and at least 0; infinite where k is 1.
         """
-        return self._exactly(X, d2norms)[0]
+        return self._exactly(X, d2norms, gaps)[0]
 
     def labels_and_shares(
         self, X: Matrix, d2norms: NDArray[np.float64]
@@ -251,23 +257,46 @@ class CenterTable:
 
         They leave out products with the mean of the centers.
         """
+        labels, lifted = self.labels_and_lifted(X, d2norms)
+        return labels, shares_of(lifted, d2norms)
+
+    def labels_and_lifted(
+        self, X: Matrix, d2norms: NDArray[np.float64], gaps: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """As `labels`, and squared distances with twice the products of rows and the mean of the centers added (n,).
+
+        They cost nothing; see `d2_of_lifted` and `shares_of`.
+        """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores = self._exactly(X, d2norms)
+        labels, scores = self._exactly(X, d2norms, gaps)
         around = self._made("around", self._mean_norm)
-        return labels, np.maximum(
-            scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms, LEAST_SHARE * d2norms
-        )
+        return labels, scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms
+
+    def d2_of_lifted(self, X: Any, lifted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared distances of CSR rows to their nearest centers (n,), of what `labels_and_lifted` gives. O(nnz)."""
+        d2 = lifted.copy()
+        take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
+        return d2
+
+    def _mean(self) -> NDArray[np.float64]:
+        """Mean of the centers (m,)."""
+        mean = np.empty(self.centers.shape[1])
+        mean_row(self.centers, mean)
+        return mean
 
     def _mean_norm(self) -> float:
         """Squared norm of the mean of the centers."""
-        mean = np.empty(self.centers.shape[1])
-        mean_row(self.centers, mean)
+        mean = self._mean()
         return float(weighted_sum(mean, mean))
 
-    def _exactly(self, X: Matrix, d2norms: NDArray[np.float64] | None) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`labels`, and the scores that most of them were found by."""
+    def _exactly(
+        self, X: Matrix, d2norms: NDArray[np.float64] | None, gaps: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """`labels`, and the scores that most of them were found by; see `labels`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores, _, doubtful = self._search(X, layout, layout.slope, d2norms)
+        labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=gaps is not None)
+        if gaps is not None:
+            gaps_between(scores, seconds, layout.scale, gaps)
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale
@@ -397,6 +426,11 @@ class CenterTable:
         if layout.scale != 1:
             found = out[:, : self.n_clusters]
             np.divide(found / layout.scale, layout.scale, out=found)  # its square may be too small a number
+
+
+def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positive numbers near squared distances (n,), of what `CenterTable.labels_and_lifted` gives."""
+    return np.maximum(lifted, LEAST_SHARE * d2norms)
 
 
 def moved_rows(X: Any, layout: Layout, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -103,10 +103,20 @@ class LocalBlocks(Blocks):
         self.executor.each(stage, _score, tasks, table)
 
 
-def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
-    """Nearest centers of all rows (n,) in truth, by threads of this process."""
+def nearest_in(
+    executor: Executor, X: Matrix, table: CenterTable, stage: str, gaps: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
+    """Nearest centers of all rows (n,) in truth, by threads of this process.
+
+    Parameters
+    ----------
+    gaps : float64 (n,), optional
+        Written; see `CenterTable.labels`.
+    """
     cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
-    pieces = [rows_between(X, start, stop) for start, stop in pairwise(cuts)]
+    pieces = [
+        (rows_between(X, start, stop), None if gaps is None else gaps[start:stop]) for start, stop in pairwise(cuts)
+    ]
     return np.concatenate(executor.each(stage, _nearest, pieces, table))
 
 
@@ -155,8 +165,9 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     ]
 
 
-def _nearest(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
-    return table.labels(X)
+def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTable) -> NDArray[np.int32]:
+    X, gaps = piece
+    return table.labels(X, gaps=gaps)
 
 
 def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:

@@ -79,6 +79,7 @@ def assigned(
     *,
     with_d2: bool,
     d2norms: NDArray[np.float64] | None = None,
+    gaps: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
 
@@ -90,22 +91,24 @@ def assigned(
         Squared distances are wanted, and labels that are the nearest centers in truth.
     d2norms : float64 (n,), optional
         Squared norms of the rows: such labels are wanted, but no exact distances.
+    gaps : float64 (n,), optional
+        Written, where such labels are wanted; see `CenterTable.labels`.
 
     Returns
     -------
     labels : int32 (n,)
     totals : Totals
     d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers; with `d2norms`, numbers near them: see `labels_and_shares`.
+        Squared distances to the nearest centers; with `d2norms`, those of `labels_and_lifted`.
     """
     fresh = totals is None
     if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
     if d2norms is not None:
-        labels, shares = table.labels_and_shares(X, d2norms)
+        labels, lifted = table.labels_and_lifted(X, d2norms, gaps)
         add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-        return labels, totals, shares
-    labels = table.labels(X) if with_d2 else step_labels(X, table)
+        return labels, totals, lifted
+    labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
 

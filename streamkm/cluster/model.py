@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,6 +16,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
+from streamkm.cluster.fit_info import FitInfo, read_arrays
 from streamkm.cluster.lloyd import merged
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
@@ -27,7 +26,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.cluster.pruned import COORDINATES
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
-FORMAT = 1
+FORMAT, SPARSE_FORMAT = 1, 2  # of files: with dense centers, and with those of text, which are zero almost everywhere
 SMALLEST_NORM = 1e-30
 SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
 
@@ -35,55 +34,6 @@ INDEX_ARRAYS = ("index_directions", "index_groups")
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitInfo:
-    """What a model file says of the fit, beside the model; None for what it does not say.
-
-    Attributes
-    ----------
-    estimator : str
-        Name of the class whose fit it was.
-    feature_names : list of str
-        d of them.
-    counts : list of float
-        Rows of each cluster, or their weight.
-    inertia, distortion : float
-    n_samples, n_iter, n_passes : int
-    converged : bool
-    seed : int
-        As `random_state` it gives the same fit again.
-    source : dict
-        Of the rows, as JSON values.
-    """
-
-    estimator: str | None = None
-    feature_names: list[str] | None = None
-    counts: list[float] | None = None
-    inertia: float | None = None
-    distortion: float | None = None
-    n_samples: int | None = None
-    n_iter: int | None = None
-    n_passes: int | None = None
-    converged: bool | None = None
-    seed: int | None = None
-    source: dict[str, Any] | None = None
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> FitInfo:
-        """Read what `Model.save` wrote; files of earlier releases say nothing.
-
-        Raises
-        ------
-        ModelFileError
-            As `Model.load`.
-        """
-        header, arrays = _read(path, ("centers",))
-        try:
-            return _checked_fit(header.get("fit", {}), int(header["n_features"]), len(arrays["centers"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +110,20 @@ class Model:
         DiskFullError, OutputError
             The old file is as it was.
         """
-        header = {
-            "format": FORMAT,
+        header: dict[str, Any] = {
             "n_features": self.n_features,
             "metric": self.metric,
             "space": self.space,
             "sketch": self.sketch.to_dict(),
             "parameters": parameters,
-            "fit": {} if fit is None else {name: value for name, value in asdict(fit).items() if value is not None},
+            "fit": {} if fit is None else fit.values(),
         }
         arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
+        arrays |= {} if fit is None else fit.arrays()
         if self.index is not None:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
-        arrays |= {"header": np.array(json.dumps(header)), "centers": self.centers}
+        header["format"], stored = _packed_centers(self.centers)
+        arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
@@ -187,49 +138,16 @@ class Model:
         ModelFileError
             If the file is no saved model, damaged, or of a later format.
         """
-        header, arrays = _read(path)
+        header, arrays = read_arrays(path)
         try:
             return _checked(header, arrays), header["parameters"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
-def _read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Header and arrays of a model file, those of `names` if given; nothing is checked."""
-    try:
-        # opened here, because np.load leaves a damaged file open
-        with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
-            header = json.loads(str(stored["header"]))
-            return header, {each: stored[each] for each in names or stored.files if each != "header"}
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
-            raise
-        raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
-
-
-def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
-    """What a file says of a fit; any values may stand there. What a later release adds is left out."""
-    if not isinstance(found, dict):
-        raise ModelFileError(f"fit is {found!r}; needed: a mapping")
-    wanted: dict[str, tuple[type, ...]] = {
-        "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
-        "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
-        "source": (dict,), "estimator": (str,),
-    }  # fmt: skip
-    told = {name: found[name] for name in wanted if found.get(name) is not None}
-    for name, value in told.items():
-        if type(value) not in wanted[name]:
-            raise ModelFileError(f"fit.{name} is {value!r}; needed: {wanted[name][0].__name__}")
-    lengths = {"feature_names": (n_features, (str,)), "counts": (n_clusters, (float, int))}
-    for name, (length, kinds) in lengths.items():
-        if name in told and (len(told[name]) != length or any(type(each) not in kinds for each in told[name])):
-            raise ModelFileError(f"fit.{name} holds other values than {length:,} of {kinds[0].__name__}")
-    return FitInfo(**told)
-
-
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") not in (FORMAT, SPARSE_FORMAT):
         raise ModelFileError(f"format {header.get('format') if isinstance(header, dict) else header!r}, not {FORMAT}")
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
@@ -237,16 +155,15 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    others = {"centers", *INDEX_ARRAYS}
-    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in arrays.items() if name not in others}
+    others = {name: array for name, array in arrays.items() if not name.startswith((FIT_PREFIX, "center", "index_"))}
+    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in others.items()}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not fits_features(sketch, header["n_features"]):
         raise ModelFileError(
             f"the {sketch.kind} sketch is for other rows than the model's {header['n_features']} features"
         )
-    centers, width = arrays["centers"], header["n_features"]
-    if header["space"] == "sketch":
-        width = sketch.n_components
+    width = sketch.n_components if header["space"] == "sketch" else header["n_features"]
+    centers = arrays["centers"] if header["format"] == FORMAT else _unpacked_centers(arrays, width)
     if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
         raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
     if not np.isfinite(centers).all():
@@ -266,6 +183,34 @@ def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]
     if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
         raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
     return directions, groups
+
+
+def _packed_centers(centers: NDArray[np.float64]) -> tuple[int, dict[str, NDArray[Any]]]:
+    """The format that centers are stored in, and arrays: entry by entry where that takes less than half, to the bit."""
+    rows, columns = np.nonzero(centers.view(np.int64))  # -0.0 is kept
+    if 2 * (8 + 4) * len(rows) >= centers.nbytes:
+        return FORMAT, {"centers": centers}
+    counts = np.bincount(rows, minlength=len(centers))
+    values = centers[rows, columns]
+    return SPARSE_FORMAT, {"center_counts": counts, "center_columns": columns.astype(np.int32), "center_values": values}
+
+
+def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int) -> NDArray[np.float64]:
+    """The inverse of `_packed_centers`; any values may stand there."""
+    counts, columns, values = (arrays[f"center_{name}"] for name in ("counts", "columns", "values"))
+    if counts.dtype != np.int64 or columns.dtype != np.int32 or values.dtype != np.float64:
+        raise ModelFileError(
+            f"centers of {counts.dtype}, {columns.dtype}, {values.dtype}; needed: int64, int32, float64"
+        )
+    if counts.ndim != 1 or columns.ndim != 1 or columns.shape != values.shape:
+        raise ModelFileError("stored entries of centers do not fit each other")
+    if (counts < 0).any() or (counts > width).any() or counts.sum() != len(columns):
+        raise ModelFileError("numbers of stored entries of centers do not fit these")
+    if len(columns) and not 0 <= columns.min() <= columns.max() < width:
+        raise ModelFileError(f"stored entries of centers lie outside of {width:,} columns")
+    centers = np.zeros((len(counts), width))
+    centers[np.repeat(np.arange(len(counts)), counts), columns] = values
+    return centers
 
 
 def normalized(X: Matrix) -> Matrix:

@@ -20,7 +20,7 @@ from streamkm.sources.base import ChunkedSource, RowSource
 
 State = TypeVar("State")
 Large = Literal["state", "items"] | None  # what takes the memory of a fold
-Outputs = Literal["left", "told", "held"]  # of a fold: left out, given, or handles given
+Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned, or held with handles returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Folded(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[State]):
-    """Who wants to know how a fold goes, and where it is to go on.
+    """What is called while a fold goes on, and where it begins.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Listener(Generic[State]):
     @property
     def outputs(self) -> Outputs:
         """What becomes of the outputs."""
-        return "left" if self.on_output is None else "held" if self.held else "told"
+        return "dropped" if self.on_output is None else "held" if self.held else "returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ class Executor(ABC):
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """Items of a source for calls that read, each with its number of rows where that is known without reading.
 
-        Chunks to be read anywhere, or rows where the source only streams.
+        Chunks to be read anywhere, or rows where the source only streams. Executors differ in what travels with a chunk
+        (nothing, its rows, the graph that makes them), so they make the items; `passes.reader.Walk` alone reads them.
         """
         if isinstance(source, ChunkedSource):
             for chunk in source.chunks(target_bytes):

@@ -31,7 +31,7 @@ from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSo
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0  # between looks at who works, and at whether anybody does
+LOOK_SECONDS = 2.0  # between looks at which workers there are
 GATHER_SECONDS = 15.0  # for a result to come over the network, at first; each further try takes twice as long
 SEND_SECONDS = 15.0  # for a worker to take rows, at first; each further try may take twice as long
 SEND_TIMES = 5  # tries to send rows, each to another worker, before a fit is given up
@@ -208,10 +208,10 @@ class DaskCluster(Executor):
             self._bring_together(run)
             encoded = [encode(item) for item in run]
             place = None if reading is None else self._place(turns, len(run))
-            if wanted == "left":
+            if wanted == "dropped":
                 call = self._submit(stage, calls.work_on_state, encoded, step, *shared, place=place)
                 return Call(self, call, fetch=False)
-            if wanted == "told":
+            if wanted == "returned":
                 return self._pair(stage, calls.work_on_run, encoded, step, *shared, place=place)
             both = self._submit(stage, calls.work_on_run, encoded, step, *shared, place=place)
             outputs = self._submit(f"{stage}-held", calls.part, both, 1)
@@ -219,7 +219,7 @@ class DaskCluster(Executor):
             return Apart(state, outputs, len(run))
 
         for started in self._ordered(runs, start, self._n_busy(turns)):
-            yield (started, ()) if wanted == "left" else started
+            yield (started, ()) if wanted == "dropped" else started
 
     def _begun(self, items: Iterable[Any]) -> tuple[Iterator[Any], Reading | None]:
         """Items, and what is known of them if workers read them: a source's say so once they begin."""
@@ -281,7 +281,7 @@ class DaskCluster(Executor):
         return self.n_workers
 
     def _look(self) -> None:
-        """See who works; give up where nobody did for long.
+        """Look which workers there are; give up where there have been none for long.
 
         Raises
         ------

@@ -32,15 +32,15 @@ class Call:
 class Pair:
     """The large part of what a call gives stays a future, the small part is waited for."""
 
-    def __init__(self, kept: Any, told: Call):
-        self._kept, self._told = kept, told
+    def __init__(self, kept: Any, small: Call):
+        self._kept, self._small = kept, small
 
     def result(self) -> tuple[Any, Any]:
-        return self._kept, self._told.result()
+        return self._kept, self._small.result()
 
     def cancel(self) -> None:
-        Call(self._told._cluster, self._kept).cancel()
-        self._told.cancel()
+        Call(self._small._cluster, self._kept).cancel()
+        self._small.cancel()
 
 
 class Apart:

@@ -49,10 +49,10 @@ def work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
 
 
 def work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
-    """Call for each item of a run; what is kept of all, and what is told of all. See `Executor.hold`."""
+    """Call for each item of a run; what each call keeps, and the small part of each. See `Executor.hold`."""
     with _on_worker():
         pairs = [function(decoded(item), *shared) for item in run]
-    return measurable([kept for kept, _ in pairs]), measurable([told for _, told in pairs])
+    return measurable([kept for kept, _ in pairs]), measurable([small for _, small in pairs])
 
 
 def work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
@@ -63,7 +63,7 @@ def work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: A
 
 
 def work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
-    """Carry a state over a run whose outputs nobody wants."""
+    """Carry a state over a run whose outputs are dropped."""
     return work_on_run(run, step, *shared)[0]
 
 

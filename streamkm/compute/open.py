@@ -273,9 +273,9 @@ def is_on_cluster(executor: Any = "auto") -> bool:
 
 
 def _active_client() -> Any:
-    """The Dask client of this process, without importing distributed where nobody did.
+    """The Dask client of this process, without importing distributed.
 
-    A worker's own client is none: whoever finds it works for a task, which keeps a thread that calls might need.
+    A worker's own client does not count: a task that used it would hold a thread that calls might need.
     """
     if "distributed" not in sys.modules or _in_task():
         return None
@@ -302,7 +302,7 @@ def _in_task() -> bool:
 
 
 def _thread_count() -> int:
-    """One in a task of a Dask worker; Dask's setting where somebody imported Dask; else as many as processors."""
+    """One in a task of a Dask worker; Dask's setting where Dask is imported; else as many as processors."""
     if _in_task():
         return 1
     import joblib

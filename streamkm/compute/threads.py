@@ -16,7 +16,7 @@ class LocalThreads(Executor):
     """Threads of this process; kernels and BLAS calls release the interpreter lock.
 
     A plain pool costs some 12 microseconds a call, Dask's threaded scheduler some 70 (2,000 calls that do nothing, two
-    threads). That builds the whole graph first, too, and cannot hold back items whose results nobody has taken yet.
+    threads). That builds the whole graph first, too, and cannot hold back items whose results have not been taken yet.
     """
 
     joins_here = True

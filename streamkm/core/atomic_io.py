@@ -70,7 +70,7 @@ def replace_file(
     tag: str | None = None,
     ready: Callable[[int], object] | None = None,
 ) -> None:
-    """Write a file; readers and whoever comes after a crash see the old one or the whole new one.
+    """Write a file; readers, and any process after a crash, see the old one or the whole new one.
 
     Written under a hidden name, flushed to the disk, renamed; then the directory is flushed.
 

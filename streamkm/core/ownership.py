@@ -45,7 +45,7 @@ class Owned:
     files : dict of str to list of int
         Name below the directory, with ``/``, and the sizes that the file may have: one, or while it is replaced the old
         one and the new one.
-    told : dict of JSON values
+    facts : dict of JSON values
         What else the marker says.
     """
 
@@ -53,7 +53,7 @@ class Owned:
         self.directory, self.kind, self.error = directory, kind, error
         self.owner = secrets.token_hex(16)
         self.files: dict[str, list[int]] = {}
-        self.told: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
 
     @classmethod
     def read(cls, directory: Path, kind: str, error: type[StreamkmError]) -> Owned | None:
@@ -83,7 +83,7 @@ class Owned:
             )
         owned = cls(directory, kind, error)
         try:
-            owned.owner, owned.told = str(marked["owner"]), dict(marked["told"])
+            owned.owner, owned.facts = str(marked["owner"]), dict(marked["told"])
             owned.files = {_below(name): [int(size) for size in sizes] for name, sizes in marked["files"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise error(f"{path} is damaged ({problem}); {_ELSEWHERE}") from problem
@@ -165,7 +165,7 @@ class Owned:
     def mark(self) -> None:
         """Write the marker."""
         marked = {
-            "streamkm": self.kind, "format": FORMAT, "owner": self.owner, "told": self.told, "files": self.files,
+            "streamkm": self.kind, "format": FORMAT, "owner": self.owner, "told": self.facts, "files": self.files,
         }  # fmt: skip
         text = json.dumps(marked, indent=1).encode()
         replace_file(self.directory / MARKER, lambda file: file.write(text), len(text), tag=self.owner)

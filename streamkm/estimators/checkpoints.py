@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def open_checkpoint(
     *,
     weights: NDArray[np.float64] = NO_WEIGHTS,
     restart: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Checkpoint]:
     """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
 
@@ -52,6 +54,8 @@ def open_checkpoint(
     estimator : StreamKMeans or StreamKernelKMeans
     plan : Plan
         Of the estimator for the source.
+    more : mapping of JSON values
+        Settings of a run that a fit is but a part of.
 
     Notes
     -----
@@ -68,6 +72,7 @@ def open_checkpoint(
     settings = {name: plain(value) for name, value in parameters.items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
     settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
+    settings |= more
     restart = restart or not is_worth_resuming(directory)
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
         try:

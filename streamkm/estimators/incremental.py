@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.validation import (
     centers_dtype,
     check_parameters,
@@ -24,7 +24,7 @@ from streamkm.estimators.validation import (
     given_start,
     parameters_of,
 )
-from streamkm.fitting.streams.coreset_centers import Search
+from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.passes.labels import count_skipped
@@ -43,6 +43,8 @@ class Incremental:
     stream_: Stream
     n_samples_seen_: int
     seed_: int
+    spherical: bool
+    max_cluster_size: int | float | None
     sketch_: Sketch
     n_steps_: int
     labels_: Any
@@ -77,6 +79,11 @@ class Incremental:
             After a fit whose clusters are known in the sketch alone, and after `load`.
         """
         check_parameters(self)
+        for name in ("spherical", "max_cluster_size"):
+            if getattr(self, name):
+                raise InvalidParameterError(
+                    f"{name}={getattr(self, name)} is for fit: partial_fit keeps n_clusters means of rows; leave it out"
+                )
         streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
         source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
         stream = self.stream_ if streaming else self._new_stream(source)
@@ -171,8 +178,15 @@ class Incremental:
         estimator, stream = vars(self), self.stream_
         given = parameters_of(self)
         init = given_start(given.init)
-        search = Search(given.n_clusters, init, given.n_init, given.max_iter, given.tol, stream.rule.seed)
-        found = stream.clusters(search, given.executor)
+        settings = StreamSettings(
+            n_clusters=given.n_clusters,
+            init=init,
+            n_init=given.n_init,
+            max_iter=given.max_iter,
+            tol=given.tol,
+            seeds=np.random.SeedSequence(stream.rule.seed),
+        )
+        found = stream.clusters(settings, given.executor)
         sketch = IdentitySketch(stream.n_features)
         values = {
             "cluster_centers_": found.centers.astype(stream.dtype, copy=False),

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Space
+from streamkm.cluster.size_cap import most_clusters
 from streamkm.compute import is_on_cluster, local_threads
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
+from streamkm.estimators.facts import summarize
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
     Weights,
@@ -31,9 +35,12 @@ from streamkm.estimators.validation import (
 from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.fitting.settings import Settings
-from streamkm.metrics.clusters import ClusterSummary, describe_clusters
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.passes.excerpts import row_ids, rows_as_text
+from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
@@ -41,10 +48,19 @@ from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
-from streamkm.sketches import PCASketch, Sketch
+from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.report import check_matplotlib, names_of, report_page
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.scaled import ScaledSource
+
+_NEXT_STEPS = """\
+kmeans.labels_            # of these rows
+kmeans.predict(more)      # of other rows
+kmeans.summary(rows=X)    # with typical rows of X
+kmeans.save("model.npz")  # StreamKMeans.load
+"""
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -97,7 +113,16 @@ class StreamKMeans(Incremental, Assigner):
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read.
+        "cosine": rows are scaled to unit length as they are read; centers are their means.
+    spherical : bool, default=False
+        Spherical k-means: centers have unit length too, so that labels are those of the center at the smallest angle
+        and `inertia_` is ``2 (n - sum of the cosines)``. Needs ``metric="cosine"`` and original rows, and assigns them
+        among the original features; not for `partial_fit`. A center of zeros, of rows that are all zeros, stays.
+    max_cluster_size : int or float, optional
+        Rows that a cluster may have at most (their weight, where weights differ); a float: so many times the mean size
+        of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
+        `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
+        rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -134,7 +159,7 @@ class StreamKMeans(Incremental, Assigner):
         would have given. The directory is removed when the fit is complete. An opened
         `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
-        Bars on stderr; "auto": if it is a terminal.
+        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
@@ -170,8 +195,17 @@ class StreamKMeans(Incremental, Assigner):
     possible_gain_ : float or None
         Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
         share of it; a warning where it is above 1 % and `refine` does not look further.
+    size_cap_ : SizeCap or None
+        Of a fit with `max_cluster_size`: `rows` that a cluster may have, `largest`, and what was there before clusters
+        were split: `n_clusters_before`, `inertia_before`, `largest_before`. `inertia_` is lower, at the price of
+        ``len(cluster_centers_) - n_clusters_before`` more clusters.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
+    profile_ : Profile or None
+        How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
+        silhouettes and typical rows. None for rows that can be walked once only.
+    feature_words_ : WordTable or None
+        The words behind hashed features, where the pass that counted document frequencies counted words too.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -233,6 +267,8 @@ class StreamKMeans(Incremental, Assigner):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
+        spherical: bool = False,
+        max_cluster_size: int | float | None = None,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -257,6 +293,8 @@ class StreamKMeans(Incremental, Assigner):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
+        self.spherical = spherical
+        self.max_cluster_size = max_cluster_size
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -292,7 +330,8 @@ class StreamKMeans(Incremental, Assigner):
         labels_to : path, optional
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
-            by a fit that goes on from a checkpoint.
+            by a fit that goes on from a checkpoint. Or NAME.csv or NAME.parquet: a table with distances, as
+            `predict_to` writes it, in one more pass.
 
         Returns
         -------
@@ -323,13 +362,27 @@ class StreamKMeans(Incremental, Assigner):
         for name in ("stream_", "n_steps_", "n_samples_seen_", "_last_rows"):
             if name in vars(self):
                 delattr(self, name)
-        place = None if labels_to is None else check_labels_place(labels_to)
-        if place is not None and not source.replayable:
+        place = table = None
+        if labels_to is not None:
+            if os.fspath(labels_to).endswith(SUFFIXES):
+                table = check_table_place(labels_to, overwrite=False)
+            else:
+                place = check_labels_place(labels_to)
+        if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
+        if self.max_cluster_size is not None and not source.replayable:
+            raise InvalidInputError(
+                f"{source.name} can be walked once only, and max_cluster_size needs further passes; leave it out, or "
+                f"pass a list of chunks, or a function that returns a fresh iterator"
+            )
         gathers = place is None or not is_on_cluster(self.executor)
-        plan = self.plan_for(source, weighted=len(weights.each) > 0, gathers_labels=gathers)
+        total_weight = float(weights.each.sum()) if len(weights.each) else None
+        plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
+            if table is not None:
+                self._predict_to_table(source, table)
+                self.n_passes_ += 1
         return self
 
     def _run(
@@ -338,9 +391,14 @@ class StreamKMeans(Incremental, Assigner):
         """Fit, and set what `fit` sets."""
         stored, metric = store_of(source), self.metric
         if stored is not None:
-            from streamkm.stores.compatibility import metric_on_store, model_of_store
+            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
+            if self.spherical and not isinstance(sketch_of_store(stored), IdentitySketch):
+                raise InvalidParameterError(
+                    f"{stored.path} holds sketched rows, and spherical=True is for original ones; fit the data, or a "
+                    f'store that was written with sketch="identity"'
+                )
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(
             self.executor,
@@ -360,6 +418,7 @@ class StreamKMeans(Incremental, Assigner):
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
         self.feature_deviations_ = fitted.deviations
+        self.size_cap_ = fitted.size_cap
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -367,16 +426,21 @@ class StreamKMeans(Incremental, Assigner):
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
 
-    def summary(self, n_traits: int = 3) -> ClusterSummary:
-        """Say what is in each cluster: its size, the nearest other one, and the features that set it apart.
+    def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
+        """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
 
-        Sizes and means are exact, of all rows; reads nothing.
+        Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
+        model says the same, with its centers in place of the means.
 
         Parameters
         ----------
-        n_traits : int, default=3
+        n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations.
+            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
+            are behind the features, and name the clusters then.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
+            their ids where there is an id column, the first words of documents, the values of other rows.
 
         Returns
         -------
@@ -387,22 +451,88 @@ class StreamKMeans(Incremental, Assigner):
         ------
         NotFittedError
         InvalidInputError
-            Where clusters have no features of their own: of rows assigned in the sketch, of streams and loaded models.
+            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
         self._check_fitted()
+        words = getattr(self, "feature_words_", None)
+        n_traits = (8 if words else 3) if n_traits is None else n_traits
         check_integer("n_traits", n_traits, 0)
         deviations = getattr(self, "feature_deviations_", None)
         if deviations is None:
             raise InvalidInputError(
-                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor a loaded "
-                'model, nor labels of the sketch (assign_space="original" asks for those of the original features)'
+                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
+                'the sketch (assign_space="original" asks for those of the original features)'
             )
         names = getattr(self, "feature_names_in_", None)
 
         def name(number: int) -> str:
-            return f"x{number}" if names is None else str(names[number])
+            word = words.name(number) if words else None if names is None else str(names[number])
+            return f"x{number}" if word is None else word
 
-        return describe_clusters(self.cluster_means_, self.counts_, deviations, name, n_traits)
+        summary = describe_clusters(
+            getattr(self, "cluster_means_", self.model_.centers),
+            self.counts_,
+            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
+            name=name,
+            n_traits=n_traits,
+            by_words=bool(words),
+            profile=getattr(self, "profile_", None),
+        )
+        if rows is None:
+            return summary
+        source = self._open(rows, reset=None)
+        shown = summary.example_rows()
+        return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
+
+    def plot(self) -> Any:
+        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
+
+        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``figure.savefig("clusters.png")`` writes it.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        check_matplotlib()
+        from streamkm.reports.figures import plot_clusters
+
+        facts = summarize(self)
+        clusters = facts["clusters"] or []
+        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
+        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
+
+        Figures need matplotlib.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        DiskFullError, OutputError
+            It cannot be written; the old file is as it was.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def _places(self) -> ClusterMap:
+        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -479,30 +609,33 @@ class StreamKMeans(Incremental, Assigner):
         self,
         source: RowSource,
         *,
-        weighted: bool = False,
+        total_weight: float | None = None,
         n_threads: int | None = None,
         gathers_labels: bool = True,
         refuses: bool = True,
     ) -> Plan:
-        """As `plan`, for a source that is open, rows with weights, and so many threads of this process."""
+        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process."""
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
+        most = given.n_clusters
+        if given.max_cluster_size is not None:
+            most = most_clusters(given.max_cluster_size, total_weight or source.estimated_rows, most)
         return plan_fit(
             source,
-            n_clusters=given.n_clusters,
+            n_clusters=most,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
             n_components=given.n_components,
             eps=given.eps,
             delta=given.delta,
             refine=given.refine,
-            assign_space=given.assign_space,
+            assign_space="original" if given.spherical else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit,
             n_threads=n_threads or local_threads(given.executor),
-            weighted=weighted,
+            weighted=total_weight is not None,
             gathers_labels=gathers_labels,
             refuses=refuses,
         )
@@ -520,4 +653,6 @@ class StreamKMeans(Incremental, Assigner):
             refine=given.refine,
             seeds=seeds,
             sketch=sketch,
+            spherical=given.spherical,
+            max_cluster_size=given.max_cluster_size,
         )

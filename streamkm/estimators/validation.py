@@ -24,6 +24,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
+from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
@@ -61,7 +62,34 @@ def check_parameters(estimator: Any) -> None:
         value = getattr(estimator, name)
         if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+    check_spherical(estimator)
+    check_size_cap(estimator.max_cluster_size)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_spherical(estimator: Any) -> None:
+    """Refuse centers on the sphere where rows are not, or where they are assigned in a sketch of them."""
+    if not isinstance(estimator.spherical, bool | np.bool_):
+        raise InvalidParameterError(f"spherical={estimator.spherical!r}; needed: True or False")
+    if not estimator.spherical:
+        return
+    if estimator.metric != "cosine":
+        raise InvalidParameterError('spherical=True is for rows of unit length; pass metric="cosine" too')
+    if estimator.assign_space == "sketch":
+        raise InvalidParameterError(
+            'spherical=True keeps centers of original features at unit length; pass assign_space="auto" or "original"'
+        )
+
+
+def check_size_cap(value: Any) -> None:
+    """Refuse what is neither a number of rows nor more than once the mean size."""
+    whole = isinstance(value, Integral)
+    if value is None or (not isinstance(value, bool) and (value >= 1 if whole else 1 < as_number(value) < np.inf)):
+        return
+    raise InvalidParameterError(
+        f"max_cluster_size={value!r}; needed: rows, a whole number from 1, or a float above 1.0, which is times the "
+        f"mean size"
+    )
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
@@ -188,7 +216,7 @@ def drawn_seed(random_state: Any) -> int:
 
 def is_in_memory(X: Any) -> bool:
     """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
-    if is_collection(X):
+    if is_collection(X) or is_bfloat16(X):
         return False
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):
         return True

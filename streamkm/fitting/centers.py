@@ -16,10 +16,11 @@ from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
-from streamkm.cluster.polish import original_centers, polish
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import as_block_matrix
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.search_set import search_rows
+from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.fitting.context import FitContext
@@ -47,11 +48,11 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             frame=frame,
             blocks=None if sample.complete else sketched.blocks,
         )
+    rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
     with progress.stage("lloyd", context.settings.max_iter, "steps") as stage:
         if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
             result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
         else:
-            rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
             tol, steps = context.settings.tol, KeptSteps(context.writer, "lloyd", stage)
             result = lloyd(
                 rows,
@@ -67,11 +68,17 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     if polished:
         result, more = _polished(context, framed, sampled, result)
         history += more
+    if context.settings.spherical:
+        rows = LocalBlocks.of(context.here, sample.original_block()) if polished else rows
+        result = _on_sphere(context, rows, result, frame, whole=sample.complete or not polished)
+        history += noted("sphere", result)
     keeps = plan.keeps_sample
     look = Look.of(context.here, sample, sampled, frame, n_rows=n_searched, keeps_sample=keeps)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:
         step["inertia"] /= frame.scale * frame.scale
+    if context.settings.spherical:
+        centers = on_sphere(centers)  # a frame rounds
     result, sketch = frame.result(result, centers), frame.sketch(sketch)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
 
@@ -105,6 +112,24 @@ def _polished(
             begun=explained if steps.begun is None else steps.begun,
         )
     return polished, noted("polish", polished)
+
+
+def _on_sphere(context: FitContext, rows: Blocks, result: LloydResult, frame: Frame, *, whole: bool) -> LloydResult:
+    """Spherical k-means from the centers that were found, on the rows that were clustered last.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether these are all rows; of a sample, more steps than polishing makes would fit the sample.
+    """
+    max_iter, tol = context.settings.max_iter, context.settings.tol
+    if not whole:
+        max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
+    with context.progress.stage("sphere", max_iter, "steps") as stage:
+        steps = KeptSteps(context.writer, "sphere", stage)
+        return spherical_lloyd(
+            rows, result.centers, placed_in(frame), max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun
+        )
 
 
 def check_clusters(n_clusters: int, n_rows: int) -> None:

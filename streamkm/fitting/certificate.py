@@ -24,6 +24,7 @@ from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
+from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
@@ -76,18 +77,25 @@ class Outlook:
 
     Attributes
     ----------
-    gain : float
-        Share of the objective, estimated from below: that clusters have other means than their centers, or that some
-        split in two pay for others that merge.
+    by_moving : float
+        Share of the objective that clusters gain by their own means as centers.
+    by_swaps : float
+        Share, estimated from below, that is gained where some split in two pay for others that merge.
     swaps : tuple of (int, int)
         Clusters to split, each with the one to give up.
     halves : tuple of float64 (2, m)
         Means of the two halves of each cluster that is to be split.
     """
 
-    gain: float
-    swaps: tuple[tuple[int, int], ...]
-    halves: tuple[NDArray[np.float64], ...]
+    by_moving: float
+    by_swaps: float = 0.0
+    swaps: tuple[tuple[int, int], ...] = ()
+    halves: tuple[NDArray[np.float64], ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """The larger share."""
+        return max(self.by_moving, self.by_swaps)
 
 
 def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
@@ -162,6 +170,8 @@ class AfterPass:
     rule : DrawRule or None
     drawn : Drawn or None
         Rows that the pass drew by it, in the model's space; None where there was no room for them.
+    spherical : bool
+        Whether centers are to have unit length.
     """
 
     here: Executor
@@ -170,6 +180,7 @@ class AfterPass:
     totals: Totals
     rule: DrawRule | None
     drawn: Drawn | None
+    spherical: bool = False
 
     def outlook(self, promise: Promise | None) -> Outlook:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
@@ -180,12 +191,10 @@ class AfterPass:
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
-            return Outlook(0.0, (), ())
-        means = totals.means(fallback=model.centers)
-        moved = means - model.centers
-        by_moving = float(weighted_sum(totals.counts, _squares(moved))) / totals.d2
+            return Outlook(0.0)
+        means, by_moving = self._moved()
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
-            return Outlook(by_moving, (), ())
+            return Outlook(by_moving)
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
         table = CenterTable.build(centers, block.X.dtype, around_origin=True)
         labels = nearest_in(self.here, block.X, table, "search")
@@ -194,7 +203,7 @@ class AfterPass:
         certain, first = chances > CERTAIN, _first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
-            return Outlook(by_moving, (), ())
+            return Outlook(by_moving)
         times = np.where(certain, 1.0, 2.0)
         half, other = _part(block, chosen, times), _part(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
@@ -203,7 +212,8 @@ class AfterPass:
         gains, pairs = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers), rng)
         swaps = swaps_of(gains, merging.costs(), most, set())
         halves = {
-            split: self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]) for split, _ in swaps
+            split: self._placed(self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]), shift)
+            for split, _ in swaps
         }
         unsure = 1 - (chances / times)[judged]
         each = [_gained(other, (labels[judged], d2[judged]), split, halves[split]) for split, _ in swaps]
@@ -216,7 +226,25 @@ class AfterPass:
                 best, n_best = lower, n_swaps
         by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
         kept = tuple(swaps[:n_best])
-        return Outlook(max(by_swaps, by_moving), kept, tuple(halves[split] for split, _ in kept))
+        return Outlook(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
+
+    def _moved(self) -> tuple[NDArray[np.float64], float]:
+        """Where centers belong, the clusters' means or their directions (k, m), and what moving there gains at least.
+
+        A share of the objective: of rows of unit length with the sum s, ``2 (|s| - s.c)`` in place of the squared
+        distance between mean and center for each row.
+        """
+        centers, totals = self.model.centers, self.totals
+        means = totals.means(fallback=centers)
+        if not self.spherical:
+            return means, float(weighted_sum(totals.counts, _squares(means - centers))) / totals.d2
+        directions = on_sphere(means)
+        lengths = np.sqrt(_squares(means))
+        return directions, float(weighted_sum(totals.counts * lengths, _squares(directions - centers))) / totals.d2
+
+    def _placed(self, halves: NDArray[np.float64], shift: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Means of halves, in the frame and around `shift`, where centers may be (2, m)."""
+        return placed_in(self.frame)(halves + shift) - shift if self.spherical else halves
 
     def next_centers(
         self, sample: Sample, own_weights: NDArray[np.float64], found: Outlook, rng: np.random.Generator

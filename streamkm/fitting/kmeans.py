@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.size_cap import SizeCap
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.fitting.centers import check_clusters, find_centers
@@ -27,7 +29,8 @@ from streamkm.fitting.context import FitContext
 from streamkm.fitting.distortion import distortion_of
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed, frame_rows, oblivious_sketch, sketch_of
-from streamkm.fitting.rounds import Labelled, assign_found, warn_of_gain
+from streamkm.fitting.rounds import Labelled, warn_of_gain, write_held
+from streamkm.fitting.within_cap import label_within_cap
 from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
@@ -67,9 +70,12 @@ class Fit:
     promise : Promise or None
     gain : float or None
     n_rounds : int
+    size_cap : SizeCap or None
         As of `rounds.Labelled`.
     deviations : float64 (d,) or None
         Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
+    profile : Profile or None
+        How the rows lie about the centers; None for rows that can be walked once only.
     """
 
     model: Model
@@ -84,7 +90,9 @@ class Fit:
     promise: Promise | None = None
     gain: float | None = None
     n_rounds: int = 0
+    size_cap: SizeCap | None = None
     deviations: NDArray[np.float64] | None = None
+    profile: Profile | None = None
 
 
 def run_fit(context: FitContext) -> Fit:
@@ -103,12 +111,12 @@ def run_fit(context: FitContext) -> Fit:
         model = found.model(walk.metric)
         with context.progress.stage("label", len(sketched.blocks.handles)) as stage:
             assigned = assign_blocks(sketched, sketched.blocks, model, stage)
-        labelled = Labelled(model, assigned, found.history)
+        labelled = Labelled(model, assigned, history=found.history)
     else:
         sample = _sample_of_all(context, sketched)
         del sketched  # the passes to come need the memory
         give_back(plan.limit_bytes)
-        labelled = assign_found(context, found, sample)
+        labelled = write_held(context, label_within_cap(context, found, sample))
         if settings.searches:
             warn_of_gain(labelled.gain, settings.refine)
     model, assigned = labelled.model, labelled.assigned
@@ -126,7 +134,9 @@ def run_fit(context: FitContext) -> Fit:
         promise=labelled.promise,
         gain=labelled.gain,
         n_rounds=labelled.n_rounds,
+        size_cap=labelled.size_cap,
         deviations=_deviations(found.look) if model.space == "original" else None,
+        profile=assigned.profile,
     )
 
 

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.draws import DrawRule
-from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
-from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import Executor
+from streamkm.cluster.size_cap import SizeCap
+from streamkm.cluster.spherical import on_sphere
 from streamkm.core.memory import give_back
-from streamkm.core.progress import Stage
 from streamkm.fitting.certificate import WORTH, AfterPass, Promise, promise_of
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found
-from streamkm.passes.assign import Assigned, assign_pass
-from streamkm.passes.labels import HeldLabels, assign_and_hold, n_writes, open_labels, write_labels
+from streamkm.fitting.labelling import label_once
+from streamkm.passes.assign import Assigned
+from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 from streamkm.passes.resume import Record
 
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
@@ -40,6 +39,10 @@ class Labelled:
     model : Model
         Its centers made the labels.
     assigned : Assigned
+    held : HeldLabels or None
+        Where labels stay where they were made, to be written.
+    index : int
+        Number of the last pass.
     history : tuple of dict
     promise : Promise or None
         What the sample said of the objective; None where nothing was drawn.
@@ -47,14 +50,19 @@ class Labelled:
         Share of the objective that another round could gain, estimated from below.
     n_rounds : int
         Passes beyond those that were asked for.
+    size_cap : SizeCap or None
+        What keeping clusters small took, where that was asked for.
     """
 
     model: Model
     assigned: Assigned
-    history: tuple[dict[str, Any], ...]
+    held: HeldLabels | None = None
+    index: int = 0
+    history: tuple[dict[str, Any], ...] = ()
     promise: Promise | None = None
     gain: float | None = None
     n_rounds: int = 0
+    size_cap: SizeCap | None = None
 
 
 def assign_found(context: FitContext, found: Found, sample: Sample | None = None) -> Labelled:
@@ -70,6 +78,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         That holds all rows: they are labelled in place of the source's.
     """
     rows, model, plan = found.chunk_rows, found.model(context.walk.metric), context.plan
+    spherical = context.settings.spherical
     history, n_asked = list(found.history), context.settings.n_refinements
     index = n_rounds = 0
     record = context.writer.load("refined")
@@ -84,7 +93,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
             promise = promise_of(context.here, found.look.originals(), model, total_weight)
             seed = context.settings.word("draws") ^ index
             rule = DrawRule.of(plan.drawn_rows, seed, total_weight, promise.inertia)
-        assigned, held = _assign(context, model, rows, index, sample, rule)
+        assigned, held = label_once(context, model, rows, index, sample, rule)
         if promise is not None:  # rows that were skipped count nothing
             promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
         if index > 0:
@@ -93,23 +102,30 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         if index < n_asked:
             centers = assigned.totals.means(fallback=model.centers)
         elif plan.drawn_rows or _most_rounds(context):
-            after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn)
+            after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn, spherical)
             gain, centers = _looked_further(context, found, after, promise, n_rounds)
             del after
             n_rounds += centers is not None
         if centers is None:
             break
+        if spherical:
+            centers = on_sphere(centers)
         index += 1
         model = replace(model, centers=centers)
         meta = {"index": index, "history": list(history), "n_rounds": n_rounds}
         context.writer.save("refined", partial(_refined, centers, meta))
         del assigned, held  # the next pass needs the memory
         give_back(plan.limit_bytes)
-    if held is not None and context.labels_to is not None:
-        with context.progress.stage("labels", n_writes(held)) as stage:
-            write_labels(context.executor, held, context.labels_to, stage)
-        assigned = replace(assigned, labels=open_labels(context.labels_to))
-    return Labelled(model, replace(assigned, drawn=None), tuple(history), promise, gain, n_rounds)
+    return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)
+
+
+def write_held(context: FitContext, labelled: Labelled) -> Labelled:
+    """Have labels written that stayed where they were made; others are as they are."""
+    if labelled.held is None or context.labels_to is None:
+        return labelled
+    with context.progress.stage("labels", n_writes(labelled.held)) as stage:
+        write_labels(context.executor, labelled.held, context.labels_to, stage)
+    return replace(labelled, assigned=replace(labelled.assigned, labels=open_labels(context.labels_to)), held=None)
 
 
 def warn_of_gain(gain: float | None, refine: int | str) -> None:
@@ -123,53 +139,6 @@ def warn_of_gain(gain: float | None, refine: int | str) -> None:
         UserWarning,
         stacklevel=5,
     )
-
-
-def _assign(
-    context: FitContext,
-    model: Model,
-    chunk_rows: NDArray[np.int64],
-    index: int,
-    sample: Sample | None,
-    rule: DrawRule | None,
-) -> tuple[Assigned, HeldLabels | None]:
-    """Label all rows once; labels that calls are to write stay where they were made, and their handles are given.
-
-    Parameters
-    ----------
-    index : int
-        Number of the pass, from 0.
-    """
-    held = None
-    with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
-        if context.labels_to is not None:
-            held, assigned = assign_and_hold(context, model, chunk_rows, stage, rule=rule)
-        elif sample is None:
-            assigned = assign_pass(context, model, chunk_rows, stage, record=f"assign-{index}", rule=rule)
-        if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
-            assigned = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
-    return assigned, held
-
-
-def assign_sample(
-    executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
-) -> Assigned:
-    """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the source, invalid ones included.
-    """
-    table = model.table()
-    found = nearest_in(executor, sample.X, table, stage.name)
-    d2 = np.empty(sample.X.shape[0])
-    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
-    drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
-    labels = np.full(n_rows, -1, np.int32)
-    labels[sample.rows] = found
-    stage.rows = n_rows
-    return Assigned(labels, totals, drawn)
 
 
 def _most_rounds(context: FitContext) -> int:
@@ -197,7 +166,8 @@ def _looked_further(
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
-        if not plan.keeps_sample:
+        # a search ends at means of sampled rows: those of all rows are better where moving gains more than swaps
+        if not plan.keeps_sample or outlook.by_swaps < outlook.by_moving:
             return outlook.gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
         look = found.look
         whole = look.originals() if look.whole is None else look.whole

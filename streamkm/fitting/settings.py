@@ -27,6 +27,10 @@ class Settings:
         Source of the named random streams.
     sketch : Sketch or None
         Where it was made already.
+    spherical : bool
+        Whether centers are kept at unit length.
+    max_cluster_size : int, float or None
+        Rows of a cluster at most, or how many times their mean.
     """
 
     n_clusters: int
@@ -37,7 +41,9 @@ class Settings:
     refine: int | str
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
-    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws")
+    spherical: bool = False
+    max_cluster_size: int | float | None = None
+    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "size cap")
 
     @property
     def searches(self) -> bool:

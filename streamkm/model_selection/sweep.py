@@ -335,8 +335,8 @@ def _pack(steps: Sequence[_Step]) -> Record:
 def _unpack(record: Record) -> list[_Step]:
     """The inverse of `_pack`."""
     arrays, meta = record
-    told = enumerate(zip(meta["scores"], meta["seconds"], strict=True))
-    return [_Step(arrays[f"labels{number}"], Scores(**scores), seconds) for number, (scores, seconds) in told]
+    scored = enumerate(zip(meta["scores"], meta["seconds"], strict=True))
+    return [_Step(arrays[f"labels{number}"], Scores(**scores), seconds) for number, (scores, seconds) in scored]
 
 
 def _grown(

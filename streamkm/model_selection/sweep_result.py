@@ -21,7 +21,10 @@ from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.pairs import aligned
 from streamkm.model_selection.swept_rows import SweptRows
+from streamkm.reports.report import check_matplotlib
+from streamkm.reports.sweep import sweep_page
 from streamkm.sketches import Sketch
 
 
@@ -192,6 +195,37 @@ class SweepResult:
         """
         text = self.csv_text().encode()
         replace_file(path, lambda file: file.write(text), len(text))
+
+    def plot(self) -> Any:
+        """Draw the objective by the number of clusters with its elbow, and the scores. Needs matplotlib.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_matplotlib()
+        from streamkm.reports.figures import sweep_figure
+
+        return sweep_figure(self.to_dict())
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other. Its figure needs matplotlib.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
+        """
+        text = sweep_page(self.to_dict(), self.lines()).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def __str__(self) -> str:
+        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -118,7 +118,7 @@ class Checkpoint:
             owned.check({*named, LABELS})
             saved = cls(owned, lock, resumed=False)
             wanted = json.loads(json.dumps(fingerprint))
-            found = None if restart else owned.told.get("fingerprint")
+            found = None if restart else owned.facts.get("fingerprint")
             if found is not None and any(found.get(section) != wanted.get(section) for section in expires):
                 logger.info("%s is of a run that has ended; starting anew", place)
                 found = None
@@ -137,7 +137,7 @@ class Checkpoint:
             discarded = saved is not None and saved._discarded
             lock.release(remove=discarded)
             if discarded:
-                with suppress(OSError):  # not empty: somebody else's files; or a link to a directory
+                with suppress(OSError):  # not empty: it has files of others; or a link to a directory
                     place.rmdir()
 
     def save(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
@@ -206,12 +206,12 @@ class Checkpoint:
 
     def _start(self, fingerprint: Any) -> None:
         self._clear()
-        self._owned.told["fingerprint"] = fingerprint
+        self._owned.facts["fingerprint"] = fingerprint
         self._owned.mark()
 
     def _clear(self) -> None:
         """Remove what is the checkpoint's own; before that, its fingerprint: half of the records would be a state."""
-        self._owned.told["fingerprint"] = None
+        self._owned.facts["fingerprint"] = None
         if self._owned.files:
             self._owned.mark()
         self._owned.remove_all()
@@ -226,7 +226,7 @@ def records(directory: str | os.PathLike[str]) -> set[str]:
         As `Checkpoint.open`, for something else there.
     """
     owned = _claimable(Path(directory))
-    if owned is None or owned.told.get("fingerprint") is None:
+    if owned is None or owned.facts.get("fingerprint") is None:
         return set()
     return {Path(name).stem for name in owned.files if name.endswith(".npz") and owned.owns(name)}
 
@@ -342,7 +342,7 @@ def _claimable(directory: Path) -> Owned | None:
                 f"directory: nothing there was changed"
             )
         return None
-    if not isinstance(owned.told.get("fingerprint"), dict | None):
+    if not isinstance(owned.facts.get("fingerprint"), dict | None):
         raise CheckpointError(f"{directory / MARKER} is damaged (no fingerprint); choose another directory")
     return owned
 

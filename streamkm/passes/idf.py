@@ -8,20 +8,22 @@ import walk and below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Item, Walk
+from streamkm.passes.reader import Walk, Weighed
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
-from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordCounts, WordTable
 from streamkm.text.tfidf import Frequencies
 
 
@@ -164,21 +166,23 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stag
             f"callable that returns a fresh iterator, or tfidf=False"
         )
     target_bytes = default_chunk_bytes(source)
-    walk = Walk(source, target_bytes, "euclidean", "raise")
+    counting = source.counting_words() if isinstance(source, HashedText) else source
+    walk = Walk(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         context = PassContext(executor=workers, walk=walk)
         counted = workers.fold(
             "idf",
             _count,
-            fit.join,
+            partial(_join, fit),
             context.items(),
             n_chunks or 1,
             context.share(fit),
             listener=Listener(stage.advance),
         )
-        stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
-    return fit.finish(counted), stage
+        stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
+    words = WordTable.of(counted.words, source.hashing) if isinstance(source, HashedText) else None
+    return replace(fit.finish(counted.frequencies), words=words), stage
 
 
 def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
@@ -195,11 +199,27 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
     return weighted(source, tfidf)
 
 
-def _count(
-    state: Frequencies | None, item: tuple[Item, Any, Any], shared: tuple[Walk, IdfFit]
-) -> tuple[Frequencies, int]:
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What the pass counts: in how many rows features occur, and in how many documents words do."""
+
+    frequencies: Frequencies
+    words: WordCounts
+
+
+def _count(state: _Counted | None, item: Weighed, shared: tuple[Walk, IdfFit]) -> tuple[_Counted, int]:
     walk, fit = shared
-    return fit.step(state, walk.read(item[0]).X), 1
+    rows = walk.rows(item[0])
+    words = WordCounts() if state is None else state.words
+    words.add(rows.words or {})
+    X = walk.checked(rows.X, rows.places).X
+    return _Counted(fit.step(None if state is None else state.frequencies, X), words), 1
+
+
+def _join(fit: IdfFit, parts: Sequence[_Counted]) -> _Counted:
+    """Add up, in order; no addend is changed."""
+    frequencies = fit.join([part.frequencies for part in parts])
+    return _Counted(frequencies, WordCounts.joined(part.words for part in parts))
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:

@@ -1,6 +1,6 @@
 """Predictions for Dask collections that are Dask arrays themselves: nothing is read until they are computed.
 
-Knows nothing of executors, as whoever computes the array chooses where.
+Knows nothing of executors: where the array is computed is the caller's choice.
 """
 
 from __future__ import annotations

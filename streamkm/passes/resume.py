@@ -19,6 +19,8 @@ from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
@@ -174,11 +176,13 @@ class Passed:
     Attributes
     ----------
     totals : Totals
+    profile : Profile
     drawn : tuple of Drawn
         Rows drawn by their share of the objective, if they are wanted.
     """
 
     totals: Totals
+    profile: Profile
     drawn: tuple[Drawn, ...] = ()
 
 
@@ -187,15 +191,16 @@ def pack_folded(folded: Folded[Passed]) -> Record:
     arrays: dict[str, NDArray[Any]] = {}
     levels = []
     for level, (count, states) in enumerate(folded.levels):
-        told = []
+        described = []
         for i, state in enumerate(states):
             at = f"{level}.{i}"
             arrays[f"sums.{at}"], arrays[f"counts.{at}"] = state.totals.sums, state.totals.counts
+            arrays |= {f"profile.{name}.{at}": getattr(state.profile, name) for name in PROFILE_ARRAYS}
             for j, drawn in enumerate(state.drawn):
                 arrays |= pack_matrix(f"drawn.{at}.{j}", drawn.X)
                 arrays |= {f"{name}.{at}.{j}": getattr(drawn, name) for name in DRAWN_ARRAYS}
-            told.append([state.totals.d2, [drawn.limit for drawn in state.drawn]])
-        levels.append([count, told])
+            described.append([state.totals.d2, [drawn.limit for drawn in state.drawn]])
+        levels.append([count, described])
     return arrays, {"n_items": folded.n_items, "levels": levels}
 
 
@@ -203,9 +208,9 @@ def unpack_folded(record: Record) -> Folded[Passed]:
     """The inverse of `pack_folded`."""
     arrays, meta = record
     levels = []
-    for level, (count, told) in enumerate(meta["levels"]):
+    for level, (count, described) in enumerate(meta["levels"]):
         states = []
-        for i, (d2, limits) in enumerate(told):
+        for i, (d2, limits) in enumerate(described):
             at = f"{level}.{i}"
             drawn = tuple(
                 Drawn(
@@ -215,7 +220,9 @@ def unpack_folded(record: Record) -> Folded[Passed]:
                 )
                 for j, limit in enumerate(limits)
             )
-            states.append(Passed(Totals(arrays[f"sums.{at}"], arrays[f"counts.{at}"], float(d2)), drawn))
+            totals = Totals(arrays[f"sums.{at}"], arrays[f"counts.{at}"], float(d2))
+            profile = Profile(**{name: arrays[f"profile.{name}.{at}"] for name in PROFILE_ARRAYS})
+            states.append(Passed(totals, profile, drawn))
         levels.append((int(count), tuple(states)))
     return Folded(int(meta["n_items"]), tuple(levels))
 
@@ -309,7 +316,7 @@ class KeptLabels:
 
 
 class KeptSteps:
-    """Steps of Lloyd's algorithm, told to a stage and saved now and then.
+    """Steps of Lloyd's algorithm: each advances a stage, and some are saved.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class _Load:
     ----------
     n_runs : int
         Calls that walk.
-    shared, told, state : int
+    shared, returned, state : int
         Bytes that every worker gets; that calls tell the client; of the sums of a call.
     read : int or None
         Bytes read from the storage; None where blocks are walked.
@@ -127,7 +127,7 @@ class _Load:
 
     n_runs: int
     shared: int
-    told: int
+    returned: int
     state: int
     read: int | None
     gathered_s: float = 0.0
@@ -192,12 +192,12 @@ class _Model:
         part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
         return int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
 
-    def _gather(self, name: str, cost: Cost, told: int = 0) -> Step:
-        """A pass that tells candidates for the sample, and `told` bytes beside them."""
+    def _gather(self, name: str, cost: Cost, returned: int = 0) -> Step:
+        """A pass that returns candidates for the sample, and `returned` bytes beside them."""
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
-        told += int(rows) * (self.needs.row_bytes + 16)
+        returned += int(rows) * (self.needs.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s
-        load = _Load(count_runs(self.n_chunks, RUNS), 0, told, 0, self.plan.stored_bytes or 0, gathered)
+        load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered)
         return self._pass(name, cost, load)
 
     def _lloyd(self) -> Step:
@@ -214,7 +214,7 @@ class _Model:
     def _pass(self, name: str, cost: Cost, load: _Load) -> Step:
         """One walk over all rows."""
         cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
-        shared, told, state, gathered = load.shared, load.told, load.state, load.gathered_s
+        shared, returned, state, gathered = load.shared, load.returned, load.state, load.gathered_s
         n_runs = load.n_runs
         n_joins = count_joins(n_runs) if state else 0
         tasks = (1 if load.read is None else 3) * n_runs + n_joins + 1
@@ -229,7 +229,7 @@ class _Model:
             "workers": work + (tasks * cluster.worker_s + (n_runs - 1) * (add + fetch)) / at_once,
             "scheduler": tasks * cluster.scheduler_s,
             "client": tasks * cluster.client_s + gathered,
-            "network": told / cluster.bandwidth,
+            "network": returned / cluster.bandwidth,
             "storage": read / cluster.storage,
         }
         if cluster.cores is not None:
@@ -241,7 +241,7 @@ class _Model:
         levels = _levels(n_runs) if state else 0
         climb = levels * (add + ARITY * fetch) + max(1, levels) * cluster.latency_s
         moved = (n_runs - 1) * state if cluster.workers > 1 else 0
-        by_client = told + shared + state if cluster.bandwidth < math.inf else 0
+        by_client = returned + shared + state if cluster.bandwidth < math.inf else 0
         network = by_client + moved + shared * cluster.workers if cluster.bandwidth < math.inf else 0
         return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
 
@@ -257,15 +257,15 @@ class _Model:
         chunk_rows = self.n_rows / self.n_chunks
         kept = int(self.n_rows * (8 + needs.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
         candidates = max(SPARE * self.plan.sample_rows / self.n_chunks, FEWEST_CANDIDATES)
-        told = min(chunk_rows, candidates) * (needs.row_bytes + 16)
+        returned = min(chunk_rows, candidates) * (needs.row_bytes + 16)
         if self.plan.regime == "coreset":
-            told += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
+            returned += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
         labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
         waiting = self._waiting(self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
         run = run_length(self.n_chunks, RUNS)
         return {
-            "sketch": LIBRARY_BYTES + reading + kept + int(self._waiting(RUNS) * run * told),
+            "sketch": LIBRARY_BYTES + reading + kept + int(self._waiting(RUNS) * run * returned),
             "assign": LIBRARY_BYTES + reading + kept + int(waiting * labels) + states + self.state_bytes
             + needs.table(self.width),
         }  # fmt: skip

@@ -28,6 +28,7 @@ from streamkm.sources.chunking import decoded_row_bytes
 
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
+SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
@@ -102,7 +103,7 @@ def plan_fit(
         drawn_rows=asked.drawn_rows,
         keeps_sample=refine == "auto" and not asked.once,
     )
-    needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes()
+    needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
@@ -208,6 +209,12 @@ class _Asked:
         return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
 
     @property
+    def _serving_sample(self) -> int:
+        """Rows of a sample that centers may be found on alone."""
+        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.n_clusters)
+        return min(wanted, self.source.estimated_rows or wanted)
+
+    @property
     def fewest_sampled(self) -> int:
         """Rows of the sample, whatever the limit."""
         few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
@@ -272,23 +279,31 @@ class _Asked:
             dense=not source.is_sparse,
         )
 
-    def regimes(self) -> dict[Regime, str]:
-        """What k-means may run on, best first, and why."""
-        regimes = self._regimes()
+    def regimes(self, sample_rows: int) -> dict[Regime, str]:
+        """What k-means may run on, best first, and why, where memory has room for a sample of so many rows."""
+        regimes = self._regimes(sample_rows)
         if self.source.estimated_rows is None and regimes.pop("blocks", None) is not None:
             # whether memory holds them is not known
             regimes = {"spilled": regimes.pop("spilled"), **regimes}
         return regimes
 
-    def _regimes(self) -> dict[Regime, str]:
+    def _sampled(self, sample_rows: int, spilled: str) -> dict[Regime, str]:
+        """The row sample, where it serves or was asked for."""
+        found = self.coreset != "uniform" and not self.streamed
+        why_sample = "on the row sample" + (", which its directions are found on" if found else "")
+        if self.coreset == "uniform" or sample_rows >= self._serving_sample:
+            return {"sample": why_sample}
+        why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
+        return {"blocks": why, "spilled": why + spilled, "sample": why_sample}
+
+    def _regimes(self, sample_rows: int) -> dict[Regime, str]:
         """The same, of rows whose number is known."""
         spilled = "; what memory does not hold of them is written to disk"
         if self.once:
             why = "on all sketched rows, whose labels are the result: the data can be walked once only"
             return {"blocks": why, "spilled": why + spilled}
         if self.coreset == "uniform" or (self.found and self.coreset == "auto"):
-            found = self.coreset != "uniform" and not self.streamed
-            return {"sample": "on the row sample" + (", which its directions are found on" if found else "")}
+            return self._sampled(sample_rows, spilled)
         if self.coreset is None:
             why = "on all sketched rows, as asked for"
             return {"blocks": why, "spilled": why + spilled}

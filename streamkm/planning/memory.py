@@ -12,6 +12,7 @@ from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
 from streamkm.cluster.neighbours import neighbours_bytes
+from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
@@ -27,8 +28,8 @@ CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked fro
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
-SEARCH_SETS = 4  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
-DRAWING_BYTES = 20 * MIB  # what threads leave that draw them; measured
+SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
+DRAWING_BYTES = 44 * MIB  # what threads leave that draw them; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
@@ -52,7 +53,7 @@ def reading_bytes(
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that were started and whose results nobody has taken yet; see `compute.base`."""
+    """Calls that have been started and whose results have not been taken yet; see `compute.base`."""
     return n_threads + max(2, n_threads // 2)
 
 
@@ -166,7 +167,7 @@ class Needs:
             stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         n_states = waiting + IN_FLIGHT
-        states = n_states * 8 * self.n_clusters * width
+        states = n_states * (8 * self.n_clusters * width + profile_bytes(self.n_clusters))
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)

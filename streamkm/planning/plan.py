@@ -8,6 +8,7 @@ from typing import Any
 from streamkm.cluster.coreset import CoresetRule, Method
 from streamkm.cluster.model import Space
 from streamkm.core.memory import human_bytes
+from streamkm.core.pairs import aligned
 from streamkm.planning.memory import Needs, Regime
 
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
@@ -127,6 +128,9 @@ class Plan:
     def peak_bytes(self) -> int:
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
+
+    def __str__(self) -> str:
+        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

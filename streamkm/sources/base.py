@@ -19,6 +19,7 @@ from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
+    from streamkm.text.words import WordTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,13 @@ class Rows:
     places : int64 ndarray of shape (n,)
         A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
         chunks: the row's number, or for text the position of the line's first byte.
+    words : mapping of str to int, or None
+        In how many of these rows, which are hashed documents, words occur; where the source was made to count them.
     """
 
     X: Matrix
     places: NDArray[np.int64]
+    words: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class RowSource(ABC):
     read_factor : float
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     made_bytes : int
-        Memory of this process that whoever makes the rows takes, about, beside what goes with chunks.
+        Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     shared_bytes : int
@@ -126,6 +130,13 @@ class RowSource(ABC):
         Passes over the data that it took to open the source.
     feature_names : tuple of str, or None
         Names of the columns; None where they have none.
+    words : WordTable, or None
+        The words behind the features of hashed documents, where they were counted.
+
+    Notes
+    -----
+    These are attributes and no value of their own that wrappers would replace: readers learn some of them while they
+    open their files, and `take_after` copies every one, so that a wrapper cannot forget any.
     """
 
     name: str
@@ -145,6 +156,7 @@ class RowSource(ABC):
     made_with: Mapping[str, Any] | None = None
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
+    words: WordTable | None = None
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
         """Say of these rows what `source` says of its own, but for what is `changed`: how a source wraps another.

@@ -1,4 +1,4 @@
-"""How large the chunks of a source are, where nobody says so."""
+"""How large the chunks of a source are by default."""
 
 from __future__ import annotations
 

@@ -105,11 +105,11 @@ class PartsSource(ChunkedSource):
     def details(self) -> dict[str, str]:
         """Say how the parts are stored; see `RowSource.details`."""
         of_parts = [part.details() for part in self._parts]
-        told = {"parts": f"{len(of_parts):,}"}
+        details = {"parts": f"{len(of_parts):,}"}
         for label, text in of_parts[0].items():
             alike = all(part.get(label) == text for part in of_parts)
-            told[label] = text if alike else f"{text} (first part)"
-        return told
+            details[label] = text if alike else f"{text} (first part)"
+        return details
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
@@ -38,15 +39,19 @@ _INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
 class Reader:
     """A function that opens a source, and the options that it has a use for.
 
-    `function` is ``module:name`` in this package; it is imported when it is needed. `what` is for messages.
+    `function` is ``module:name`` in this package; it is imported when it is needed. `what` is for messages. `words`
+    says whether 16-bit words in it may be bfloat16, which it has no type for, if ``dtype`` says so.
     """
 
     what: str
     function: str
     options: tuple[str, ...] = ()
+    words: bool = False
 
     def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
         """Open X, or raise InvalidParameterError for options of no use."""
+        if self.words and options.get("dtype") == BFLOAT16:
+            return Bfloat16Source(self.open(X, {key: value for key, value in options.items() if key != "dtype"}))
         for name in options:
             if name not in self.options:
                 raise InvalidParameterError(
@@ -64,14 +69,14 @@ FORMATS = {
     "compressed": Reader(
         "svmlight text", "svmlight.compressed:CompressedSvmlightSource", ("n_features", "zero_based", "dtype")
     ),
-    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external")),
-    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset",)),
+    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external"), words=True),
+    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset",), words=True),
     "store": Reader("a sketch store", "sketch_store:open_store"),
-    "npy": Reader(".npy", "binary.numpy_files:open_npy"),
+    "npy": Reader(".npy", "binary.numpy_files:open_npy", ("dtype",)),
     "npz": Reader(".npz", "binary.numpy_files:open_npz", ("key",)),
     "csv": Reader("CSV", "tables.open:open_csv", _CSV),
-    "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS),
-    "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS),
+    "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS, words=True),
+    "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS, words=True),
     "mtx": Reader("Matrix Market", "memory.matrix_market:open_mtx"),
 }
 """By format of file, as `file_format` tells it."""
@@ -120,7 +125,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
             svmlight; see `SvmlightSource`. `n_features` also of iterables of sparse chunks, and of tables: what
             categories are hashed to, 1,024 unless given. `dtype` also of tables: float32 or float64; unless given
             float32 where it holds the types of all columns, float64 for CSV, and a single column of vectors keeps its
-            type.
+            type. Of arrays, .npy, HDF5, Zarr, Parquet and Arrow also bfloat16, for 16-bit words that are such values.
         columns : str or list of str
             Tables: the columns that are features, in this order; a column of lists is one of vectors. All unless given.
         exclude : str or list of str
@@ -219,16 +224,20 @@ def _is_iterable(value: Any) -> bool:
     return not isinstance(value, bytes | bytearray) and (callable(value) or isinstance(value, Iterable))
 
 
+_EXTERNAL = ("follow_external",)
 # the first that fits opens the object
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
-    (lambda X: is_package(X, "h5py"), Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external",))),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object")),
+    (
+        lambda X: is_package(X, "h5py"),
+        Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external",), True),
+    ),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object", words=True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
     (_is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
     (is_stream, Reader("a stream of record batches", "tables.streams:open_stream", _COLUMNS)),
     (is_frame, Reader("a frame", "tables.streams:open_frame", _COLUMNS)),
-    (lambda X: hasattr(X, "__array__"), Reader("an array", "memory.arrays:open_array")),
+    (lambda X: hasattr(X, "__array__"), Reader("an array", "memory.arrays:open_array", ("dtype",))),
     (_is_iterable, Reader("an iterable", "memory.iterables:IterableSource", ("n_features",))),
 )
 
@@ -336,7 +345,7 @@ def _looked_at(path: str, forced: str) -> str:
     except SourceNotFoundError:
         if not isinstance(path, Address):
             raise
-        return path  # a web server's Zarr store; whatever else is missing will be told
+        return path  # a web server's Zarr store; what else is missing is found when it is opened
 
 
 def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:

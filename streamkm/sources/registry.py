@@ -73,13 +73,13 @@ def file_format(path: str) -> str:
 
 def _told_by(path: str, head: bytes) -> str:
     """Tell the format by a file's first bytes, else by its name."""
-    told = signed(head)
-    if told == "zip":
+    signature = signed(head)
+    if signature == "zip":
         return _zip_format(path)
     named, is_packed = suffix_format(path)
-    if told in COMPRESSED or (told is None and is_packed):
+    if signature in COMPRESSED or (signature is None and is_packed):
         return named if named in _READ_PACKED else "compressed"
-    found = told if told in _READ else named
+    found = signature if signature in _READ else named
     if found is None and not _is_text(head):
         raise SourceError(
             f"{path} is binary and of no format that streamkm reads (CSV, Parquet, Arrow, Matrix Market, svmlight, "

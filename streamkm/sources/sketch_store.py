@@ -78,7 +78,7 @@ class StoreInfo:
         CRC-32 of the arrays that it needs besides.
     parts : tuple of PartInfo
     inputs : tuple of dict
-        ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source told its width beforehand)
+        ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source knew its width beforehand)
         and ``source``, its fingerprint, of everything that was sketched.
     """
 
@@ -100,8 +100,8 @@ class StoreInfo:
 
     def to_root(self) -> bytes:
         """Give the contents of the group's zarr.json."""
-        told = {"format": FORMAT, "complete": True, "digest": self.digest(), **asdict(self)}
-        root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: told}}
+        attributes = {"format": FORMAT, "complete": True, "digest": self.digest(), **asdict(self)}
+        root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: attributes}}
         return json.dumps(root, indent=1).encode()
 
     @classmethod
@@ -117,12 +117,12 @@ class StoreInfo:
         """
         root = Path(path) / ROOT
         try:
-            told = dict(json.loads(root.read_bytes())["attributes"][MARK])
-            version, digest = told.pop("format"), told.pop("digest")
-            del told["complete"]
+            attributes = dict(json.loads(root.read_bytes())["attributes"][MARK])
+            version, digest = attributes.pop("format"), attributes.pop("digest")
+            del attributes["complete"]
             if version == FORMAT:
-                parts = tuple(PartInfo(**part) for part in told.pop("parts"))
-                info = cls(**told | {"parts": parts, "inputs": tuple(told["inputs"])})
+                parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
+                info = cls(**attributes | {"parts": parts, "inputs": tuple(attributes["inputs"])})
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SourceNotFoundError(f"{os.fspath(path)} is no sketch store: it has no {ROOT}") from error
         except OSError as error:
@@ -168,14 +168,14 @@ class StoreSource(PartsSource):
     def details(self) -> dict[str, str]:
         """Say what was sketched and how; see `RowSource.details`."""
         made = ", ".join(f"{key} {value}" for key, value in self.info.sketch.items() if key != "kind")
-        told = super().details()
+        details = super().details()
         return {
-            "format": f"sketch store, {told.pop('format')}"[:120],
+            "format": f"sketch store, {details.pop('format')}"[:120],
             "sketch": f"{self.info.sketch.get('kind')}, {made}" if made else str(self.info.sketch.get("kind")),
             "of features": f"{self.info.n_features:,}",
             "metric": self.info.metric,
             "weights": "yes" if self.info.weighted else "no",
-            **told,
+            **details,
         }
 
     @property

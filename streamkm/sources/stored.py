@@ -239,6 +239,11 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
     if stored.kind not in "biuf":
         kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
         what = kinds.get(stored.kind, "values")
+        if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
+            raise InvalidInputError(
+                f"{name} holds values of two bytes without a type ({stored}), as NumPy stores bfloat16; pass "
+                f'dtype="bfloat16" if they are (data.dtype in a configuration), else save numbers'
+            )
         raise InvalidInputError(f"{name} holds {what} ({stored}); rows must be real numbers: bool, int or float")
     if stored.kind == "b":
         return np.dtype(np.uint8)

@@ -194,15 +194,15 @@ def check_columns(source: StoreSource, first_feature: int) -> CountSketch:
 
 
 def check_width(source: StoreSource, added: RowSource) -> None:
-    """Refuse rows of another number of features than a store's, where both numbers were told and not counted.
+    """Refuse rows of another number of features than a store's, where both numbers are exact, not counted.
 
     Raises
     ------
     StoreError
     """
     d = added.n_features
-    told = all(entry["exact"] for entry in source.info.inputs)
-    if d is not None and d != source.info.n_features and (told or d < source.info.n_features):
+    exact = all(entry["exact"] for entry in source.info.inputs)
+    if d is not None and d != source.info.n_features and (exact or d < source.info.n_features):
         raise StoreError(
             f"{added.name} has {d:,} features; the rows of {source.path} have {source.info.n_features:,}: pass rows "
             f"with the same features"

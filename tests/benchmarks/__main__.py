@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.benchmarks import (
     bench_cluster,
+    bench_dedupe,
     bench_digits,
     bench_file,
     bench_kernel,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "nearest": ("w", bench_nearest.run),
     "rare": ("x", bench_rare.run),
     "many": ("yz", bench_many.run),
+    "dedupe": ("A", bench_dedupe.run),
 }
 
 

@@ -122,7 +122,7 @@ def _child(function: str, **arguments: Any) -> dict[str, Any]:
 
 def ours(rows: int, in_order: bool) -> dict[str, Any]:
     """Streamkm: memory at the marks, rate, objective of the centers at the end."""
-    from streamkm.fitting.streams.coreset_centers import Search
+    from streamkm.fitting.streams.coreset_centers import StreamSettings
 
     stream = _stream()
     found: dict[str, Any] = {"marks": []}
@@ -135,7 +135,9 @@ def ours(rows: int, in_order: bool) -> dict[str, Any]:
     found["rate"] = _walk(mixture, in_order, stream.add, look)
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started = time.perf_counter()
-    clusters = stream.clusters(Search(K, "k-means++", 1, 100, 1e-4, 0))
+    seeds = np.random.SeedSequence(0)
+    settings = StreamSettings(n_clusters=K, init="k-means++", n_init=1, max_iter=100, tol=1e-4, seeds=seeds)
+    clusters = stream.clusters(settings)
     found["cluster_s"] = time.perf_counter() - started
     found["objective"] = mixture.objective(clusters.centers)
     found["true"] = mixture.objective(mixture.centers)

@@ -20,6 +20,7 @@ from streamkm.sources import open_source
 from streamkm.sources.binary.csr_rows import csr_rows
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
+from tests.tables import cases
 
 
 class TestArrays(SourceContract):
@@ -123,8 +124,8 @@ def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
         source.read(source.chunks(1 << 30)[0])
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
+@cases(
+    "X, message",
     [
         (np.zeros(3), "1 dimensions"),
         (np.zeros((2, 2, 2)), "3 dimensions"),

@@ -16,6 +16,7 @@ from streamkm.sources.binary.csr_groups import CsrSource
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.counting import CountingArray, counting_csr
 from tests.sources.matrices import sparse_matrices, sparse_matrix
+from tests.tables import cases
 
 
 def open_counting(X, unit=16):
@@ -139,9 +140,9 @@ def damaged(name, at, value):
     return CsrSource(*arrays, shape=X.shape, name="x")
 
 
-@pytest.mark.parametrize("kept_bytes", [64, 1 << 20])
-@pytest.mark.parametrize(
-    ("name", "at", "value", "message"),
+@cases("kept_bytes", [64, 1 << 20])
+@cases(
+    "name, at, value, message",
     [
         ("indptr", 0, 1, "starts with 1"),
         ("indptr", 20, 0, "to 0 at row 19"),

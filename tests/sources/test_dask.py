@@ -12,6 +12,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assert_same_rows
 from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
 dask = pytest.importorskip("dask")
@@ -110,8 +111,8 @@ def test_a_data_frame():
     np.testing.assert_array_equal(np.concatenate([rows.X for rows in source.stream(1)]), X)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@cases(
+    "make, message",
     [
         (lambda: da.zeros(3), "1 dimensions"),
         (lambda: da.zeros((0, 3)), "0 rows"),
@@ -126,8 +127,8 @@ def test_what_has_no_rows_is_refused(make, message):
         open_source(make())
 
 
-@pytest.mark.parametrize(
-    ("block", "message"),
+@cases(
+    "block, message",
     [
         (lambda x: x[:, :-1], "row-block 1 .* the array says 7 features"),
         (lambda x: x[:-1], "row-block 1 .* has 12 rows; the array says 13"),

@@ -26,7 +26,8 @@ from streamkm.sources.base import Chunk
 from streamkm.sources.documents import files as text_files
 from streamkm.sources.documents.formats import TextLines
 from streamkm.text import FeatureHashing
-from tests.contracts import Opened, RowSourceContract, SourceContract
+from tests.contracts import OnePassContract, Opened, RowSourceContract, SourceContract
+from tests.tables import cases
 
 M, N = 64, 23
 HASHING = FeatureHashing(n_features=M)
@@ -235,7 +236,7 @@ class TestList(SourceContract):
 
 
 class TestStream(RowSourceContract):
-    @pytest.fixture(params=["callable", "iterable", "iterator", "tokens"])
+    @pytest.fixture(params=["callable", "iterable", "tokens"])
     def opened(self, request):
         kind = "tokens" if request.param == "tokens" else "text"
         documents = tokens() if kind == "tokens" else texts()
@@ -243,10 +244,18 @@ class TestStream(RowSourceContract):
             documents = [f"{i} {i % 7} words" for i in range(N)]
             X = dict.fromkeys(documents).keys()
         else:
-            X = iter(documents) if request.param == "iterator" else (lambda: iter(documents))
+            X = lambda: iter(documents)  # noqa: E731
         hashing = FeatureHashing(n_features=M, input=kind, norm="l2" if kind == "text" else None)
         wanted = vectorized(documents) if kind == "text" else hashed(documents, kind)
         return Opened(open_documents(X, hashing=hashing, tfidf=False), wanted.toarray())
+
+
+class TestIterator(OnePassContract):
+    @pytest.fixture
+    def opened(self):
+        hashing = FeatureHashing(n_features=M, norm="l2")
+        source = open_documents(iter(texts()), hashing=hashing, tfidf=False)
+        return Opened(source, vectorized(texts()).toarray())
 
 
 # ---- cutting
@@ -437,8 +446,8 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         whole(open_documents(tmp_path / "x.txt", tfidf=False))
 
 
-@pytest.mark.parametrize(
-    ("X", "options", "message"),
+@cases(
+    "X, options, message",
     [
         ([], {}, "list of documents has 0 documents"),
         (lambda: iter([]), {}, "gives no documents"),
@@ -458,8 +467,8 @@ def test_what_holds_no_documents_is_refused(X, options, message):
         whole(open_documents(X, tfidf=False, **options))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
+@cases(
+    "name, options, message",
     [
         ("x.txt", {"field": "a"}, "field='a' is of no use for lines of text"),
         ("x.txt", {"hashing": FeatureHashing(input="counts")}, "use JSON lines"),

@@ -15,6 +15,7 @@ from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
+from tests.tables import cases
 
 NAMES = ("a", "b", "c")
 X = np.arange(12.0).reshape(4, 3)
@@ -59,8 +60,8 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("kind", FRAMES)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+@cases("kind", FRAMES)
+@cases("dtype", ["f4", "f8", "i8"])
 def test_values_and_names(kind, dtype):
     source = open_source(FRAMES[kind](X.astype(dtype)))
     assert source.feature_names == NAMES
@@ -68,7 +69,7 @@ def test_values_and_names(kind, dtype):
     np.testing.assert_array_equal(whole(source), X)
 
 
-@pytest.mark.parametrize("kind", ["polars", "pyarrow", "arrow alone"])
+@cases("kind", ["polars", "pyarrow", "arrow alone"])
 def test_columns_of_several_types_with_missing_values(kind):
     columns = {"a": [1, None, 3], "b": [True, False, True], "c": [0.5, 1.5, 2.5]}
     frame = pl.DataFrame(columns) if kind == "polars" else pa.table(columns)
@@ -76,13 +77,13 @@ def test_columns_of_several_types_with_missing_values(kind):
     np.testing.assert_array_equal(whole(source), [[1, 1, 0.5], [np.nan, 0, 1.5], [3, 1, 2.5]])
 
 
-@pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame])
+@cases("make", [pl.DataFrame, pa.table, pd.DataFrame])
 def test_a_column_of_text_is_named(make):
     with pytest.raises(InvalidInputError, match=r"column 'word' of data frame .*needed: numbers"):
         open_source(make({"n": [1, 2], "word": ["x", "y"]}))
 
 
-@pytest.mark.parametrize("kind", FRAMES)
+@cases("kind", FRAMES)
 def test_a_fitted_model_knows_its_columns(kind):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(60, 3))
@@ -117,8 +118,8 @@ def test_frames_one_after_the_other():
         whole(open_source(lambda: iter([first, swapped])))
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
+@cases(
+    "names, message",
     [
         (("a", "b"), "without 'c'"),
         (("a", "b", "x"), "without 'c' and with 'x'"),

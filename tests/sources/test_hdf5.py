@@ -26,6 +26,7 @@ from streamkm.sources import open_source
 from streamkm.sources.binary import hdf5_arrays, hdf5_direct
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 STORAGES = {
     "contiguous": {},
@@ -57,10 +58,8 @@ class TestStorages(SourceContract):
         return Opened(open_source(write(tmp_path / "x.h5", X, **STORAGES[request.param])), X)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}]
-)
-@pytest.mark.parametrize("dtype", DTYPES)
+@cases("options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}])
+@cases("dtype", DTYPES)
 def test_dtypes(tmp_path, dtype, options):
     X = dense_matrix(dtype=dtype)
     source = open_source(write(tmp_path / "x.h5", X, **options))
@@ -267,8 +266,8 @@ class TestChoosing:
         np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@cases(
+    "values, message",
     [
         (np.array([[b"a", b"b"]]), "strings"),
         (np.zeros((2, 2), complex), "complex"),
@@ -295,8 +294,8 @@ def test_objects_are_refused(tmp_path):
         open_source(tmp_path / "x.h5", dataset="X")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@cases(
+    "change, message",
     [
         (lambda group: group.attrs.pop("shape"), "shape is None"),
         (lambda group: group.attrs.__setitem__("shape", [54, 31]), "54 rows need 55"),
@@ -345,7 +344,7 @@ class TestDamage:
         with pytest.raises(SourceError, match="inflates to more than the 2,800 bytes it holds"):
             list(open_source(path).stream(1 << 20))
 
-    @pytest.mark.parametrize("seed", range(20))
+    @cases("seed", range(20))
     def test_damaged_values_are_an_error_of_ours_or_other_values(self, tmp_path, seed):
         # of the chunks only: on damaged metadata the HDF5 library itself can crash
         rng = np.random.default_rng(seed)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.memory.iterables import MADE_COPIES
-from tests.contracts import Opened, RowSourceContract, assemble
+from tests.contracts import OnePassContract, Opened, RowSourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
+from tests.tables import cases
 
 CUTS = (0, 3, 3, 30, 31, 53)
 
@@ -51,7 +52,7 @@ class TestSparse(RowSourceContract):
         return Opened(open_source(lambda: (chunk.asformat(request.param) for chunk in pieces(X))), X.toarray())
 
 
-class TestGenerator(RowSourceContract):
+class TestGenerator(OnePassContract):
     @pytest.fixture
     def opened(self):
         X = dense_matrix()
@@ -148,8 +149,8 @@ def test_sparse_chunks_of_different_width():
         open_source(iter(chunks), n_features=2)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "message"),
+@cases(
+    "chunks, message",
     [
         ([], "gives no rows"),
         ([np.zeros((0, 3))], "gives no rows"),

@@ -10,6 +10,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import dense_matrix
+from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -63,8 +64,8 @@ class TestDataArray(SourceContract):
         return Opened(source, X)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@cases(
+    "make, message",
     [
         (lambda: dd.from_pandas(pd.DataFrame({"a": [1.0], "t": ["x"]}), npartitions=1), "column 't' .* holds"),
         (lambda: dd.from_pandas(pd.DataFrame({"t": pd.to_datetime(["2020"])}), npartitions=1), "column 't' .*datetime"),

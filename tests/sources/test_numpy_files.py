@@ -15,6 +15,7 @@ from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix
+from tests.tables import cases
 
 
 class TestNpy(SourceContract):
@@ -93,7 +94,7 @@ def test_keys(tmp_path):
         open_source(tmp_path / "x.npz", key="X")
 
 
-@pytest.mark.parametrize("keep", [0, 3, 20, 200])
+@cases("keep", [0, 3, 20, 200])
 def test_truncated_npy(tmp_path, keep):
     np.save(tmp_path / "x.npy", dense_matrix())
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:keep])
@@ -127,7 +128,7 @@ def test_a_saved_matrix_that_does_not_fit_together(tmp_path):
         open_source(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize("name", ["x.npy", "plain.npz", "compressed.npz", "saved.npz", "saved_plain.npz"])
+@cases("name", ["x.npy", "plain.npz", "compressed.npz", "saved.npz", "saved_plain.npz"])
 def test_any_damage_is_an_error_of_ours_or_other_values(tmp_path, name):
     np.save(tmp_path / "x.npy", dense_matrix())
     np.savez(tmp_path / "plain.npz", X=dense_matrix())

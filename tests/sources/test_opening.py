@@ -19,6 +19,7 @@ from streamkm.sources import ChunkedSource, open_source
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.memory.iterables import IterableSource
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 X = dense_matrix()
 
@@ -129,13 +130,13 @@ class TestObjects:
         source = open_source(X)
         assert open_source(source) is source
 
-    @pytest.mark.parametrize("values", [X.tolist(), [list(row) for row in X], list(X), tuple(map(tuple, X.tolist()))])
+    @cases("values", [X.tolist(), [list(row) for row in X], list(X), tuple(map(tuple, X.tolist()))])
     def test_a_list_of_rows_is_one_array(self, values):
         source = open_source(values)
         assert not isinstance(source, PartsSource)
         np.testing.assert_array_equal(all_rows(source), X)
 
-    @pytest.mark.parametrize("values", [[X, X], (X.tolist(), X.tolist()), [X, open_source(X)]])
+    @cases("values", [[X, X], (X.tolist(), X.tolist()), [X, open_source(X)]])
     def test_a_list_of_matrices_is_one_after_the_other(self, values):
         source = open_source(values)
         assert isinstance(source, PartsSource)

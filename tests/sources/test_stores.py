@@ -23,6 +23,7 @@ from tests.children import walk_of
 from tests.contracts import Opened, SourceContract
 from tests.naive import countsketch_matrix
 from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.tables import cases
 
 
 def make(path, X, sketch, *more, weights=NO_WEIGHTS):
@@ -193,7 +194,7 @@ class TestFingerprints:
     def test_of_a_stream(self):
         assert fingerprint(open_source(lambda: iter([np.ones((2, 2))])))["sample"] is None
 
-    @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.h5", "x.zarr", "x.svm", "x.svm.gz", "two.npy"])
+    @cases("name", ["x.npy", "x.npz", "x.h5", "x.zarr", "x.svm", "x.svm.gz", "two.npy"])
     def test_files_are_known(self, tmp_path, name):
         import gzip
 

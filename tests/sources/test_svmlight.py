@@ -25,6 +25,7 @@ from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
+from tests.tables import cases
 
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": partial(lzma.compress, preset=0), "zst": None}
 
@@ -100,9 +101,9 @@ class TestCompressed(RowSourceContract):
 # ---- the same as others
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("zero_based", [True, False, "auto"])
-@pytest.mark.parametrize("numbers", ["%d", "%.3g", "%.6g", "%.8f", "%.17g", "%.20e", "%r"])
+@cases("dtype", [np.float32, np.float64])
+@cases("zero_based", [True, False, "auto"])
+@cases("numbers", ["%d", "%.3g", "%.6g", "%.8f", "%.17g", "%.20e", "%r"])
 def test_same_as_sklearn(tmp_path, dtype, zero_based, numbers):
     rng = np.random.default_rng(0)
     X = sp.random_array(
@@ -122,7 +123,7 @@ def test_same_as_sklearn(tmp_path, dtype, zero_based, numbers):
     assert found.indices.dtype == found.indptr.dtype == np.int32
 
 
-@pytest.mark.parametrize("options", [{}, {"multilabel": True}, {"query_id": np.arange(3)}, {"comment": "two\nlines"}])
+@cases("options", [{}, {"multilabel": True}, {"query_id": np.arange(3)}, {"comment": "two\nlines"}])
 def test_reads_what_sklearn_writes(tmp_path, options):
     X = sp.csr_array([[0.0, 1.5, 0], [0, 0, 0], [1e-300, 0, np.pi]])
     y = np.array([[1, 0], [1, 1], [0, 0]]) if options.get("multilabel") else np.array([1.0, -1, 2.5])
@@ -159,8 +160,8 @@ def test_every_cut_of_a_small_file(small):
         np.testing.assert_array_equal(np.concatenate([left.X.data, right.X.data]), expected.data)
 
 
-@pytest.mark.parametrize("target_bytes", [1, 2, 7, 50, 333, 4_096, 1 << 20])
-@pytest.mark.parametrize("compressed", [False, True])
+@cases("target_bytes", [1, 2, 7, 50, 333, 4_096, 1 << 20])
+@cases("compressed", [False, True])
 def test_chunked_is_whole(tmp_path, target_bytes, compressed):
     texts = [SMALL, b"", b"1 2:3\n" * 40, b"# nothing", SMALL]
     paths = [tmp_path / f"{i}.svm" for i in range(len(texts))]

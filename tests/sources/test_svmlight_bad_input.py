@@ -24,6 +24,7 @@ from streamkm.sources.svmlight import files as svmlight_files
 from streamkm.sources.svmlight import lines as svmlight_lines
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
+from tests.tables import cases
 
 KINDS = [SvmlightSource, CompressedSvmlightSource]
 GOOD = b"1 1:1 2:2\n# comment\n\n"
@@ -77,8 +78,8 @@ BAD_LINES = [  # a line, the byte of the trouble in it, and what is said of it
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("target_bytes", [1, 20, 1 << 20])
+@cases("kind", KINDS)
+@cases("target_bytes", [1, 20, 1 << 20])
 def test_bad_lines(tmp_path, monkeypatch, kind, target_bytes):
     monkeypatch.setattr(svmlight_files, "HEAD_BYTES", len(GOOD))
     path = tmp_path / "bad.svm"
@@ -174,8 +175,8 @@ def test_no_permission(tmp_path):
         drain(SvmlightSource([tmp_path / "x.svm"]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", [b"1 1:1\n", None])
+@cases("kind", KINDS)
+@cases("change", [b"1 1:1\n", None])
 def test_file_of_another_size_than_before(tmp_path, kind, change):
     path = tmp_path / "x.svm"
     path.write_bytes(GOOD * 10)
@@ -202,8 +203,8 @@ def test_file_removed(tmp_path, kind):
         drain(source)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@cases("kind", KINDS)
+@cases("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf16(tmp_path, kind, encoding):
     path = tmp_path / "x.svm"
     path.write_bytes(("\ufeff" + GOOD.decode()).encode(encoding))
@@ -214,8 +215,8 @@ def test_utf16(tmp_path, kind, encoding):
         drain(kind([path]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("target_bytes", [1, 1 << 20])
+@cases("kind", KINDS)
+@cases("target_bytes", [1, 1 << 20])
 def test_utf8_mark_is_skipped(tmp_path, kind, target_bytes):
     (tmp_path / "x.svm").write_bytes(b"\xef\xbb\xbf" + GOOD)
     assert drain(kind([tmp_path / "x.svm"]), target_bytes) == 1
@@ -241,7 +242,7 @@ def test_line_too_long(tmp_path, kind, monkeypatch):
 # ---- packed files
 
 
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+@cases("suffix", ["gz", "bz2", "xz", "zst"])
 def test_damaged_packed_file(tmp_path, suffix):
     text = b"".join(b"1 1:%d 2:%d\n" % (i * 7919 % 1_000, i) for i in range(5_000))
     if suffix == "zst":
@@ -275,9 +276,9 @@ def test_hostile_zstd_does_not_fill_the_memory(tmp_path):
 # ---- parameters
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("options", "says"),
+@cases("kind", KINDS)
+@cases(
+    "options, says",
     [
         ({"n_features": 0}, "n_features must be a positive integer or None, got 0"),
         ({"n_features": 2.5}, "n_features must be a positive integer or None, got 2.5"),

@@ -12,6 +12,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.model_selection.distortion import distortion
 from streamkm.sources.base import Chunk
 from streamkm.sources.svmlight.source import SvmlightSource
+from tests.tables import cases
 
 LINES = [
     b"1 1:0.5 3:2", b"-1 2:1e-3", b"0", b"", b"   ", b"\t1  4:1   9:2.5  ", b"1 7:1\r", b"3:4 5:6", b"1 0012:3",
@@ -44,8 +45,8 @@ def test_finds_the_rows_that_reading_finds(tmp_path_factory, lines, ended, data)
     np.testing.assert_array_equal(found.take(rows).toarray(), read.X[rows].toarray()[:, : found.take(rows).shape[1]])
 
 
-@pytest.mark.parametrize("line", ODD)
-@pytest.mark.parametrize("at", [0, 1, 2])
+@cases("line", ODD)
+@cases("at", [0, 1, 2])
 def test_leaves_what_is_not_plain_to_the_parser(tmp_path, line, at):
     lines = [b"1 1:1 2:2", b"1 1:1"]
     text = b"0 1:1\n" + b"\n".join([*lines[:at], line, *lines[at:]]) + b"\n"

@@ -33,6 +33,7 @@ from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.parquet import ParquetTable
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
+from tests.tables import cases
 
 N, NAMES = 61, ("a", "b", "c", "d")
 X = np.random.default_rng(0).normal(size=(N, 4)).round(3)
@@ -228,8 +229,8 @@ def test_a_reader_is_read_once():
     np.testing.assert_array_equal(whole(source), ONE_HOT)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "dtype"),
+@cases(
+    "kinds, dtype",
     [
         (("float32", "int8", "bool"), "float32"),
         (("float16", "uint16"), "float32"),
@@ -250,7 +251,7 @@ def test_types_of_columns(tmp_path, kinds, dtype):
     assert open_source(tmp_path / "x.parquet", dtype="float32").dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "uint8"])
+@cases("kind", ["float16", "float32", "float64", "int8", "uint8"])
 def test_vectors_keep_their_type(tmp_path, kind):
     values = (VECTORS[:10] * 10).astype(kind)
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 4)
@@ -278,8 +279,8 @@ def test_vectors_beside_numbers_and_with_nulls(tmp_path):
         whole(open_source(tmp_path / "z.parquet"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({}, r"column 'city' holds text \('Oslo|column 'city' holds text"),
         ({"exclude": "city"}, r"column 'id' holds text \('row-0' in row 0\), .*exclude=\"id\".*categories=\"onehot\""),
@@ -291,7 +292,7 @@ def test_vectors_beside_numbers_and_with_nulls(tmp_path):
         ({"columns": ["city"], "categories": {"city": ["Oslo", "Rome"]}}, "has the value 'B, x' in .* none of its 2"),
     ],
 )
-@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+@cases("form", ["csv", "parquet", "arrow"])
 def test_columns_that_are_refused(tmp_path, form, options, message):
     path = tmp_path / f"x.{form}"
     {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow}[form](path)
@@ -299,10 +300,12 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
         whole(open_source(path, **options))
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
-    [{"categories": "one"}, {"columns": 3}, {"columns": []}, {"dtype": "int8"}, {"n_features": 5}, {"id_column": 1},
-     {"delimiter": ";;"}, {"header": "yes"}, {"categories": "hash", "n_features": 0}],
+    [
+        {"categories": "one"}, {"columns": 3}, {"columns": []}, {"dtype": "int8"}, {"n_features": 5}, {"id_column": 1},
+        {"delimiter": ";;"}, {"header": "yes"}, {"categories": "hash", "n_features": 0},
+    ],
 )  # fmt: skip
 def test_options_that_are_refused(tmp_path, options):
     write_csv(tmp_path / "x.csv")
@@ -333,18 +336,15 @@ class TestCsvText:
         (tmp_path / "x.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
         return assemble(open_source(tmp_path / "x.csv", **options).stream(target), 2)
 
-    @pytest.mark.parametrize(
-        "text",
-        [
+    @cases("text", [
             "a,b\n1,2\n3,4", "a,b\r\n1,2\r\n\r\n3,4\r\n", "\ufeffa,b\n1,2\n3,4\n", '"a","b"\n"1",2\n3,"4"\n',
             "a,b\n\n1, 2 \n 3,4\n\n", "1,2\n3,4\n", "a,b\n1e0,.2e1\n+3,4.\n", 'a,b\n1,2\n"3",4\n',
-        ],
-    )  # fmt: skip
+        ])  # fmt: skip
     def test_numbers(self, tmp_path, text):
         for target in (1, 20, 1 << 20):
             np.testing.assert_array_equal(self.read(tmp_path, text, target), [[1, 2], [3, 4]])
 
-    @pytest.mark.parametrize("word", NULLS)
+    @cases("word", NULLS)
     def test_words_for_nothing(self, tmp_path, word):
         np.testing.assert_array_equal(self.read(tmp_path, f"a,b\n1,{word}\n{word},2\n"), [[1, np.nan], [np.nan, 2]])
 
@@ -359,23 +359,20 @@ class TestCsvText:
         with pytest.raises(InvalidInputError, match=r"x\.csv, line 2 .*newlines_in_values=True"):
             self.read(tmp_path, f"a,t,b\n{rows}", exclude="t")
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
+    @cases("text, message", [
             ("a,b\n1,2\n3\n", r"line 3 \(byte 8\): a record of 1, where 2 columns"),
             ("a,b\n1,2\n3,4,5\n", r"line 3 \(byte 8\): a record of 3, where 2"),
             ("a,b\n1,2\r3,4\n", "line 2"),
             ("", "0 rows"), ("a,b\n", "0 rows"), ("\n\n", "0 rows"),
             (b"\xff\xfea\x00", "UTF-16"),
             (b'a,b\n1,"\xff"\n', "column 'b' holds binary"),
-        ],
-    )  # fmt: skip
+        ])  # fmt: skip
     def test_malformed_text(self, tmp_path, text, message):
         with pytest.raises(InvalidInputError, match=rf"x\.csv.*{message}"):
             self.read(tmp_path, text)
 
-    @pytest.mark.parametrize(
-        ("row", "message"),
+    @cases(
+        "row, message",
         [
             ("1,x", r"column 'b' holds 'x', and its first rows are numbers; .*exclude=\"b\""),
             ("1", "a record of 1, where 2"),
@@ -418,8 +415,8 @@ def test_the_kernel_reads_what_pyarrow_reads(data):
 
 
 class TestDamagedFiles:
-    @pytest.mark.parametrize("form", ["parquet", "arrow"])
-    @pytest.mark.parametrize("keep", [0, 3, 0.02, 0.5, 0.999])
+    @cases("form", ["parquet", "arrow"])
+    @cases("keep", [0, 3, 0.02, 0.5, 0.999])
     def test_cut_short(self, tmp_path, form, keep):
         path = tmp_path / f"x.{form}"
         {"parquet": write_parquet, "arrow": write_arrow}[form](path)
@@ -504,23 +501,20 @@ def test_remote_tables(tmp_path):
         assert source.in_process
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "wanted"),
-    [
+@cases("name, write, wanted", [
         ("x.csv", write_csv, "csv"), ("x.TSV", write_csv, "csv"), ("x", write_parquet, "parquet"),
         ("x", write_arrow, "arrow"),
         ("x.csv", write_parquet, "parquet"), ("x.parquet", write_npy, "npy"),
         ("x.csv.gz", lambda path: path.write_bytes(gzip.compress(b"a\n1\n")), "csv"),
         ("x.svm.gz", lambda path: path.write_bytes(gzip.compress(b"1 1:1\n")), "compressed"),
         ("x.txt", lambda path: path.write_text("1 1:1\n"), "svmlight"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_bytes_tell_before_suffixes(tmp_path, name, write, wanted):
     write(tmp_path / name)
     assert file_format(str(tmp_path / name)) == wanted
 
 
-@pytest.mark.parametrize("name", ["x.mtx", "x.mtx.gz", "data"])
+@cases("name", ["x.mtx", "x.mtx.gz", "data"])
 def test_matrix_market(tmp_path, name):
     import scipy.sparse as sp
     from scipy.io import mmwrite

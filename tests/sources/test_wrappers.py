@@ -20,6 +20,7 @@ from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
+from tests.tables import cases
 
 # nothing that a class says by default
 TOLD = {
@@ -80,7 +81,7 @@ def test_the_odd_source_leaves_nothing_out():
     assert set(Documents.__annotations__) <= set(TOLD)
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@cases("wrapper", WRAPPERS)
 def test_a_wrapper_says_what_it_wraps_says(wrapper):
     wrap, own = WRAPPERS[wrapper]
     source = OddSource()

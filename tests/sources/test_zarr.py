@@ -22,6 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 LAYOUTS = {
     "zstd": {"chunks": (8, 7)},
@@ -57,8 +58,8 @@ class TestLayouts(SourceContract):
         return made
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
+@cases("version", [2, 3])
+@cases("dtype", DTYPES)
 def test_dtypes(tmp_path, dtype, version):
     X = dense_matrix(dtype=dtype)
     write(tmp_path / "x.zarr", X, chunks=(8, 7), zarr_format=version)
@@ -120,7 +121,7 @@ class CountingStore(WrapperStore):
         return {key: count for key, count in self.fetched.items() if "/c/" in f"/{key}"}
 
 
-@pytest.mark.parametrize("target_bytes", [1, 1_000, 1 << 30])
+@cases("target_bytes", [1, 1_000, 1 << 30])
 def test_every_storage_chunk_is_read_once_a_pass(target_bytes):
     memory = MemoryStore()
     X = dense_matrix(200, 9)
@@ -144,7 +145,7 @@ def test_every_shard_is_opened_by_one_read_only():
         assert list(store.chunks()) == [f"c/{number}/0"]
 
 
-@pytest.mark.parametrize("target_bytes", [1, 2_000, 1 << 30])
+@cases("target_bytes", [1, 2_000, 1 << 30])
 def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(target_bytes):
     memory = MemoryStore()
     X = sparse_matrix(500, 40)
@@ -171,8 +172,8 @@ def test_a_chunk_that_is_missing_is_the_fill_value(tmp_path):
     np.testing.assert_array_equal(rows.X, X)
 
 
-@pytest.mark.parametrize("layout", ["zstd", "plain", "blosc", "gzip", "shards", "format 2"])
-@pytest.mark.parametrize("damage", ["cut", "garbage"])
+@cases("layout", ["zstd", "plain", "blosc", "gzip", "shards", "format 2"])
+@cases("damage", ["cut", "garbage"])
 def test_a_corrupt_chunk_names_store_array_and_rows(tmp_path, layout, damage):
     if (layout, damage) == ("plain", "garbage"):
         pytest.skip("any bytes are values")
@@ -248,8 +249,8 @@ class TestChoosing:
             open_source(tmp_path / "x.zarr", dataset="X")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@cases(
+    "values, message",
     [
         (np.array([["a", "b"]]), "strings"),
         (np.zeros((2, 2), complex), "complex"),

@@ -164,8 +164,8 @@ def rank_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArra
         features[start : start + len(rows)] = rows
     values, vectors = np.linalg.eigh(features.T @ features)
     kept_values = values[::-1][:rank]
-    told = kept_values > float(np.finfo(np.float32).eps) * max(kept_values[0], 1e-30)
-    leading = features @ (vectors[:, ::-1][:, :rank][:, told] / np.sqrt(kept_values[told]))
+    significant = kept_values > float(np.finfo(np.float32).eps) * max(kept_values[0], 1e-30)
+    leading = features @ (vectors[:, ::-1][:, :rank][:, significant] / np.sqrt(kept_values[significant]))
     return np.square(leading).sum(axis=1)
 
 

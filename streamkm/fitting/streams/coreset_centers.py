@@ -5,9 +5,8 @@ Knows nothing of streams and estimators.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,34 +20,18 @@ from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.fitting.settings import Settings
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """How to look for clusters.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings(Settings):
+    """How to cluster, validated; of fewer distinct rows than `n_clusters`, fewer clusters are found."""
 
-    Attributes
-    ----------
-    n_clusters : int
-        At most so many are found where there are fewer distinct rows.
-    init : "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
-    n_init : int or "auto"
-    max_iter : int
-    tol : float
-        As of `StreamKMeans`.
-    seed : int
-        Of the starts; below 2^64.
-    """
-
-    n_clusters: int
-    init: str | NDArray[np.float64] | Callable[..., Any]
-    n_init: int | str
-    max_iter: int
-    tol: float
-    seed: int
+    refine: int | str = 0
+    streams: ClassVar[tuple[str, ...]] = ("seeding", "search", "sketch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ class Clusters:
     inertia : float
         Weighted sum of squared distances to the centers, by the coreset.
     n_iter : int
-        Lloyd steps on the coreset, after the search.
+        Lloyd steps on the coreset, after the settings.
     converged : bool
         Whether these ended by `tol`.
     """
@@ -76,7 +59,7 @@ class Clusters:
     converged: bool
 
 
-def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") -> Clusters:
+def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = "auto") -> Clusters:
     """Cluster the rows of a coreset by their weights.
 
     O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
@@ -96,13 +79,12 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
     """
     frame = Frame.of(coreset.X, moves=True)
     sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
-    seeding, searching, sketching = np.random.SeedSequence(search.seed).spawn(3)
-    n_clusters = min(search.n_clusters, len(sample.rows))
+    n_clusters = min(settings.n_clusters, len(sample.rows))
     explained = None
     with open_executor(executor) as workers, local_executor(workers) as here:
-        if not isinstance(search.init, np.ndarray):
-            sketch = _sketch_of(sample, n_clusters, sketching)
-            sketched, init = sample.block(here, sketch), search.init
+        if not isinstance(settings.init, np.ndarray):
+            sketch = _sketch_of(sample, n_clusters, settings.word("sketch"))
+            sketched, init = sample.block(here, sketch), settings.init
             if callable(init):
                 init = drawn_by(
                     init, coreset.X, n_clusters, lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64)
@@ -112,26 +94,25 @@ def cluster_coreset(coreset: Coreset, search: Search, executor: Any = "auto") ->
                 sketched,
                 n_clusters,
                 init=init,
-                n_init=search.n_init,
-                streams=Streams(np.random.default_rng(seeding), np.random.default_rng(searching)),
+                n_init=settings.n_init,
+                streams=Streams(settings.generator("seeding"), settings.generator("search")),
             )
             if not isinstance(sketch, IdentitySketch):
                 centers, explained = original_centers(here, sample, sketched, centers)
         else:
-            if search.init.shape[1] != sample.X.shape[1]:
-                given = search.init.shape[1]
+            if settings.init.shape[1] != sample.X.shape[1]:
+                given = settings.init.shape[1]
                 raise InvalidInputError(f"init has {given} features; the rows have {sample.X.shape[1]:,}")
-            centers = frame.points(search.init)
-        result = polish(here, sample, centers, max_iter=search.max_iter, tol=search.tol, begun=explained)
+            centers = frame.points(settings.init)
+        result = polish(here, sample, centers, max_iter=settings.max_iter, tol=settings.tol, begun=explained)
         blocks = LocalBlocks.of(here, sample.original_block())
         totals = blocks.totals(result.centers)
         inertia = inertia_of(totals, result.centers, blocks.total_d2norm) / frame.scale / frame.scale
     return Clusters(frame.originals(result.centers), totals.counts, inertia, result.n_iter, result.converged)
 
 
-def _sketch_of(sample: Sample, n_clusters: int, seed: np.random.SeedSequence) -> Sketch:
-    """The sketch that starts are found in."""
-    word = int(seed.generate_state(1, np.uint64)[0])
+def _sketch_of(sample: Sample, n_clusters: int, word: int) -> Sketch:
+    """The sketch that starts are found in, of a seed of 64 bits."""
     width = sample.X.shape[1]
     if not isinstance(sample.X, np.ndarray):
         return CountSketch(SPARSE_COMPONENTS, word) if width > SPARSE_COMPONENTS else IdentitySketch(width)

@@ -6,7 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
-from streamkm.fitting.streams.coreset_centers import Clusters, Search, cluster_coreset
+from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2
 
@@ -57,7 +57,7 @@ class Stream:
     n_rows : int
         Rows taken, those without weight included.
     dtype : dtype
-        Of the centers, for whoever shows them; float32 unless whoever adds rows says otherwise.
+        Of the centers as they are shown; float32 until it is set.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -155,7 +155,7 @@ class Stream:
         return totals
 
     def coreset(self) -> Coreset:
-        """Weighted original rows that stand for all rows so far; the stream goes on as if nobody had asked.
+        """Weighted original rows that stand for all rows so far; the stream is not changed.
 
         Raises
         ------
@@ -172,12 +172,12 @@ class Stream:
                 raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
             return self.rule.finish(self.rule.join(parts))
 
-    def clusters(self, search: Search, executor: Any = "auto") -> Clusters:
+    def clusters(self, settings: StreamSettings, executor: Any = "auto") -> Clusters:
         """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
-        init = search.init.tobytes() if isinstance(search.init, np.ndarray) else search.init
-        key = (replace(search, init=""), init)
+        init = settings.init.tobytes() if isinstance(settings.init, np.ndarray) else settings.init
+        key = (init, settings.n_clusters, settings.n_init, settings.max_iter, settings.tol, settings.seeds.entropy)
         if self._found is None or self._found[0] != key:
-            self._found = key, cluster_coreset(self.coreset(), search, executor)
+            self._found = key, cluster_coreset(self.coreset(), settings, executor)
         return self._found[1]
 
     def merged(self, other: Stream) -> Stream:
@@ -205,7 +205,7 @@ class Stream:
         for stream in (self, other):
             for index in stream._pending:
                 both._hold(index, stream._joined(index))
-        # parts that nobody will complete would pile up
+        # parts that will never be complete would pile up
         while len(both._pending) > PART_SIZES:
             both._close(min(both._pending))
         return both

@@ -7,7 +7,7 @@ Rows do not end where storage chunks end. A chunk of rows is cut at the first ro
 of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
 neighbour asks: walked in order in one process (any number of threads), every storage chunk is read once a pass; out
 of order or in several processes, a read costs at most one storage chunk of each array more at either end. How much
-that is, `shared_bytes` says: whoever hands chunks to processes gives neighbours to the same one.
+that is, `shared_bytes` says: executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
+from streamkm.sources.bfloat16 import Bfloat16Source, check_said, word_dtype
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.local import unchanged
@@ -35,8 +36,14 @@ _LOCAL_HEADER = struct.Struct("<26xHH")
 _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
 
-def open_npy(path: str) -> ChunkedSource:
+def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
     """Open a .npy file; its rows are read from the file, chunk by chunk.
+
+    Parameters
+    ----------
+    path : str
+    dtype : "bfloat16" or None
+        What values of two bytes are that the file has no type for.
 
     Raises
     ------
@@ -44,9 +51,14 @@ def open_npy(path: str) -> ChunkedSource:
         Missing, truncated, or no .npy file.
     InvalidInputError
         Not two-dimensional, empty, or not of real numbers (pickled objects are never loaded).
+    InvalidParameterError
+        Another `dtype`.
     """
+    check_said(dtype, path)
     path = opened_path(path)
-    return DenseSource(_npy_array(path, 0, path, ".npy"))
+    if dtype is None:
+        return DenseSource(_npy_array(path, 0, path, ".npy"))
+    return Bfloat16Source(DenseSource(_npy_array(path, 0, path, ".npy", words=True)))
 
 
 def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
@@ -141,12 +153,14 @@ def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
         raise _unreadable(name, error) from error
 
 
-def _npy_array(path: str, offset: int, name: str, form: str) -> FileArray:
-    """Give the array whose .npy header starts at byte `offset` of a file."""
+def _npy_array(path: str, offset: int, name: str, form: str, *, words: bool = False) -> FileArray:
+    """Give the array whose .npy header starts at byte `offset` of a file, or its 16-bit words."""
     with open_binary(path) as file:
         file.seek(offset)
         shape, fortran_order, dtype = _npy_header(file, name)
         start = file.tell()
+    if words:
+        dtype = word_dtype(dtype, name)
     decoded_dtype(dtype, name)
     return FileArray(path, start, shape, dtype, name=name, fortran_order=fortran_order, format=form)
 

@@ -132,7 +132,7 @@ class ZarrArray(StoredArray):
             self.n_bytes: int | None = self._files.n_bytes
         elif isinstance(array.store, RemoteStore):
             self.n_bytes = array.store.watch(array.path)
-            # where nothing is listed, what was stored is told by samples of the rows
+            # where nothing is listed, what was stored is estimated by samples of the rows
             self.files = () if self.n_bytes is None else (array.store.address(array.path),)
         else:
             self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
@@ -141,15 +141,15 @@ class ZarrArray(StoredArray):
     def details(self) -> dict[str, str]:
         """Say how the values are stored, and how many storage chunks are not; see `StoredArray.details`."""
         array = self._array
-        told = {"chunks": chunks_text(array.chunks, self.shape)}
+        details = {"chunks": chunks_text(array.chunks, self.shape)}
         if array.shards:
-            told["shards"] = chunks_text(array.shards, self.shape)
+            details["shards"] = chunks_text(array.shards, self.shape)
         elif self._files is not None and (missing := array.nchunks - self._files.count(besides=_BESIDES)) > 0:
-            told["not stored"] = (
+            details["not stored"] = (
                 f"{missing:,} of {array.nchunks:,} chunks, which hold the fill value {array.fill_value}"
             )
         codecs = [_codec_name(codec) for codec in (*array.filters, *array.compressors)]
-        return {**told, "compression": " + ".join(codecs) or "none"}
+        return {**details, "compression": " + ".join(codecs) or "none"}
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""

@@ -1,4 +1,4 @@
-"""Zarr's reads by one helper of each thread that asks: as many decode as an executor was told to use, and no more.
+"""Zarr's reads by one helper of each thread that asks: as many threads decode as the executor has, and no more.
 
 zarr gives every read to one event loop of its own, which gives it to a pool of some five threads a processor. One
 thread that reads so keeps 1.4 processors busy, and two workers of one thread get in each other's way. Here a read has a

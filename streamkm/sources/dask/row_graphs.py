@@ -138,8 +138,8 @@ class RowGraphs:
 class InputsHere:
     """Values of what row-blocks need, for tasks that run in this process.
 
-    Futures are fetched. What several row-blocks need is computed by whoever asks first, and kept as far as it is small;
-    the rest is computed again for each.
+    Futures are fetched. What several row-blocks need is computed once and kept as far as it is small; the rest is
+    computed again for each.
     """
 
     def __init__(self, graphs: RowGraphs) -> None:

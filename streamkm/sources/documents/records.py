@@ -66,10 +66,10 @@ class Lines:
             ) from None
         if loaded and at_start:
             head = bytes(reader.text[: min(reader.end, 8)])
-            told = signed(head)
-            if told in _NO_TEXT:
-                remedy = "convert it to UTF-8" if told == "utf-16" else "name its format, or unpack it"
-                raise MalformedTextError(f"{NAMES[told]}, not UTF-8 text; {remedy}", 0)
+            signature = signed(head)
+            if signature in _NO_TEXT:
+                remedy = "convert it to UTF-8" if signature == "utf-16" else "name its format, or unpack it"
+                raise MalformedTextError(f"{NAMES[signature]}, not UTF-8 text; {remedy}", 0)
         return loaded
 
 
@@ -85,7 +85,7 @@ class TextFormat(Protocol):
         """Whether every line feed ends a record."""
 
     def columns(self, lines: Lines) -> tuple[int, ...] | None:
-        """Which columns hold the documents, told by the beginning of a file; None where there are no columns."""
+        """Which columns hold the documents, by the beginning of a file; None where there are no columns."""
 
     def records(self, lines: Lines, columns: tuple[int, ...] | None) -> Iterator[tuple[int, Any]]:
         """Yield (position, document) from the beginning of a record on; asks for its lines as it needs them.

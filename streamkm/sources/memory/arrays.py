@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, word_dtype, words_of
 from streamkm.sources.binary.csr_rows import csr_rows
 from streamkm.sources.binary.dense import DenseSource, cut_rows
 from streamkm.sources.memory.frames import column_names, frame_values, is_frame
@@ -184,17 +185,33 @@ class MappedSource(ArraySource):
         return rows
 
 
-def open_array(X: Any, *, name: str | None = None) -> ChunkedSource:
+def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> ChunkedSource:
     """Open an array, a frame, or whatever NumPy makes one of.
 
     Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
     the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
 
+    Parameters
+    ----------
+    X : array, frame or tensor
+    name : str, optional
+        What messages call it.
+    dtype : "bfloat16" or None
+        What 16-bit words, or values of two bytes without a type, are; arrays and tensors of that type say so.
+
     Raises
     ------
     InvalidInputError
         Not two-dimensional, empty, or not of real numbers.
+    InvalidParameterError
+        Another `dtype`.
     """
+    check_said(dtype, name or "an array")
+    if is_bfloat16(X):
+        return Bfloat16Source(open_array(words_of(X), name=name))
+    if dtype is not None:
+        words = np.asanyarray(X)
+        return Bfloat16Source(open_array(words.view(word_dtype(words.dtype, name or "array")), name=name))
     X = _on_this_processor(X)
     root = _memory_map(X)
     if root is not None and root.mode != "c":

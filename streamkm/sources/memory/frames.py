@@ -87,9 +87,11 @@ def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | 
         )
     missing = [name for name in wanted if name not in names]
     unknown = [name for name in names if name not in wanted]
-    told = [f"{text} {', '.join(map(repr, few[:5]))}" for text, few in (("without", missing), ("with", unknown)) if few]
+    parts = [
+        f"{text} {', '.join(map(repr, few[:5]))}" for text, few in (("without", missing), ("with", unknown)) if few
+    ]
     raise InvalidInputError(
-        f"the feature names of {what} are not those of {before}: {' and '.join(told) or 'some stand there twice'}; "
+        f"the feature names of {what} are not those of {before}: {' and '.join(parts) or 'some stand there twice'}; "
         f"needed: {len(wanted):,} columns, the same in the same order"
     )
 

@@ -26,7 +26,7 @@ class IterableSource(RowSource):
     """Rows from chunks, dense or sparse but not both, that are made while they are read.
 
     The first chunk is looked at when the source is made, for its type and width, and is kept for the first pass. Rows
-    are given as copies, so whoever makes the chunks may fill the same buffer again.
+    are given as copies, so a buffer that they lie in may be filled again.
 
     Parameters
     ----------

@@ -105,13 +105,13 @@ class RemoteFile(io.RawIOBase):
             # what lies behind something expected need not go on
             if end <= self._position <= end + self._least_bytes and not expected:
                 ahead = max(ahead, 2 * len(data))
-        told = [last for first, last in self._expected if first <= self._position < last]
-        if told:
-            ahead = told[0] - self._position
+        ends = [last for first, last in self._expected if first <= self._position < last]
+        if ends:
+            ahead = ends[0] - self._position
         start, stop = self._position, min(self._position + min(max(wanted, ahead), REQUEST_BYTES), self.size)
         if self.size <= self._least_bytes:
             start, stop = 0, self.size
-        window = start, fetch(self.address, start, stop), bool(told)
+        window = start, fetch(self.address, start, stop), bool(ends)
         room = REQUEST_BYTES // 4
         kept: list[tuple[int, bytes, bool]] = []
         for old in reversed(self._windows[1 - _KEPT_WINDOWS :]):

@@ -113,7 +113,7 @@ class Address(str):
         Raises
         ------
         MissingDependencyError, SourceError, InvalidParameterError
-            No package for it, a protocol that nobody knows, options that are not its own.
+            No package for it, an unknown protocol, options that are not its own.
         """
         try:
             from fsspec.core import url_to_fs
@@ -130,11 +130,11 @@ class Address(str):
         return fs, path
 
 
-def _time(told: Any) -> str:
+def _time(value: Any) -> str:
     """Word a time of change; lists and single answers of one file system may give it in different types."""
-    if isinstance(told, int | float):
-        told = datetime.fromtimestamp(told, UTC)
-    return told.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(told, datetime) else str(told)
+    if isinstance(value, int | float):
+        value = datetime.fromtimestamp(value, UTC)
+    return value.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(value, datetime) else str(value)
 
 
 def is_remote(path: str) -> bool:
@@ -207,7 +207,7 @@ def fetch_version(address: Address, start: int = 0, stop: int | None = None) -> 
     Returns
     -------
     (bytes, Version or None)
-        None where nothing told.
+        None where it is not known.
 
     Raises
     ------
@@ -222,8 +222,8 @@ def fetch_version(address: Address, start: int = 0, stop: int | None = None) -> 
         else:
             from fsspec.asyn import sync
 
-            data, told = sync(fs.loop, request, fs, path, start, stop)
-            now = Version.of(told)
+            data, headers = sync(fs.loop, request, fs, path, start, stop)
+            now = Version.of(headers)
             check_same(address, now)
         if stop is not None and len(data) != stop - start:
             check_same(address)  # a shorter object is no failure that may pass
@@ -356,8 +356,8 @@ def _status(error: BaseException) -> int | None:
     """HTTP status of an error of aiohttp or botocore, or of what caused it."""
     for each in _causes(error):
         response = getattr(each, "response", None)
-        told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-        status = getattr(each, "status", told)
+        code = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+        status = getattr(each, "status", code)
         if isinstance(status, int):
             return status
     return None

@@ -34,13 +34,13 @@ async def _web_range(fs: Any, url: str, start: int, stop: int | None) -> Answer:
         if response.status == 404:
             raise FileNotFoundError(url)
         response.raise_for_status()
-        told: dict[str, Any] = {field: response.headers.get(field) for field in _TOLD}
+        facts: dict[str, Any] = {field: response.headers.get(field) for field in _TOLD}
         length = response.content_length
         _, _, total = response.headers.get("Content-Range", "").rpartition("/")
-        told["size"] = int(total) if total.isdigit() else length if response.status == 200 else None
+        facts["size"] = int(total) if total.isdigit() else length if response.status == 200 else None
         if response.status == 200 and (start or (stop is not None and length != stop)):
             raise ValueError("the server does not support range requests")
-        return await response.read(), told
+        return await response.read(), facts
 
 
 async def _s3_range(fs: Any, path: str, start: int, stop: int | None) -> Answer:

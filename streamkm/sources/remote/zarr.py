@@ -98,29 +98,29 @@ class RemoteStore(Store):
             self._lists[path] = objects
         return sum(version.n_bytes for version in objects.values())
 
-    def _list(self, path: str, told: dict[str, Any]) -> dict[str, Version]:
+    def _list(self, path: str, before: dict[str, Any]) -> dict[str, Version]:
         with self._lock:
             if path not in self._lists:
-                self._lists[path] = self._list_again(path, told)
+                self._lists[path] = self._list_again(path, before)
             return self._lists[path]
 
-    def _list_again(self, path: str, told: dict[str, Any]) -> dict[str, Version]:
+    def _list_again(self, path: str, before: dict[str, Any]) -> dict[str, Version]:
         address = self.address(path)
         objects = listed(address) or {}
         now = summary(objects)
-        if now != told:
-            was, there = (f"{each['objects']:,} objects of {each['bytes']:,} bytes" for each in (told, now))
+        if now != before:
+            was, there = (f"{each['objects']:,} objects of {each['bytes']:,} bytes" for each in (before, now))
             raise SourceError(
                 f"{address} was changed while it was in use: it was {was} when it was opened (hash of their etags "
-                f"{told['version']}) and is {there} ({now['version']}) now; open the source again once it is complete"
+                f"{before['version']}) and is {there} ({now['version']}) now; open the source again once it is complete"
             )
         return objects
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         version = None
         watched = [path for path in self._summaries if not path or key.startswith(f"{path}/")]
-        if watched and (told := self._summaries[watched[0]]) is not None:
-            version = self._list(watched[0], told).get(key.removeprefix(f"{watched[0]}/"))
+        if watched and (before := self._summaries[watched[0]]) is not None:
+            version = self._list(watched[0], before).get(key.removeprefix(f"{watched[0]}/"))
             if version is None:
                 return None
         elif watched:
@@ -200,10 +200,10 @@ class RemoteStore(Store):
         """Paths of all arrays and groups, where the store has them in one place."""
         for key in (".zmetadata", "zarr.json"):
             try:
-                told = json.loads(fetch(self.root.at(key)))
+                metadata = json.loads(fetch(self.root.at(key)))
             except (SourceNotFoundError, ValueError):
                 continue
-            inner = told if key == ".zmetadata" else told.get("consolidated_metadata") or {}
+            inner = metadata if key == ".zmetadata" else metadata.get("consolidated_metadata") or {}
             return [name.removesuffix("/.zarray").removesuffix("/.zgroup") for name in inner.get("metadata", ())]
         return ()
 

@@ -148,8 +148,8 @@ def compression_of(path: str, raw: RawFile) -> str:
     """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
     head = raw.read(8)
     raw.seek(0)
-    told = signed(head)
-    return told if told in COMPRESSED else _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
+    signature = signed(head)
+    return signature if signature in COMPRESSED else _SUFFIXES.get(os.path.splitext(path)[1].lower(), "plain")
 
 
 def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:

@@ -182,10 +182,10 @@ class SvmlightFiles(RowSource):
             raise InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {lines.position:,}): {error}") from None
         if loaded and at_start:
             head = bytes(lines.text[: min(lines.end, 8)])
-            told = signed(head)
-            if told in COMPRESSED or told == "utf-16":
-                remedy = "convert it to UTF-8" if told == "utf-16" else "use CompressedSvmlightSource or unpack it"
-                what = NAMES[told]
+            signature = signed(head)
+            if signature in COMPRESSED or signature == "utf-16":
+                remedy = "convert it to UTF-8" if signature == "utf-16" else "use CompressedSvmlightSource or unpack it"
+                what = NAMES[signature]
                 raise InvalidInputError(f"{self.paths[part]}, line 1 (byte 0): {what}, not svmlight text; {remedy}")
             if head.startswith(b"\xef\xbb\xbf"):
                 lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are

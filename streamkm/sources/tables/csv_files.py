@@ -42,9 +42,9 @@ from streamkm.sources.tables.columns import (
     unknown_categories,
 )
 from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table
-from streamkm.sources.tables.units import described_table, gather_values, told_columns
+from streamkm.sources.tables.units import columns_text, described_table, gather_values
 
-_HEAD_BYTES = 1 << 20  # by which types of columns are told
+_HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
@@ -91,10 +91,10 @@ class CsvFiles(RowSource, ABC):
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
-        told = {"delimiter": csv_format.delimiter, "header": csv_format.header}
+        dialect = {"delimiter": csv_format.delimiter, "header": csv_format.header}
         self.made_with = {
             **described_table(layout),
-            "csv": told | {"newlines_in_values": csv_format.newlines_in_values},
+            "csv": dialect | {"newlines_in_values": csv_format.newlines_in_values},
         }
 
     @contextmanager
@@ -162,7 +162,7 @@ class CsvFiles(RowSource, ABC):
         return CsvParser(self._format, self._names, layout, booleans)
 
     def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
-        """Say what is wrong with the head; no types are told, so whatever fields hold is fine."""
+        """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""
         columns = tuple(Column(name, "category", np.dtype(object)) for name in chosen)
         parser = CsvParser(self._format, self._names, Layout(columns, (), np.dtype(float), 0, None), frozenset())
         part = self._part_of_head
@@ -243,7 +243,7 @@ class CsvFiles(RowSource, ABC):
         files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         return {
             "format": f"CSV{files}",
-            **told_columns(self._parser.layout),
+            **columns_text(self._parser.layout),
             "compression": " and ".join(sorted({self._compression(path) for path in self.paths})),
         }
 

@@ -70,10 +70,10 @@ class CsvFormat:
         InvalidInputError
             No text, or a header that cannot be read.
         """
-        told = signed(head)
-        if told in _NO_TEXT:
-            remedy = "convert it to UTF-8" if told == "utf-16" else "name it by what it is"
-            raise InvalidInputError(f"{name} holds {NAMES.get(str(told), str(told))}, not CSV text; {remedy}")
+        signature = signed(head)
+        if signature in _NO_TEXT:
+            remedy = "convert it to UTF-8" if signature == "utf-16" else "name it by what it is"
+            raise InvalidInputError(f"{name} holds {NAMES.get(str(signature), str(signature))}, not CSV text; {remedy}")
         at = len(_MARK) if head.startswith(_MARK) else 0
         while at < len(head) and head[at : at + 1] in (b"\n", b"\r"):
             at += 1

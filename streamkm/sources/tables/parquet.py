@@ -1,4 +1,4 @@
-"""Parquet files. A row group that is larger than a chunk is decoded once, by whoever reads its pieces in turn."""
+"""Parquet files. A row group that is larger than a chunk is decoded once, where its pieces are read in turn."""
 
 from __future__ import annotations
 

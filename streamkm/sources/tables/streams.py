@@ -26,7 +26,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.units import described_table, gather_values, told_columns
+from streamkm.sources.tables.units import columns_text, described_table, gather_values
 
 Batches = Callable[[list[str] | None], Iterator[Any]]
 """Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
@@ -83,7 +83,7 @@ class MemoryTable(ChunkedSource):
 
     def details(self) -> dict[str, str]:
         """Say what the table is; see `RowSource.details`."""
-        return {"format": self._form, **told_columns(self._layout)}
+        return {"format": self._form, **columns_text(self._layout)}
 
 
 class BatchStream(RowSource):
@@ -188,7 +188,7 @@ class BatchStream(RowSource):
     def details(self) -> dict[str, str]:
         """Say where the rows come from; see `RowSource.details`."""
         once = "" if self.replayable else ", read once only"
-        return {"format": self._form + once, **told_columns(self._layout)}
+        return {"format": self._form + once, **columns_text(self._layout)}
 
 
 def open_frame(X: Any, **options: Any) -> RowSource:

@@ -249,7 +249,7 @@ class UnitTable(ChunkedSource):
         """Say how the rows are stored; see `RowSource.details`."""
         files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         units = f"{len(self._ends):,} {self.unit_name}"
-        return {"format": self.form + files, "chunks": units, **told_columns(self._layout)}
+        return {"format": self.form + files, "chunks": units, **columns_text(self._layout)}
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""
@@ -286,17 +286,17 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
 
 def described_table(layout: Layout) -> dict[str, Any]:
     """How rows are made of a table's columns, as JSON values: options that open other tables alike."""
-    told: dict[str, Any] = {"columns": layout.names}
+    made: dict[str, Any] = {"columns": layout.names}
     if layout.dtype.kind == "f":
-        told["dtype"] = str(layout.dtype)
+        made["dtype"] = str(layout.dtype)
     if layout.encoders:
-        told["categories"] = {encoder.column: list(encoder.values) for encoder in layout.encoders}
+        made["categories"] = {encoder.column: list(encoder.values) for encoder in layout.encoders}
     elif layout.is_sparse:
-        told |= {"categories": "hash", "n_features": layout.n_hashed}
-    return {"table": told}
+        made |= {"categories": "hash", "n_features": layout.n_hashed}
+    return {"table": made}
 
 
-def told_columns(layout: Layout) -> dict[str, str]:
+def columns_text(layout: Layout) -> dict[str, str]:
     """For people: how many columns of which kind become features."""
     kinds = [("number", "numbers"), ("vector", "vectors"), ("category", "categories")]
     counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]

@@ -1,0 +1,118 @@
+"""The command ``streamkm dedupe``.
+
+Responsible for its options, for its checkpoint, and for the file of row numbers. The work is done in deduplication.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamkm.cli.common import (
+    Talk,
+    memory_option,
+    overwrite_option,
+    restart_option,
+    set_option,
+    table_options,
+    talk_options,
+    work,
+)
+from streamkm.core.atomic_io import replace_file, writing
+from streamkm.core.exceptions import OutputError
+
+
+def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
+    """Rows, or with a point how many times the mean."""
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number of rows, like 5000, nor times the mean, like 4.0") from None
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@click.option("--threshold", type=float, default=0.95, show_default=True, help="Cosine of near-duplicates, at least.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Numbers of the rows that are kept: KEEP.npy.")
+@click.option(
+    "--keep", type=click.Choice(["nearest", "farthest"]), default="nearest", show_default=True,
+    help="Which of near-duplicates: that nearest to the center of its cluster, or farthest from it.",
+)  # fmt: skip
+@click.option(
+    "-k", "--n-clusters", type=click.IntRange(1), help="Fewer are slower and find more.  [default: root of the rows]"
+)
+@click.option(
+    "--max-cluster-size", default="4.0", show_default=True, callback=_cap, metavar="ROWS",
+    help="Rows of a cluster at most; with a point, times their mean.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True, help="Of the clusters.")
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
+@memory_option
+@set_option
+@table_options
+@overwrite_option
+@restart_option
+@talk_options
+def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
+    """Find the rows of DATA... that are left without near-duplicates.
+
+    Rows are clustered by their angles; within a cluster a row goes if its cosine to one that is kept is THRESHOLD or
+    more. Numbers of the others, counted from 0, are written to KEEP.npy, ascending. Pairs in different clusters are not
+    compared; the summary says how many these are, about. A run that was interrupted goes on where it was.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        import numpy as np
+
+        from streamkm.deduplication import dedupe as find_duplicates
+        from streamkm.passes.checkpoint import Checkpoint, records
+
+        _check_target(output, overwrite=options["overwrite"])
+        directory = f"{output}.checkpoint"
+        records(directory)  # refuses a directory of other files before data are opened
+        if options["restart"] and os.path.isdir(directory):
+            with Checkpoint.open(directory, {}, restart=True) as saved:
+                saved.discard()
+        with work(paths, settings) as source:
+            found = find_duplicates(
+                source,
+                options["threshold"],
+                n_clusters=options["n_clusters"] or "auto",
+                max_cluster_size=options["max_cluster_size"],
+                keep=options["keep"],
+                memory_limit=options["memory_limit"],
+                on_invalid="skip" if options["skip_invalid"] else "raise",
+                checkpoint=directory,
+                progress=False if options["quiet"] else "auto",
+                random_state=options["seed"],
+            )
+        _check_target(output, overwrite=options["overwrite"])  # once more: the passes may have taken hours
+        replace_file(output, lambda file: np.save(file, found.rows, allow_pickle=False), found.rows.nbytes)
+        talk.say([*found.lines(), ("numbers", output)])
+
+
+def _check_target(target: str, *, overwrite: bool) -> None:
+    """Refuse what could not be written at the end, or may not be replaced."""
+    path = Path(target)
+    if path.suffix != ".npy":
+        raise OutputError(f"row numbers are written as .npy, not as {path.name}; choose such a name with -o")
+    if os.path.lexists(path):
+        if not overwrite:
+            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
+        if not _is_row_numbers(path):
+            raise OutputError(f"{path} exists and is no file of row numbers (int64); choose another name with -o")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _is_row_numbers(path: Path) -> bool:
+    import numpy as np
+
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1

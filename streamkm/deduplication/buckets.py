@@ -1,0 +1,133 @@
+"""Rows gathered cluster by cluster: in memory while there is room, beyond in files of a temporary directory.
+
+Knows no source.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.row_sample import stacked_csr
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
+
+ROW_BYTES = 12  # of a row's number and cluster
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Rows of some clusters.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array (r, d)
+    rows : int64 (r,)
+        Their numbers.
+    labels : int32 (r,)
+        Their clusters.
+    """
+
+    X: Matrix
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int32]
+
+    @property
+    def n_bytes(self) -> int:
+        """In memory."""
+        return matrix_bytes(self.X) + ROW_BYTES * len(self.rows)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Members], n_features: int) -> Members:
+        """Members one behind the other; CSR rows get the width of the data."""
+        if not parts:
+            return cls(np.empty((0, n_features), np.float32), np.empty(0, np.int64), np.empty(0, np.int32))
+        matrices = [part.X for part in parts]
+        if isinstance(matrices[0], np.ndarray):
+            X: Matrix = matrices[0] if len(parts) == 1 else np.concatenate(matrices)
+        else:
+            X = stacked_csr(matrices, n_features)
+        return cls(X, np.concatenate([part.rows for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+class Buckets:
+    """Members of clusters, which share a number of buckets.
+
+    Parameters
+    ----------
+    n_buckets : int
+    n_features : int
+    room_bytes : int
+        That members may take in memory.
+    """
+
+    def __init__(self, n_buckets: int, n_features: int, room_bytes: int):
+        self.n_buckets = n_buckets
+        self._n_features, self._room_bytes = n_features, room_bytes
+        self._parts: list[list[Members | Path]] = [[] for _ in range(n_buckets)]
+        self._held = np.zeros(n_buckets, np.int64)
+        self._directory: Path | None = None
+        self._n_files = 0
+
+    def add(self, bucket: int, members: Members) -> None:
+        """Put members to those of a bucket; write the largest buckets to the disk where there is no room.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            It cannot be written.
+        """
+        self._parts[bucket].append(members)
+        self._held[bucket] += members.n_bytes
+        if self._held.sum() > self._room_bytes:
+            for each in np.argsort(-self._held, kind="stable").tolist():
+                self._write(each)
+                if self._held.sum() <= self._room_bytes // 2:
+                    break
+
+    def load(self, bucket: int) -> Members:
+        """All members of a bucket, in the order in which they came."""
+        parts = [_read(part) if isinstance(part, Path) else part for part in self._parts[bucket]]
+        return Members.joined(parts, self._n_features)
+
+    def drop(self, bucket: int) -> None:
+        """Forget a bucket that is of no more use."""
+        for part in self._parts[bucket]:
+            if isinstance(part, Path):
+                part.unlink(missing_ok=True)
+        self._parts[bucket] = []
+
+    def close(self) -> None:
+        """Remove what was written."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _write(self, bucket: int) -> None:
+        held = [part for part in self._parts[bucket] if not isinstance(part, Path)]
+        if not held:
+            return
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="streamkm-"))
+            logger.info("memory is full: rows of clusters go to %s", self._directory)
+        members = Members.joined(held, self._n_features)
+        path = self._directory / f"{self._n_files}.npz"
+        self._n_files += 1
+        arrays = {**pack_matrix("X", members.X), "rows": members.rows, "labels": members.labels}
+        replace_file(path, lambda file: np.savez(file, **arrays), members.n_bytes)  # type: ignore[arg-type]
+        self._parts[bucket] = [*(part for part in self._parts[bucket] if isinstance(part, Path)), path]
+        self._held[bucket] = 0
+
+
+def _read(path: Path) -> Members:
+    with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return Members(unpack_matrix("X", arrays), arrays["rows"], arrays["labels"])

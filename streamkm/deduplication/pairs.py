@@ -1,0 +1,125 @@
+"""Rows of one cluster, compared: which of them are kept where near-duplicates are to go.
+
+Rows are of unit length and in memory. Knows no source and no clusters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.lloyd import densified
+from streamkm.cluster.rows import row_d2, row_d2norms
+from streamkm.core.matrix import Matrix, rows_between
+
+BLOCK_ROWS = 256  # compared with others at a time
+PANEL_ROWS = 4096  # of those others
+EXACT_PAIRS = 4096  # whose cosines are found again at a time, at most
+
+
+def kept_rows(X: Matrix, threshold: float) -> NDArray[np.bool_]:
+    """Which rows are kept, in their order: a row goes if its cosine to one kept before it is at least the threshold.
+
+    Every row that goes is so near to one that stays. O(s * r * d) for s rows of which r are kept; holds a copy of
+    these, and `BLOCK_ROWS` x `PANEL_ROWS` products.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array (s, d)
+        Of unit length, in the order of preference.
+    threshold : float
+        Between -1 and 1.
+
+    Returns
+    -------
+    kept : bool (s,)
+        Depends on the rows alone: what products leave in doubt is found in float64, in a fixed order of sums.
+    """
+    n_rows = X.shape[0]
+    kept = np.zeros(n_rows, np.bool_)
+    panels: list[Matrix] = []  # rows that are kept, cut to what is compared at a time
+    for start in range(0, n_rows, BLOCK_ROWS):
+        block = rows_between(X, start, start + BLOCK_ROWS)
+        left = np.arange(block.shape[0])
+        for panel in panels:
+            left = left[~near(block[left], panel, threshold).any(axis=1)]
+        inside = near(block[left], block[left], threshold)
+        stays = np.ones(len(left), np.bool_)
+        for i in range(len(left)):
+            if stays[i]:
+                stays[i + 1 :] &= ~inside[i, i + 1 :]
+        left = left[stays]
+        kept[start + left] = True
+        if len(left):
+            _add(panels, block[left])
+    return kept
+
+
+def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
+    """Which rows of X have a cosine to which rows of Y of at least the threshold (a, b). O(a * b * d).
+
+    Parameters
+    ----------
+    X, Y : ndarray or csr_array (a, d), (b, d)
+        Of unit length, or of zeros, whose cosine to anything is 0; both of one kind.
+    """
+    products = _products(X, Y)
+    doubt = _doubt(X)
+    found: NDArray[np.bool_] = products >= threshold + doubt
+    first, second = np.nonzero(np.abs(products - threshold) < doubt)
+    for start in range(0, len(first), EXACT_PAIRS):
+        rows, others = first[start : start + EXACT_PAIRS], second[start : start + EXACT_PAIRS]
+        found[rows, others] = _cosines(X, Y, rows, others) >= threshold
+    return found
+
+
+def count_compared(kept: NDArray[np.bool_]) -> int:
+    """Pairs that `kept_rows` compares if it takes the rows one by one: each with those kept before it."""
+    return int((np.cumsum(kept) - kept).sum())
+
+
+def _add(panels: list[Matrix], rows: Matrix) -> None:
+    """Put rows that are kept to the last panel, or begin another where it is full."""
+    if panels and panels[-1].shape[0] + rows.shape[0] <= PANEL_ROWS:
+        panels[-1] = _stacked(panels[-1], rows)
+    else:
+        panels.append(rows)
+
+
+def _stacked(first: Matrix, second: Matrix) -> Matrix:
+    if isinstance(first, np.ndarray):
+        return np.concatenate([first, second])
+    import scipy.sparse as sp
+
+    return sp.csr_array(sp.vstack([first, second], format="csr"))
+
+
+def _products(X: Matrix, Y: Matrix) -> NDArray[Any]:
+    """``X Y^T``, in the rows' dtype."""
+    products = X @ Y.T
+    return np.asarray(products if isinstance(products, np.ndarray) else products.toarray())
+
+
+def _doubt(X: Matrix) -> float:
+    """How far a product of two rows of unit length may be from their cosine.
+
+    X sum of p products is off by at most p u / (1 - p u) of the lengths, u the unit roundoff, in any order of sums
+    (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1); lengths are off by some u themselves.
+    """
+    n_products = X.shape[1] if isinstance(X, np.ndarray) else int(np.diff(X.indptr).max(initial=0))
+    return float((1.05 * n_products + 64) * np.finfo(X.dtype).eps / 2)
+
+
+def _cosines(X: Matrix, Y: Matrix, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Cosines of pairs of rows (p,), by squared distances and norms in float64, whose sums have a fixed order."""
+    distinct, at = np.unique(others, return_inverse=True)
+    centers = densified(Y, distinct, X.shape[1])
+    first = X[rows]
+    d2 = row_d2(first, at.astype(np.int32), CenterTable.build(centers, np.float64))
+    norms, other_norms = row_d2norms(first), row_d2norms(centers)[at]
+    scale = np.sqrt(norms * other_norms)
+    products = (norms + other_norms - d2) / 2
+    return np.divide(products, scale, out=np.zeros(len(d2)), where=scale > 0)

@@ -1,0 +1,82 @@
+"""How clusters share buckets, so that those that are compared at the same time fit in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.compute import local_threads
+from streamkm.core.exceptions import MemoryLimitError
+from streamkm.core.memory import human_bytes, memory_limit_bytes
+from streamkm.deduplication.buckets import ROW_BYTES
+from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.planning.memory import LIBRARY_BYTES
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes, default_chunk_bytes
+
+COPIES = 4  # of a bucket's rows while they are compared
+LEAST_ROOM = 1 << 24  # bytes for rows
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    """How clusters share buckets.
+
+    Attributes
+    ----------
+    bucket_of : int64 (k,)
+    n_buckets : int
+    room_bytes : int
+        That rows may take before they go to the disk.
+    n_threads : int
+    chunk_bytes : int
+    """
+
+    bucket_of: NDArray[np.int64]
+    n_buckets: int
+    room_bytes: int
+    n_threads: int
+    chunk_bytes: int
+
+    @classmethod
+    def of(cls, source: RowSource, estimator: StreamKMeans, sizes: NDArray[np.int64]) -> GatherPlan:
+        """By the limit, rows and clusters alone.
+
+        Raises
+        ------
+        MemoryLimitError
+            The largest cluster has no room.
+        """
+        limit, n_threads = memory_limit_bytes(estimator.memory_limit), local_threads(estimator.executor)
+        row_bytes = decoded_row_bytes(source)
+        if not source.is_sparse and np.can_cast(source.dtype, np.float32):
+            row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
+        given = estimator.chunk_bytes
+        chunk = default_chunk_bytes(source) if given == "auto" else int(given)
+        taken = LIBRARY_BYTES + source.held_bytes + 6 * int(sizes.sum())
+        room = max(LEAST_ROOM, int(limit - taken - 3 * source.read_factor * chunk * n_threads))
+        largest = int(sizes.max(initial=0)) * (row_bytes + ROW_BYTES)
+        if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
+            raise MemoryLimitError(
+                f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
+                f"they are compared; memory_limit={estimator.memory_limit!r} leaves {human_bytes(room // 2)}: raise "
+                f"it, or pass a smaller max_cluster_size or more n_clusters"
+            )
+        n_threads = max(1, min(n_threads, room // 2 // max(1, COPIES * largest)))
+        most = max(largest, room // (2 * COPIES * n_threads))
+        ends = np.cumsum(sizes) * (row_bytes + ROW_BYTES)
+        bucket_of = _cut(np.diff(ends, prepend=0), most)
+        return cls(bucket_of, int(bucket_of[-1]) + 1, room // 2, n_threads, chunk)
+
+
+def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Numbers of runs of consecutive clusters whose bytes together are `most` at most, or of one cluster (k,)."""
+    out = np.zeros(len(sizes), np.int64)
+    bucket = filled = 0
+    for cluster, size in enumerate(sizes.tolist()):
+        if filled and filled + size > most:
+            bucket, filled = bucket + 1, 0
+        out[cluster], filled = bucket, filled + size
+    return out

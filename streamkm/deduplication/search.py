@@ -1,0 +1,290 @@
+"""Near-duplicates of data that need not fit in memory: rows are clustered, and compared within clusters."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.compute import local_executor, open_executor
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Progress
+from streamkm.deduplication.buckets import Buckets, Members
+from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
+from streamkm.deduplication.plan import GatherPlan
+from streamkm.deduplication.result import Deduplicated
+from streamkm.estimators.checkpoints import open_checkpoint
+from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import check_parameters
+from streamkm.passes.checkpoint import Checkpoint
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import OnInvalid, Walk, Weighed
+from streamkm.passes.resume import CheckpointWriter
+from streamkm.sources import open_source
+from streamkm.sources.base import RowSource
+
+MOST_CLUSTERS = 65_536  # that are chosen
+LLOYD_STEPS = 10  # more would not bring near-duplicates together
+PROBES = 512  # rows that are compared with all others, to tell what clusters keep apart
+
+Keep = Literal["nearest", "farthest"]
+
+
+def dedupe(
+    X: Any,
+    threshold: float = 0.95,
+    *,
+    n_clusters: int | str = "auto",
+    max_cluster_size: int | float = 4.0,
+    keep: Keep = "nearest",
+    memory_limit: int | float | str = "auto",
+    chunk_bytes: int | str = "auto",
+    executor: Any = "auto",
+    on_invalid: OnInvalid = "raise",
+    checkpoint: Any = None,
+    progress: bool | str = "auto",
+    random_state: Any = None,
+) -> Deduplicated:
+    """Find near-duplicates among rows, and the rows that are kept without them.
+
+    Rows are clustered by spherical k-means. Within a cluster they are taken in the order of their distance to the
+    center, equal ones by their number: a row is kept unless its cosine to one that was kept is at least the threshold.
+    So each row that goes is that near to one that stays. Pairs whose rows are in different clusters are not compared;
+    how many that are is estimated.
+
+    Parameters
+    ----------
+    X : path, array, ... of n rows
+        As for `StreamKMeans.fit`; rows that can be walked once only are refused, and sketch stores.
+    threshold : float, default=0.95
+        Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros are nobody's.
+    n_clusters : int or "auto", default="auto"
+        k. Fewer are slower and find more. "auto": the square root of the number of rows, at most 65,536.
+    max_cluster_size : int or float, default=4.0
+        As of `StreamKMeans`: rows of the largest cluster, which must fit in memory four times, or times their mean.
+    keep : {"nearest", "farthest"}, default="nearest"
+        Which row of near-duplicates stays: that nearest to the center, or farthest from it.
+    memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
+        As of `StreamKMeans`. Rows are compared by threads of this process, whatever the executor.
+    checkpoint : path, optional
+        A directory, empty or new: a run that was killed and is called again goes on where it was. Removed at the end.
+
+    Returns
+    -------
+    Deduplicated
+        Depends on rows, parameters, the limit and an integer `random_state` alone, not on executor or interruptions.
+
+    Raises
+    ------
+    InvalidInputError, SourceError
+        For data that cannot be read, or wrong ones; names the place.
+    InvalidParameterError
+        For a parameter out of range.
+    MemoryLimitError
+        If centers, or the largest cluster, have no room.
+
+    Notes
+    -----
+    The passes of a fit, and one that gathers the rows of clusters: in memory if they fit in half of the limit, else in
+    a temporary directory, which takes the bytes of the rows in float32. O(n * k * d) for the clusters and
+    O(n * s * d) for pairs in clusters of s rows that are kept.
+
+    References
+    ----------
+    Abbas, Tirumala, Simig, Ganguli and Morcos, "SemDeDup: data-efficient learning at web-scale through semantic
+    deduplication", arXiv:2303.09540 (2023), section 3: clusters, and cosines within them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm import dedupe
+    >>> X = np.array([[1.0, 0.0], [0.0, 1.0], [0.999, 0.001], [0.0, 2.0]])
+    >>> dedupe(X, 0.99, n_clusters=2, random_state=0).n_removed
+    2
+    """
+    check_options(threshold, keep)
+    source = open_source(X)
+    if not source.replayable or source.is_sketched:
+        what = "holds sketched rows" if source.is_sketched else "can be walked once only"
+        raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
+    estimator = StreamKMeans(
+        default_clusters(source) if n_clusters == "auto" else n_clusters,  # type: ignore[arg-type]
+        metric="cosine",
+        spherical=True,
+        init="random",
+        n_init=1,
+        max_iter=LLOYD_STEPS,
+        refine=0,
+        max_cluster_size=max_cluster_size,
+        memory_limit=memory_limit,
+        chunk_bytes=chunk_bytes,
+        executor=executor,
+        on_invalid=on_invalid,
+        progress=progress,
+        random_state=random_state,
+    )
+    if checkpoint is None:
+        return _Run(source, estimator, float(threshold), keep == "farthest", None).run()
+    check_parameters(estimator)
+    plan, more = estimator.plan_for(source), {"threshold": float(threshold), "keep": keep}
+    with open_checkpoint(estimator, source, checkpoint, plan, more=more) as saved:
+        found = _Run(source, estimator, float(threshold), keep == "farthest", saved).run()
+        saved.discard()
+    return found
+
+
+def check_options(threshold: Any, keep: Any) -> None:
+    """Refuse what is no cosine above 0, and other rules than there are."""
+    number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not number or not 0 < float(threshold) <= 1:
+        raise InvalidParameterError(f"threshold={threshold!r}; needed: a cosine above 0 and at most 1, as 0.95")
+    if keep not in ("nearest", "farthest"):
+        raise InvalidParameterError(f"keep={keep!r}; needed: one of 'nearest', 'farthest'")
+
+
+def default_clusters(source: RowSource) -> int:
+    """The square root of the number of rows, about: comparing then costs what clustering does.
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing says how many rows there are.
+    """
+    n_rows = source.estimated_rows
+    if n_rows is None:
+        raise InvalidInputError(f"{source.name} does not say how many rows it has; pass n_clusters=")
+    return max(1, min(MOST_CLUSTERS, round(n_rows**0.5)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clustered:
+    """What clustering leaves.
+
+    Attributes
+    ----------
+    labels : int32 (n,)
+    centers : float64 (k, d)
+    seed : int
+    """
+
+    labels: NDArray[np.int32]
+    centers: NDArray[np.float64]
+    seed: int
+
+
+class _Run:
+    """One search for near-duplicates, in three stages: cluster, gather, compare."""
+
+    def __init__(
+        self, source: RowSource, estimator: StreamKMeans, threshold: float, farthest: bool, saved: Checkpoint | None
+    ):
+        self.source, self.estimator, self.saved = source, estimator, saved
+        self.threshold, self.farthest = threshold, farthest
+        self.writer = CheckpointWriter(saved)
+        self.progress = Progress(estimator.progress)
+
+    def run(self) -> Deduplicated:
+        """Do what an earlier run has not done."""
+        clustered = self._clustered()
+        labels, n_clusters = clustered.labels, len(clustered.centers)
+        sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
+        counted = Counted.restored(self.writer.load("compared"), len(labels), n_clusters)
+        plan = GatherPlan.of(self.source, self.estimator, sizes)
+        bucket_of = plan.bucket_of.copy()
+        bucket_of[counted.done] = -1
+        probed = _probes(labels, clustered.seed)
+        with (
+            open_executor(self.estimator.executor, plan.n_threads) as workers,
+            local_executor(workers) as here,
+            closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes)) as buckets,
+        ):
+            if not counted.done.all():
+                walk = Walk(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
+                context = PassContext(executor=workers, walk=walk)
+                probes = self._gathered(context, clustered, bucket_of, probed, buckets)
+                comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes)
+                todo = np.unique(bucket_of[(bucket_of >= 0) & (sizes > 0)]).tolist()
+                with self.progress.stage("compare", len(todo), "buckets") as stage:
+                    tasks = here.map(stage.name, compare_bucket, todo, buckets, comparison)
+                    for bucket, told in zip(todo, tasks, strict=True):
+                        counted.take(told, np.flatnonzero(bucket_of == bucket))
+                        buckets.drop(bucket)
+                        stage.advance()
+                        self.writer.save_if_due("compared", counted.pack)
+        kept = (labels >= 0) & ~counted.removed
+        return Deduplicated(
+            rows=np.flatnonzero(kept).astype(np.int64),
+            n_rows=len(labels),
+            n_skipped=int(np.count_nonzero(labels < 0)),
+            n_clusters=n_clusters,
+            largest_cluster=int(sizes.max(initial=0)),
+            n_compared=counted.n_compared,
+            recall=counted.n_together / counted.n_near if counted.n_near else None,
+            recall_pairs=counted.n_near,
+            stages=(*getattr(self.estimator, "stages_", []), *self.progress.stages),
+        )
+
+    def _clustered(self) -> _Clustered:
+        """Clusters of all rows, or those that an earlier run found."""
+        record = self.writer.load("clustered")
+        if record is not None:
+            arrays, meta = record
+            return _Clustered(arrays["labels"], arrays["centers"], meta["seed"])
+        fitted = self.estimator.set_params(checkpoint=self.saved).fit(self.source)
+        found = _Clustered(fitted.labels_, fitted.model_.centers, fitted.seed_)
+        if self.saved is not None:
+            self.saved.save("clustered", {"labels": found.labels, "centers": found.centers}, {"seed": found.seed})
+        return found
+
+    def _gathered(
+        self,
+        context: PassContext,
+        clustered: _Clustered,
+        bucket_of: NDArray[np.int64],
+        probed: NDArray[np.int64],
+        buckets: Buckets,
+    ) -> Members:
+        """Read all rows once, put those of clusters to their buckets, and give those that are compared with all."""
+        labels, first, probes = clustered.labels, 0, []
+        n_features = clustered.centers.shape[1]
+        shared = context.share()
+        with self.progress.stage("gather") as stage:
+            for X, kept, n_read in context.executor.map(stage.name, _read, context.items(), shared, large=True):
+                if first + n_read > len(labels):
+                    raise _changed(self.source)
+                rows = first + (np.arange(n_read) if kept is None else kept)
+                first += n_read
+                own = labels[rows]
+                chosen = np.flatnonzero(np.isin(rows, probed, assume_unique=True))
+                probes.append(Members(X[chosen], rows[chosen], own[chosen]))
+                places = bucket_of[own]
+                order = np.argsort(places, kind="stable")
+                starts = np.searchsorted(places[order], np.arange(buckets.n_buckets + 1))
+                for bucket in np.flatnonzero(np.diff(starts)).tolist():
+                    part = order[starts[bucket] : starts[bucket + 1]]
+                    buckets.add(bucket, Members(X[part], rows[part], own[part]))
+                stage.advance()
+            if first != len(labels):
+                raise _changed(self.source)
+            stage.rows, stage.read_bytes = first, self.source.n_bytes or 0
+        return Members.joined(probes, n_features)
+
+
+def _probes(labels: NDArray[np.int32], seed: int) -> NDArray[np.int64]:
+    """Numbers of a few rows, ascending, drawn evenly from those that have a cluster."""
+    valid = np.flatnonzero(labels >= 0)
+    rng = np.random.default_rng([seed, len(labels)])
+    return np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
+
+
+def _read(item: Weighed, shared: tuple[Walk, ...]) -> tuple[Any, NDArray[np.int64] | None, int]:
+    rows, _ = shared[0].read_weighed(item)
+    return rows.X, rows.kept, rows.n_read
+
+
+def _changed(source: RowSource) -> InvalidInputError:
+    return InvalidInputError(f"{source.name} gave other rows than when they were clustered; it must not change")

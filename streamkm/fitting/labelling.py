@@ -1,0 +1,76 @@
+"""One pass that labels all rows, wherever labels are to be and wherever the rows are."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.draws import DrawRule
+from streamkm.cluster.in_memory import label_sums, nearest_in
+from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
+from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.compute import Executor
+from streamkm.core.progress import Stage
+from streamkm.fitting.context import FitContext
+from streamkm.passes.assign import Assigned, assign_pass
+from streamkm.passes.labels import HeldLabels, assign_and_hold
+
+
+def label_once(
+    context: FitContext,
+    model: Model,
+    chunk_rows: NDArray[np.int64],
+    index: int,
+    sample: Sample | None,
+    rule: DrawRule | None = None,
+    *,
+    name: str | None = None,
+) -> tuple[Assigned, HeldLabels | None]:
+    """Label all rows once; labels that calls are to write stay where they were made, and their handles are given.
+
+    Parameters
+    ----------
+    index : int
+        Number of the pass, from 0.
+    sample : Sample or None
+        That holds all rows.
+    rule : DrawRule, optional
+        How rows are to be drawn.
+    name : str, optional
+        Of the stage.
+    """
+    held = None
+    name = name or ("assign" if index == 0 else f"refine-{index}")
+    with context.progress.stage(name, len(chunk_rows)) as stage:
+        if context.labels_to is not None:
+            held, assigned = assign_and_hold(context, model, chunk_rows, stage, rule=rule)
+        elif sample is None:
+            assigned = assign_pass(context, model, chunk_rows, stage, record=f"assign-{index}", rule=rule)
+        if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
+            assigned = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
+    return assigned, held
+
+
+def assign_sample(
+    executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
+) -> Assigned:
+    """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the source, invalid ones included.
+    """
+    table = model.table()
+    d2, gaps = np.empty(sample.X.shape[0]), np.empty(sample.X.shape[0])
+    found = nearest_in(executor, sample.X, table, stage.name, gaps)
+    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
+    drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
+    labels = np.full(n_rows, -1, np.int32)
+    labels[sample.rows] = found
+    stage.rows = n_rows
+    profile = Profile.empty(table.n_clusters)
+    profile.add(found, d2, gaps, kept=sample.rows)
+    return Assigned(labels, totals, drawn, profile)

@@ -1,0 +1,133 @@
+"""bfloat16 in arrays, tensors and files that have no type for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.sources import open_source
+from streamkm.sources.bfloat16 import as_float32
+from tests.contracts import Opened, SourceContract
+from tests.sources.matrices import dense_matrix
+
+
+def words() -> np.ndarray:
+    """16-bit words of whole numbers up to 99, which bfloat16 holds."""
+    return (dense_matrix().view(np.uint32) >> 16).astype(np.uint16)
+
+
+def store(kind, folder):
+    """The words in a file; what `open_source` takes to read them."""
+    if kind in ("npy", "npy V2", "memory map V2"):
+        np.save(folder / "x.npy", words() if kind == "npy" else words().view("V2"))
+        return np.load(folder / "x.npy", mmap_mode="r") if kind == "memory map V2" else folder / "x.npy"
+    if kind == "hdf5":
+        with h5py.File(folder / "x.h5", "w") as file:
+            file.create_dataset("X", data=words(), chunks=(8, 7), compression="gzip")
+        return folder / "x.h5"
+    if kind in ("zarr", "Zarr array"):
+        array = zarr.create_array(str(folder / "x.zarr"), data=words(), chunks=(8, 7))
+        return folder / "x.zarr" if kind == "zarr" else array
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(words().ravel()), 7)
+    pq.write_table(pa.table({"embedding": lists}), folder / "x.parquet", row_group_size=20)
+    return folder / "x.parquet"
+
+
+class TestWords(SourceContract):
+    @pytest.fixture(params=["npy", "npy V2", "memory map V2", "hdf5", "zarr", "Zarr array", "parquet", "array"])
+    def opened(self, request, tmp_path):
+        X = words() if request.param == "array" else store(request.param, tmp_path)
+        return Opened(open_source(X, dtype="bfloat16"), dense_matrix())
+
+
+class TestTensor(SourceContract):
+    @pytest.fixture
+    def opened(self):
+        torch = pytest.importorskip("torch")
+        return Opened(open_source(torch.tensor(dense_matrix(), requires_grad=True).bfloat16()), dense_matrix())
+
+
+def test_every_word_is_the_upper_half_of_a_float():
+    every = np.arange(1 << 16, dtype=np.uint16)
+    values = as_float32(every)
+    np.testing.assert_array_equal(values.view(np.uint32), every.astype(np.uint32) << 16)
+    assert as_float32(np.array([0x3F80, 0xC000, 0x7F80], np.uint16)).tolist() == [1.0, -2.0, np.inf]
+
+
+def test_tensors_are_clustered_as_their_values():
+    torch = pytest.importorskip("torch")
+    X = torch.tensor(np.random.default_rng(0).normal(size=(300, 8))).bfloat16()
+    options = {"n_clusters": 5, "random_state": 0, "progress": False}
+    fitted, wanted = StreamKMeans(**options).fit(X), StreamKMeans(**options).fit(X.float().numpy())
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+    np.testing.assert_array_equal(fitted.predict(X), wanted.labels_)
+    chunks = [X[:100], X[100:]]
+    np.testing.assert_array_equal(fitted.predict(chunks), wanted.labels_)
+
+
+def test_arrays_of_ml_dtypes_are_told_by_the_name_of_their_type():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    X = dense_matrix().astype(ml_dtypes.bfloat16)
+    source = open_source(X)
+    assert source.dtype == np.float32
+    np.testing.assert_array_equal(next(source.stream(1 << 20)).X, dense_matrix())
+    assert StreamKMeans(2, progress=False).fit(X).labels_.shape == (53,)
+
+
+def test_words_without_a_type_are_refused_unless_it_is_said(tmp_path):
+    path = store("npy V2", tmp_path)
+    with pytest.raises(InvalidInputError, match=r'two bytes without a type \(\|V2\), as NumPy .* dtype="bfloat16"'):
+        open_source(path)
+    with pytest.raises(InvalidInputError, match=r'without a type .*pass dtype="bfloat16"'):
+        open_source(words().view("V2"))
+
+
+@pytest.mark.parametrize(
+    ("save", "dtype", "error", "message"),
+    [
+        ("f4", "bfloat16", InvalidInputError, r"holds float32, not bfloat16 \(V2 or uint16\); leave dtype='bfloat16'"),
+        ("f4", "float64", InvalidParameterError, "dtype='float64' is of no use for .*x.npy, .* is 'bfloat16'"),
+        ("V4", "bfloat16", InvalidInputError, r"holds \|V4, not bfloat16"),
+    ],
+)
+def test_other_types_are_refused(tmp_path, save, dtype, error, message):
+    np.save(tmp_path / "x.npy", dense_matrix().view(save))
+    with pytest.raises(error, match=message):
+        open_source(tmp_path / "x.npy", dtype=dtype)
+
+
+def test_files_of_other_types_and_sparse_rows_are_refused(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = dense_matrix()
+    with pytest.raises(InvalidInputError, match=r"x\.h5:/X holds dense rows of float32; dtype='bfloat16' is for dense"):
+        open_source(tmp_path / "x.h5", dtype="bfloat16")
+    with pytest.raises(InvalidParameterError, match="dtype= is of no use for HDF5"):
+        open_source(tmp_path / "x.h5", dtype="float32")
+
+
+def test_zarr_arrays_of_a_type_that_zarr_does_not_know_are_refused(tmp_path):
+    zarr.create_array(str(tmp_path / "x.zarr"), data=words(), chunks=(8, 7))
+    metadata = json.loads((tmp_path / "x.zarr/zarr.json").read_text())
+    metadata["data_type"] = "bfloat16"
+    (tmp_path / "x.zarr/zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(SourceError, match=r"x\.zarr is no Zarr store that can be read.*bfloat16"):
+        open_source(tmp_path / "x.zarr")
+
+
+def test_the_command_line_reads_them(tmp_path):
+    path = store("npy V2", tmp_path)
+    command = [sys.executable, "-m", "streamkm", "inspect", str(path), "--set", "data.dtype=bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "float32, dense" in done.stdout
+    assert "16-bit words, read as bfloat16" in done.stdout
