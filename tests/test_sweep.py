@@ -348,6 +348,8 @@ def test_tables(swept, tmp_path):
     assert said["rows"] == "all 1,200"
     assert said["elbow"] == "8 clusters"
     assert said["best silhouette"].startswith("8 clusters (")
+    assert said["verdict"].startswith("8 clusters, by elbow, silhouette")
+    assert swept.verdict()[0] == 8
 
 
 def test_picture(swept):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
+from streamkm.cluster.center_index import FEWEST_CENTERS, LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_scale
 from streamkm.core.matrix import Matrix, aligned_empty, as_working
 from streamkm.kernels.cluster import distances, nearest
@@ -246,7 +246,8 @@ class CenterTable:
             Squared norms of the rows, where they are known.
         gaps : float64 (n,), optional
             Written: how much larger the squared distance to the second nearest center is than that to the nearest, as
-            far as products of float32 tell, and at least 0; infinite where k is 1.
+            far as products of float32 tell, and at least 0; infinite where k is 1. NaN for dense rows and
+            `FEWEST_CENTERS` centers or more: the second nearest would take a look at all of them.
         """
         return self._exactly(X, d2norms, gaps)[0]
 
@@ -294,9 +295,13 @@ class CenterTable:
     ) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """`labels`, and the scores that most of them were found by; see `labels`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=gaps is not None)
-        if gaps is not None:
+        looks_at_all = not isinstance(X, np.ndarray) or self.n_clusters < FEWEST_CENTERS
+        wanted = gaps is not None and looks_at_all
+        labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=wanted)
+        if gaps is not None and looks_at_all:
             gaps_between(scores, seconds, layout.scale, gaps)
+        elif gaps is not None:
+            gaps.fill(np.nan)
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale

@@ -24,11 +24,13 @@ from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.cluster.pruned import COORDINATES
+from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
-FORMAT, SPARSE_FORMAT = 1, 2  # of files: with dense centers, and with those of text, which are zero almost everywhere
+# Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared.
+FORMAT, SPARSE_FORMAT, PREPARED_FORMAT = 1, 2, 3
 SMALLEST_NORM = 1e-30
-SKETCH_PREFIX = "sketch_"  # of the names of arrays that belong to the sketch
+SKETCH_PREFIX, STEPS_PREFIX = "sketch_", "steps_"  # of the names of arrays that belong to the sketch, and to steps
 
 INDEX_ARRAYS = ("index_directions", "index_groups")
 
@@ -52,6 +54,8 @@ class Model:
     far : bool
         Whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective.
         Of a fit; it is not saved.
+    preparation : Preparation or None
+        How original rows are prepared, before anything else.
     index : tuple of float32 (m, u) and int32 (k,), or None
         Directions and groups of an index of the centers, where there is one; see `center_index`.
     """
@@ -62,6 +66,7 @@ class Model:
     space: Space
     sketch: Sketch
     far: bool = False
+    preparation: Preparation | None = None
     index: IndexParts | None = None
 
     def indexed(self) -> Model:
@@ -120,9 +125,12 @@ class Model:
         }
         arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
         arrays |= {} if fit is None else fit.arrays()
+        header["format"], stored = _packed_centers(self.centers)
+        if self.preparation is not None:
+            header["format"], header["steps"] = PREPARED_FORMAT, list(self.preparation.steps)
+            arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
         if self.index is not None:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
-        header["format"], stored = _packed_centers(self.centers)
         arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
@@ -147,42 +155,35 @@ class Model:
 
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
-    if not isinstance(header, dict) or header.get("format") not in (FORMAT, SPARSE_FORMAT):
-        raise ModelFileError(f"format {header.get('format') if isinstance(header, dict) else header!r}, not {FORMAT}")
+    form = header.get("format") if isinstance(header, dict) else header
+    if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT):
+        raise ModelFileError(f"format {form!r}, not {FORMAT}, {SPARSE_FORMAT} or {PREPARED_FORMAT}")
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    others = {name: array for name, array in arrays.items() if not name.startswith((FIT_PREFIX, "center", "index_"))}
-    stored = {name.removeprefix(SKETCH_PREFIX): array for name, array in others.items()}
+    found = {name: array for name, array in arrays.items() if form == PREPARED_FORMAT and name.startswith(STEPS_PREFIX)}
+    others = (FIT_PREFIX, "center", *INDEX_ARRAYS, *found)
+    stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not fits_features(sketch, header["n_features"]):
         raise ModelFileError(
             f"the {sketch.kind} sketch is for other rows than the model's {header['n_features']} features"
         )
     width = sketch.n_components if header["space"] == "sketch" else header["n_features"]
-    centers = arrays["centers"] if header["format"] == FORMAT else _unpacked_centers(arrays, width)
+    centers = arrays["centers"] if "centers" in arrays else _unpacked_centers(arrays, width)
     if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
         raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
     if not np.isfinite(centers).all():
         raise ModelFileError("centers hold NaN or infinity")
-    index = _checked_index(arrays, centers)
-    return Model(centers, header["n_features"], header["metric"], header["space"], sketch, index=index)
-
-
-def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
-    """The index that a file holds, if any: what it excludes is certain for orthonormal directions alone."""
-    if not any(name in arrays for name in INDEX_ARRAYS):
-        return None
-    directions, groups = (arrays[name] for name in INDEX_ARRAYS)
-    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], COORDINATES)
-    if not fits or not are_orthonormal(directions):
-        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {COORDINATES} orthonormal directions of float32")
-    if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
-        raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
-    return directions, groups
+    preparation = None
+    if form == PREPARED_FORMAT:
+        known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
+        preparation = Preparation.restored(header["steps"], known, header["n_features"])
+    given = (header["n_features"], header["metric"], header["space"], sketch)
+    return Model(centers, *given, preparation=preparation, index=_checked_index(arrays, centers))
 
 
 def _packed_centers(centers: NDArray[np.float64]) -> tuple[int, dict[str, NDArray[Any]]]:
@@ -211,6 +212,19 @@ def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int) -> NDArray[np
     centers = np.zeros((len(counts), width))
     centers[np.repeat(np.arange(len(counts)), counts), columns] = values
     return centers
+
+
+def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
+    """The index that a file holds, if any: what it excludes is certain for orthonormal directions alone."""
+    if not any(name in arrays for name in INDEX_ARRAYS):
+        return None
+    directions, groups = (arrays[name] for name in INDEX_ARRAYS)
+    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], COORDINATES)
+    if not fits or not are_orthonormal(directions):
+        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {COORDINATES} orthonormal directions of float32")
+    if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
+        raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
+    return directions, groups
 
 
 def normalized(X: Matrix) -> Matrix:

@@ -57,11 +57,13 @@ class Progress:
     show : bool or "auto"
         Draw bars, below the cell of a notebook, else on stderr; "auto": in notebooks, and where stderr is a terminal.
         Without bars every finished stage is one log line.
+    verbose : int
+        Above 0, every finished stage is a line on stderr where there are no bars.
     """
 
-    def __init__(self, show: bool | str = "auto"):
+    def __init__(self, show: bool | str = "auto", verbose: int = 0):
         self.stages: list[Stage] = []
-        self._notebook = in_notebook()
+        self._verbose, self._notebook = verbose, in_notebook()
         self._show = self._notebook or sys.stderr.isatty() if show == "auto" else bool(show)
 
     @contextmanager
@@ -84,6 +86,8 @@ class Progress:
         self.stages.append(stage)
         read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
         logger.info("%s: %.2f s%s", name, stage.seconds, read)
+        if self._verbose > 0 and not self._show:
+            sys.stderr.write(f"{name}: {stage.seconds:.2f} s{read}\n")
 
 
 class _Bar:

@@ -50,6 +50,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
+from streamkm.sources.prepared import prepared
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource
@@ -81,6 +82,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     init: Any
     random_state: Any
     on_invalid: OnInvalid
+    verbose: int
     model_: Model
     labels_: Any
     feature_names_in_: NDArray[Any]
@@ -144,7 +146,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             return self._predict_to_table(X, check_table_place(path, overwrite=overwrite))
         target = check_labels_place(path, overwrite=overwrite)
         walk, model = self._walk(X)
-        progress = Progress(self.progress)
+        progress = Progress(self.progress, int(self.verbose))
         with open_executor(self.executor) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
@@ -158,7 +160,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         if profile is not None and len(profile.sums) == self._n_features_out:
             usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
         column: str | None = getattr(source, "id_column", None)
-        ids = () if column is None else source.ids()  # type: ignore[attr-defined]
+        ids = () if column is None else source.ids()
         parts = self._map(source, "predict", nearest_two, N_VALUES)
         return write_table(target, parts, usual, id_column=column, ids=ids)
 
@@ -281,7 +283,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         estimator.model_ = model
         estimator.cluster_centers_ = model.centers
         estimator.assign_space_ = model.space
-        estimator.sketch_ = model.sketch
+        estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
         estimator.n_components_ = model.sketch.n_components
         estimator.n_features_in_ = model.n_features
         fit = FitInfo.load(path)
@@ -391,17 +393,19 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
         walk, model = self._walk(X)
-        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+        progress = Progress(self.progress, int(self.verbose))
+        with open_executor(self.executor) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
     def _walk(self, X: Any) -> tuple[Walk, Model]:
         """How X is walked, and the model for its rows."""
-        source = self._open(X, reset=False)
-        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
-        model = self._current_model()
         if stored is not None:
             model = _model_on(stored, model)
+        if model.preparation is not None:
+            source = prepared(source, model.preparation)
+        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamkm.core.version import VERSION
+from streamkm.core.version import __version__
 from streamkm.estimators.validation import plain
 from streamkm.passes.labels import count_skipped
 
@@ -68,7 +68,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
         "history": estimator.history_,
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
-        "versions": {"streamkm": VERSION, "python": platform.python_version(), **dict(_versions())},
+        "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
     if hasattr(estimator, "expected_inertia_"):
         names = ("expected_inertia", "expected_inertia_error", "possible_gain")
@@ -94,7 +94,7 @@ def _shares(estimator: Any) -> dict[str, float]:
         if between + estimator.inertia_ > 0:
             shares["explained"] = max(0.0, between) / (max(0.0, between) + estimator.inertia_)
     profile = getattr(estimator, "profile_", None)
-    if profile is not None and len(counts) > 1 and total > 0:
+    if profile is not None and len(counts) > 1 and total > 0 and np.isfinite(profile.sums).all():
         shares["silhouette"] = float(profile.sums[:, 1].sum()) / total
     return shares
 

@@ -86,7 +86,8 @@ class ClusterRow:
         Of its rows to the center; None where no pass measured them, and for clusters without rows.
     silhouette : float or None
         Mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
-        nearest: 1 far from all others, 0 on the border. None also where there is one cluster.
+        nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and
+        512 clusters or more, where second nearest centers are not looked for.
     typical, outlying : tuple of Example
         Rows nearest to the center, and farthest from it.
     """

@@ -137,7 +137,7 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
     return {
         "mean_distance": away,
         "largest_distance": outlying[0].distance if outlying else None,
-        "silhouette": silhouette if n_clusters > 1 else None,
+        "silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
         "typical": typical,
         "outlying": outlying,
     }

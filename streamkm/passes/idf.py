@@ -33,6 +33,7 @@ def open_documents(
     field: str | int | Sequence[str | int] | None = None,
     hashing: FeatureHashing | None = None,
     tfidf: bool | TfIdf = True,
+    sublinear_tf: bool = False,
     executor: Any = "auto",
     **options: Any,
 ) -> RowSource:
@@ -50,10 +51,13 @@ def open_documents(
         Which field of JSON lines, or column of CSV (also by number) and Parquet, holds the document. Of several, texts
         follow each other, and counts are features ``field=value``.
     hashing : FeatureHashing, optional
-        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None.
+        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None; with
+        `sublinear_tf` as by ``FeatureHashing(norm=None)``, which leaves counts as they are.
     tfidf : bool or TfIdf, default=True
         Whether to weight rows by document frequencies, which are counted now, in one pass over the data; or those
         counted before (`fit_idf`, or `tfidf` of a source that was opened so), for documents that come later.
+    sublinear_tf : bool, default=False
+        Whether a word that a document has c times counts ``1 + log c`` times: for long documents. With ``tfidf=True``.
     executor : "auto", int or Dask client
         Where to count.
     **options
@@ -97,7 +101,12 @@ def open_documents(
     >>> [rows.X.shape for rows in source.stream(1 << 20)]
     [(3, 1048576)]
     """
-    hashing = FeatureHashing() if hashing is None else hashing
+    if sublinear_tf and tfidf is not True:
+        raise InvalidParameterError(
+            "sublinear_tf is of use with tfidf=True only; weights that are given have their own"
+        )
+    if hashing is None:
+        hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
     given = {name: value for name, value in options.items() if value is not None}
     if is_collection(X):
         refuse_options(field, given, "a Dask bag")
@@ -112,18 +121,20 @@ def open_documents(
         source = hashed(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
         return source
-    return count_and_weight(source, executor=executor) if tfidf is True else weight_rows(source, tfidf)
+    if tfidf is True:
+        return count_and_weight(source, executor=executor, fit=IdfFit(sublinear_tf=sublinear_tf))
+    return weight_rows(source, tfidf)
 
 
-def count_and_weight(source: RowSource, *, executor: Any = "auto") -> TfIdfRows:
-    """Weight the rows of a source by their own document frequencies; see `fit_idf` for errors.
+def count_and_weight(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdfRows:
+    """Weight the rows of a source by their own document frequencies; see `fit_idf` for parameters and errors.
 
     Returns
     -------
     TfIdfRows
         Tells of the pass that counted, as one of its `stages_before`.
     """
-    tfidf, stage = _counted(source, executor, IdfFit())
+    tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit)
     rows = weight_rows(source, tfidf)
     rows.stages_before = (*source.stages_before, stage)
     return rows

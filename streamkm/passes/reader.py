@@ -17,7 +17,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
@@ -140,6 +140,7 @@ class Walk:
         if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
             chunk, block, inputs = item
             X = block.compute(inputs)
+            X = self.source.finished(X) if isinstance(self.source, SentRows) else X
             return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
         if isinstance(item, Chunk):
             if not isinstance(self.source, ChunkedSource):

@@ -95,6 +95,8 @@ class Needs:
         That a call draws in the pass that assigns rows.
     keeps_sample : bool
         Whether the row sample is kept through that pass.
+    sums_bytes : int
+        Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
     dense : bool
         Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
     """
@@ -122,6 +124,7 @@ class Needs:
     shared_bytes: int = 0
     drawn_rows: int = 0
     keeps_sample: bool = False
+    sums_bytes: int = 0
     dense: bool = False
 
     @property
@@ -181,6 +184,8 @@ class Needs:
             floats = (kept + self.drawn_rows) * self._float_row(space)
             stages["search"] = sample + ROUND_COPIES * floats + self.search(kept + self.drawn_rows) + self.steps(width)
             stages["search"] += LABEL_BYTES * self.n_rows * self.labels
+        if self.sums_bytes:
+            stages["prepare"] = reading + n_states * self.sums_bytes
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)

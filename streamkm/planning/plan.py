@@ -69,6 +69,8 @@ class Plan:
         Whether the row sample is kept, so that such a pass begins with a search.
     few_sampled : bool
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
+    finding_steps : tuple of str
+        Steps that rows are prepared by which take one of the passes each, in front of the others.
     """
 
     source: str
@@ -99,6 +101,7 @@ class Plan:
     drawn_rows: int = 0
     keeps_sample: bool = False
     few_sampled: bool = False
+    finding_steps: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -161,7 +164,8 @@ class Plan:
         ]
 
     def _more(self) -> str:
-        return f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
+        first = f", the first for {' and '.join(self.finding_steps)}" if self.finding_steps else ""
+        return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.needs is not None:

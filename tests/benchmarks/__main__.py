@@ -56,8 +56,8 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "plan": ("v", bench_plan.run),
     "nearest": ("w", bench_nearest.run),
     "rare": ("x", bench_rare.run),
-    "many": ("yz", bench_many.run),
     "dedupe": ("A", bench_dedupe.run),
+    "many": ("yz", bench_many.run),
 }
 
 
