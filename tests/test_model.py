@@ -286,7 +286,8 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
         "not json",
         "[1, 2]",
         "3",
-        header_of(format=2),
+        header_of(format=3),  # of prepared rows, without a word of how
+        header_of(format=4),
         header_of(format=None),
         header_of(sketch={"kind": "gaussian", "n_components": 4}),
         header_of(sketch={"kind": "identity"}),
