@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.estimators.facts import summarize
 from streamkm.metrics import feature_deviations
 
 
@@ -149,6 +150,16 @@ def test_distances_silhouettes_and_examples_are_those_of_loops(case, tmp_path):
         else:
             second = np.sort(own, axis=1)[:, 1]
             np.testing.assert_allclose(row.silhouette, (1 - nearest / second).mean(), atol=2e-3)
+
+
+def test_of_very_many_clusters_no_silhouettes_are_told():
+    rng = np.random.default_rng(0)
+    model = fitted(rng.normal(size=(1500, 4)).astype(np.float32), 600, max_iter=2, n_init=1)
+    rows = model.summary(1).rows
+    assert {row.silhouette for row in rows} == {None}
+    assert "silhouette" not in str(model.summary(1)).splitlines()[0]
+    assert all(row.mean_distance >= 0 for row in rows)
+    assert summarize(model)["result"].get("silhouette") is None
 
 
 def test_profiles_have_the_same_bits_for_any_threads(tmp_path):

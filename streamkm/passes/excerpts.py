@@ -48,7 +48,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     return found
 
 
-def row_ids(source: Any, wanted: Sequence[int]) -> dict[int, str]:
+def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
     """What the id column of a source calls some rows, in one pass over that column; nothing where there is none.
 
     Parameters
@@ -58,7 +58,7 @@ def row_ids(source: Any, wanted: Sequence[int]) -> dict[int, str]:
         Numbers of rows, ascending.
     """
     found: dict[int, str] = {}
-    if getattr(source, "id_column", None) is None:
+    if source.id_column is None:
         return found
     first = at = 0
     for piece in source.ids():

@@ -51,7 +51,8 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
     d2 : float64 (n,)
         Squared distances to the centers of the labels.
     gaps : float64 (n,)
-        How much larger the squared distance to the second nearest center is; infinite where there is none.
+        How much larger the squared distance to the second nearest center is; infinite where there is none, NaN where
+        it is not known, and no silhouette is then.
     weights : float64 (n,) or (0,)
         Rows without weight are left out.
     first_row : int
@@ -72,7 +73,7 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
             a = d2[start + i]
             b = a + gaps[start + i]
             away[i] = math.sqrt(a)
-            silhouettes[i] = 1.0 - math.sqrt(a / b) if b > 0.0 else 0.0
+            silhouettes[i] = 0.0 if b == 0.0 else 1.0 - math.sqrt(a / b)
         for i in range(n_rows):
             at = start + i
             weight = weights[at] if weights.shape[0] else 1.0
