@@ -1,9 +1,9 @@
-"""Cluster the cells of an AnnData file without loading it: sparse counts, cosine distance.
+"""Cluster the cells of an AnnData file without loading it: sparse counts, to a common total and their logarithms.
 
     python anndata_counts.py                    # a small file made on the spot
     python anndata_counts.py --data cells.h5ad  # yours; .zarr too
 
-Writes the clusters back as a column of `obs`.
+Writes the clusters into the file, as the column `cluster` of `obs`; the matrix is not touched.
 """
 
 import argparse
@@ -11,8 +11,12 @@ import tempfile
 from pathlib import Path
 
 import anndata
+import h5py
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
+import zarr
+from anndata.io import read_elem, write_elem
 
 from streamkm import StreamKMeans
 
@@ -35,10 +39,16 @@ def main() -> None:
         if path is None:
             path = Path(folder) / "cells.h5ad"
             make(path)
-        kmeans = StreamKMeans(args.k, metric="cosine", random_state=0).fit(path)  # X, read from disk in chunks
+        # X, read from disk in chunks; counts are prepared as they are read
+        kmeans = StreamKMeans(args.k, steps=["total", "log1p"], metric="cosine", random_state=0).fit(path)
+        store = h5py.File(path, "r+") if path.suffix == ".h5ad" else zarr.open_group(path, mode="r+")
+        obs = read_elem(store["obs"])
+        obs["cluster"] = pd.Categorical(kmeans.labels_)
+        write_elem(store, "obs", obs)
+        if path.suffix == ".h5ad":
+            store.close()
         cells = anndata.read_h5ad(path, backed="r") if path.suffix == ".h5ad" else anndata.read_zarr(path)
-        obs = cells.obs.assign(cluster=kmeans.labels_)
-        print(obs["cluster"].value_counts().sort_index().to_string())
+        print(cells.obs["cluster"].value_counts().sort_index().to_string())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from streamkm.core.version import __version__
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError
@@ -64,7 +64,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'streamkm' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -63,7 +63,16 @@ def fits():
         weights = np.random.default_rng(2).integers(0, 4, X.shape[0]) if options.pop("sample_weight", False) else None
         fit = StreamKMeans(12, random_state=0, progress=False, **options).fit(X, sample_weight=weights)
         found[name] = digest(fit.labels_, fit.model_.centers, np.float64(fit.inertia_))
-    return found
+    return found | {"many f4": many()}
+
+
+def many():
+    """A fit with so many clusters that rows are assigned by an index of them, whose directions are LAPACK's."""
+    from streamkm import StreamKMeans
+
+    X = (rows(4_200, 256, "f8") / np.arange(1.0, 257.0)).astype(np.float32)
+    fit = StreamKMeans(1100, random_state=0, progress=False, max_iter=5, chunk_bytes=1 << 23).fit(X)
+    return digest(fit.labels_, fit.model_.centers, np.float64(fit.inertia_))
 
 
 def main(names):

@@ -22,11 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
-from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
+from streamkm.estimators.facts import summarize
 from streamkm.passes.checkpoint import Checkpoint
-from streamkm.sources import open_source
 from tests.programs import run_program
 
 TOP = Path(__file__).parents[1]
@@ -162,7 +161,7 @@ def test_the_summary_repeats_the_run_and_holds_no_address(folder):
     assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
     assert summary("again")["result"] == summary()["result"]
     kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
-    text = json.dumps(summarize(kmeans.set_params(executor=object()), open_source(rows())))
+    text = json.dumps(summarize(kmeans.set_params(executor=object())))
     assert not re.search(r"0x[0-9a-f]{6}|object at", text)
     assert "RandomState" in text
 
@@ -252,7 +251,7 @@ def test_skipped_rows(folder):
         (["fit", "x.npy", "-k", "2", "--set", "estimator.n_components=0"], "n_components=0"),
         (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
         (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),
-        (["fit", "x.npy", "-k", "2", "--labels-format", "csv"], "'csv' is not one of"),
+        (["fit", "x.npy", "-k", "2", "--labels-format", "txt"], "'txt' is not one of"),
         (["fti", "x.npy"], "No such command"),
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
@@ -326,7 +325,7 @@ def test_assign(folder):
     for _ in range(2):
         run("assign", "out/model.npz", "x.npy", "-o", "new/y.zarr", "--overwrite")
         assert np.array_equal(zarr.open_array("new/y.zarr", mode="r")[:], expected)
-    assert "written as .npy or .zarr" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
+    assert "written as .npy, .zarr, .csv or .parquet" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
     np.save("wide.npy", np.ones((4, 9)))
     assert "9 features" in run("assign", "out/model.npz", "wide.npy", "-o", "z.npy", code=2)
     assert not Path("z.npy").exists()
@@ -411,7 +410,7 @@ def test_report_is_made_again(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     assert not Path("out/report.html").exists()
     assert "out/report.html" in run("report", "out")
-    assert Path("out/report.html").read_text().count("data:image/png;base64,") == 3
+    assert "<svg" in Path("out/report.html").read_text()
 
 
 def test_plan_measures_the_time_if_asked(folder):

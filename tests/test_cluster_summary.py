@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, open_documents
+from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.metrics import feature_deviations
 
@@ -48,7 +50,8 @@ def test_sizes_neighbours_and_traits_are_those_of_numpy():
 def test_it_is_read_as_text_table_and_values():
     summary = fitted(trips()).summary(1)
     lines = str(summary).splitlines()
-    assert lines[0].split() == ["cluster", "size", "share", "nearest", "distance", "set", "apart", "by"]
+    head = "cluster size share mean distance largest silhouette nearest typical row set apart by"
+    assert lines[0].split() == head.split()
     assert len(lines) == 3
     assert "miles" in lines[2] or "fare" in lines[2]
     assert "tip" not in str(summary)
@@ -76,14 +79,126 @@ def test_names_that_html_would_take_for_its_own():
     assert "<b>" not in fitted(X).summary()._repr_html_()
 
 
-def test_clusters_without_features_are_refused(tmp_path):
+def test_clusters_without_features_are_refused():
     X = trips().to_numpy()
     with pytest.raises(NotFittedError):
         StreamKMeans().summary()
-    model = fitted(X)
-    model.save(tmp_path / "m.npz")
     streamed = StreamKMeans(2, random_state=0, progress=False).partial_fit(X)
     in_sketch = fitted(np.tile(X, 30), sketch="signs", n_components=8, assign_space="sketch")
-    for each in (StreamKMeans.load(tmp_path / "m.npz"), streamed, in_sketch):
+    for each in (streamed, in_sketch):
         with pytest.raises(InvalidInputError, match="needs means of the original features"):
             each.summary()
+
+
+def test_a_loaded_model_says_the_same(tmp_path):
+    model = fitted(trips(), 3)
+    model.save(tmp_path / "m.npz")
+    said, again = model.summary(), StreamKMeans.load(tmp_path / "m.npz").summary()
+    for one, other in zip(said.rows, again.rows, strict=True):
+        assert (one.typical, one.outlying, one.size) == (other.typical, other.outlying, other.size)
+        assert (one.mean_distance, one.silhouette) == (other.mean_distance, other.silhouette)
+        np.testing.assert_allclose(
+            one.traits[0].deviations, other.traits[0].deviations, rtol=1e-3
+        )  # centers, not means
+
+
+def sparse_rows(n=600, d=400):
+    rng = np.random.default_rng(0)
+    X = sp.random_array((n, d), density=0.04, rng=rng, format="csr", dtype=np.float32)
+    X.data += 0.5
+    return X
+
+
+def dense_rows(n=3000, d=5):
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(n, d)) + 6 * rng.integers(0, 3, (n, 1))).astype(np.float32)
+
+
+CASES = {  # rows, and how they are fitted
+    "all rows in the sample": (dense_rows, {}),
+    "chunks": (dense_rows, {"chunk_bytes": 4000}),
+    "far from their centers": (sparse_rows, {"chunk_bytes": 3000}),
+    "one cluster": (dense_rows, {"n_clusters": 1, "chunk_bytes": 4000}),
+    "more examples than rows": (lambda: np.repeat(np.eye(4), 3, axis=0), {"n_clusters": 4}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_distances_silhouettes_and_examples_are_those_of_loops(case, tmp_path):
+    make, given = CASES[case]
+    X, parameters = make(), {"n_clusters": 3, "random_state": 0, "progress": False, "refine": 0, **given}
+    if "chunk_bytes" in given and not sp.issparse(X):  # read by path: arrays in memory are labelled as a sample
+        np.save(tmp_path / "X.npy", X)
+    source = tmp_path / "X.npy" if (tmp_path / "X.npy").exists() else X
+    model = StreamKMeans(**parameters).fit(source)
+    dense, centers = X.toarray() if sp.issparse(X) else X, model.model_.centers
+    away = np.linalg.norm(dense[:, None].astype(np.float64) - centers, axis=2)
+    for row in model.summary().rows:
+        own = away[model.labels_ == row.cluster]
+        numbers = np.flatnonzero(model.labels_ == row.cluster)
+        nearest = own[:, row.cluster]
+        np.testing.assert_allclose(row.mean_distance, nearest.mean(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(row.largest_distance, nearest.max(), rtol=1e-5, atol=1e-6)
+        for examples, order in ((row.typical, nearest), (row.outlying, -nearest)):
+            wanted = np.lexsort((numbers, order))[:5]
+            np.testing.assert_allclose([each.distance for each in examples], nearest[wanted], rtol=1e-5, atol=1e-6)
+            if len(np.unique(order[wanted].round(5))) == len(wanted):
+                assert [each.row for each in examples] == numbers[wanted].tolist()
+        if len(centers) == 1:
+            assert row.silhouette is None
+        else:
+            second = np.sort(own, axis=1)[:, 1]
+            np.testing.assert_allclose(row.silhouette, (1 - nearest / second).mean(), atol=2e-3)
+
+
+def test_profiles_have_the_same_bits_for_any_threads(tmp_path):
+    np.save(tmp_path / "X.npy", dense_rows())
+    profiles = [
+        StreamKMeans(5, random_state=0, progress=False, executor=n, chunk_bytes=2000).fit(tmp_path / "X.npy").profile_
+        for n in (1, 2)
+    ]
+    for one, other in zip(*(profile.arrays() for profile in profiles), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_profiles_leave_out_what_counts_nothing():
+    X, weights = dense_rows(400).astype(np.float64), np.ones(400)
+    X[7, 0], weights[9] = np.nan, 0
+    model = StreamKMeans(2, random_state=0, progress=False, on_invalid="skip").fit(X, sample_weight=weights)
+    profile = model.profile_
+    shown = np.concatenate([profile.near_rows.ravel(), profile.far_rows.ravel()])
+    assert not np.isin([7, 9], shown).any()
+    np.testing.assert_allclose(profile.sums[:, 0].sum(), sum(r.mean_distance * r.size for r in model.summary().rows))
+
+
+def test_joined_profiles_are_those_of_all_rows():
+    rng = np.random.default_rng(1)
+    labels, d2 = rng.integers(0, 4, 300).astype(np.int32), rng.integers(0, 20, 300).astype(float)  # with many ties
+    gaps = rng.random(300)
+    whole = Profile.empty(4)
+    whole.add(labels, d2, gaps)
+    parts = []
+    for start in range(0, 300, 70):
+        part, here = Profile.empty(4), slice(start, start + 70)
+        part.add(labels[here], d2[here], gaps[here], first_row=start)
+        parts.append(part)
+    for joined in (join_profiles(parts), reduce(absorb_profile, parts)):
+        np.testing.assert_allclose(joined.sums, whole.sums, rtol=1e-12)
+        for name in ("near_d2", "near_rows", "far_d2", "far_rows"):
+            assert np.array_equal(getattr(joined, name), getattr(whole, name)), name
+
+
+def test_rows_are_shown_as_they_stand(tmp_path):
+    X = trips(50)
+    (row, *_) = fitted(X).summary(rows=X).rows
+    number = row.typical[0].row
+    assert row.typical[0].text == f"tip={X.tip[number]:.4g}, fare={X.fare[number]:.4g}, miles={X.miles[number]:.4g}"
+    path = tmp_path / "notes.txt"
+    lines = [f"{word} " * 80 for word in ("apple", "pear") for _ in range(6)]
+    path.write_text("\n".join(lines))
+    source = open_documents(path)
+    summary = fitted(source).summary(rows=source)
+    texts = {each.text for each in summary.rows[0].typical}
+    assert len(texts) == 1
+    assert texts.pop() in {f"{line[:157]}..." for line in lines}
+    assert f"{summary.rows[0].typical[0].row}: " in str(summary)

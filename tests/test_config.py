@@ -206,7 +206,10 @@ DATA = "data:\n  path: x.svm\n"
         ),
         (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
         (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
-        (DATA + "output:\n  labels: csv\n", "c.yaml:4: output.labels must be npy or zarr, got 'csv' (text)"),
+        (
+            DATA + "output:\n  labels: txt\n",
+            "c.yaml:4: output.labels must be npy or zarr or csv or parquet, got 'txt' (text)",
+        ),
         (
             DATA + "kernel:\n  kernel: rfb\n",
             (

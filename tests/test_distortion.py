@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -104,6 +105,15 @@ def test_more_components_keep_more(small_topics):
     assert [row.n_components for row in table.rows] == [8, 64, 512] * 2
     assert all(row.seconds > 0 and row.fit_seconds > 0 for row in table.rows)
     assert json.loads(json.dumps(table.to_dict()))["rows"][0]["n_components"] == 8
+
+
+def test_a_verdict_is_given():
+    X, y = wide_groups(300)
+    wide = distortion(X, y, sketches=["svd"], n_components=[1, 8], random_state=0, executor=1)
+    assert re.search(r"verdict: svd with 8 components will do; it costs [\d.e-]+ % of the objective", wide.lines()[-1])
+    narrow = distortion(X, y, sketches=["countsketch"], n_components=[1], random_state=0, executor=1)
+    assert narrow.rows[0].loss > 1.01
+    assert "too few components; the best, countsketch with 1, costs" in narrow.lines()[-1]
 
 
 def test_labels_centers_and_numbers_of_clusters_agree():

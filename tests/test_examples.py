@@ -12,15 +12,22 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-CLUSTER = "dask_array.py"
-ARGUMENTS = {"larger_than_memory.py": ["--rows", "20000"], "ivf_index.py": ["--rows", "6000", "--lists", "40"]}
+OF_THEIR_OWN = {  # processes: of workers that import the program again, and of whose memory is measured
+    "dask_array.py": [],
+    "dask_pipeline.py": [],
+    "larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"],
+}
 NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
-    "anndata_counts.py": ["500\n", "500\n", "500\n"],
+    "anndata_counts.py": ["cluster\n", "500\n", "500\n", "500\n"],
     "dask_array.py": ["same labels: True", "same centers: True"],
     "ivf_index.py": ["lists", "streamkm recall", "faiss    recall"],
-    "larger_than_memory.py": ["read 2 times", "objective per row"],
+    "dask_pipeline.py": ["agreement of both: 1.000"],
+    "embeddings.py": ["4,000 vectors of 64 numbers in 2 passes", "[800, 800, 800, 800, 800]"],
+    "how_many_clusters.py": ["rows: all 5,000", "verdict: 6 clusters, by silhouette"],
+    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory 3", "objective per row"],
     "stream_of_chunks.py": ["30,000 rows in 2 passes", "day 2:"],
+    "table.py": ["payment=card", "6 rows with missing values", "set apart by", "998"],
     "text.py": ["900 documents in 3 passes", "300: ", "300: ", "300: ", "later: 3 of 3"],
     "zarr_array.py": ["in 2 passes", "in 4 passes", "cluster sizes"],
 }
@@ -34,25 +41,33 @@ def assert_printed(script, printed):
         at = found + len(text)
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != CLUSTER))
+@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in OF_THEIR_OWN))
 def test_example(script, tmp_path, monkeypatch, capsys):
     """In this process: what takes seconds in another one is importing alone."""
     if script in NEEDED:
         pytest.importorskip(NEEDED[script])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", [script, *ARGUMENTS.get(script, [])])
+    monkeypatch.setattr(sys, "argv", [script])
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert_printed(script, capsys.readouterr().out)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_example_of_a_cluster(tmp_path):
-    """In a process of its own, whose program the workers import again."""
-    command = [sys.executable, "-W", "error::UserWarning:streamkm", str(EXAMPLES / CLUSTER)]
+@pytest.mark.parametrize("script", OF_THEIR_OWN)
+def test_example_in_a_process_of_its_own(script, tmp_path):
+    command = [sys.executable, "-W", "error::UserWarning:streamkm", str(EXAMPLES / script), *OF_THEIR_OWN[script]]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert_printed(CLUSTER, done.stdout)
+    assert_printed(script, done.stdout)
+
+
+def test_each_example_is_listed():
+    """Scripts and what `examples/README.md` says of them."""
+    listed = (EXAMPLES / "README.md").read_text("utf-8")
+    for script in EXAMPLES.glob("*.py"):
+        assert f"({script.name})" in listed, script.name
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)

@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
-from streamkm.cli.summary import summarize
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.estimators.facts import summarize
 from streamkm.passes import resume
 from streamkm.sketches import (
     CountSketch,
@@ -77,7 +77,7 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
         assert loaded.sketch is loaded.sketch_
         again = loaded.set_params(random_state=0, executor=2).fit(data)  # with the sketch that was given
         np.testing.assert_array_equal(again.labels_, fitted.labels_)
-        json.dumps(summarize(fitted, CountingSource(X)))
+        json.dumps(summarize(fitted))
 
 
 def test_it_is_the_sketch_of_the_same_name_and_seed():

@@ -43,7 +43,7 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
     assert result["objective"] == fitted.inertia_
     assert result["trace_residual"] == fitted.trace_residual_
     assert result["gamma"] == 4
-    assert "the sketch space" in Path("out/report.html").read_text()
+    assert "assigned in a sketch of" in Path("out/report.html").read_text()
     run("assign", "out/model.npz", "x.npy", "-o", "again.npy")
     np.testing.assert_array_equal(np.load("again.npy"), labels)
 

@@ -173,8 +173,8 @@ def test_sketch_stores_are_refused(small_digits, tmp_path):
         kernel_kmeans().fit(tmp_path / "x.zarr")
 
 
-def test_the_example_of_the_readme(capsys):
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+def test_the_example_of_the_tour(capsys):
+    text = (Path(__file__).parents[1] / "examples" / "README.md").read_text()
     start = text.index("from sklearn.datasets import make_circles")
     exec(text[start : text.index("```", start)])
     plain, kernel, inertia, residual, exact = map(float, capsys.readouterr().out.split())

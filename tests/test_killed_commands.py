@@ -53,7 +53,7 @@ def outcome(place):
     files = {
         name: content
         for name, content in tree(place).items()
-        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg"))
+        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "sweep.html"))
         and not name.startswith((".new.zarr.work", "out/.streamkm-", "scores/.streamkm-"))
     }
     for name in [name for name in files if name.startswith("scores/sweep.")]:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.cluster.model import FitInfo, Model, normalized
+from streamkm.cluster.fit_info import FitInfo
+from streamkm.cluster.model import Model, normalized
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.sketches import (
     CountSketch,
@@ -71,6 +72,47 @@ def test_round_trip(tmp_path, space, metric):
     assert (loaded.n_features, loaded.metric, loaded.space, loaded.sketch) == (4, metric, space, model.sketch)
     assert parameters == PARAMETERS
     assert os.listdir(tmp_path) == ["model"]  # that very name, and nothing left beside it
+
+
+def sparse_model():
+    """One of text: centers that are zero almost everywhere, with a negative zero."""
+    centers = np.zeros((3, 500))
+    centers[[0, 0, 1, 2], [3, 499, 7, 0]] = [0.1, 2.5, -0.0, 1e-300]
+    return Model(centers, 500, "cosine", "original", IdentitySketch(500))
+
+
+def test_centers_of_text_are_stored_entry_by_entry(tmp_path):
+    model = sparse_model()
+    model.save(tmp_path / "m.npz", {})
+    assert (tmp_path / "m.npz").stat().st_size < model.centers.nbytes / 3
+    loaded, _ = Model.load(tmp_path / "m.npz")
+    assert loaded.centers.tobytes() == model.centers.tobytes()
+    assert loaded.centers.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("counts", np.array([2, 1, 2])),
+        ("counts", np.array([2, -1, 3])),
+        ("counts", np.array([[2, 1, 1]])),
+        ("counts", np.array([], np.int64)),
+        ("columns", np.array([3, 500, 7, 0], np.int32)),
+        ("columns", np.array([-1, 499, 7, 0], np.int32)),
+        ("columns", np.array([3, 499, 7, 0])),
+        ("values", np.array([1.0, np.nan, 1, 1])),
+        ("values", np.array([1.0, 1, 1])),
+    ],
+    ids=str,
+)
+def test_wrong_entries_of_centers_are_refused(tmp_path, name, values):
+    sparse_model().save(tmp_path / "m.npz", {})
+    with np.load(tmp_path / "m.npz") as stored:
+        arrays = dict(stored)
+    arrays[f"center_{name}"] = values
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ModelFileError, match=r"m\.npz"):
+        Model.load(tmp_path / "m.npz")
 
 
 def pca_arrays(mean=4, rows=4, columns=2, dtype=np.float64):

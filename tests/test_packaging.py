@@ -1,8 +1,12 @@
-"""What pyproject.toml promises about versions."""
+"""What pyproject.toml and the README promise."""
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -32,3 +36,41 @@ def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     (specifier,) = requirement.specifier
     assert specifier.operator == ">="
     assert pinned[requirement.name] == Version(specifier.version)
+
+
+def test_the_quickstart_prints_what_the_readme_says(monkeypatch, tmp_path):
+    """The README's Python as it stands, in a copy of what a clone has."""
+    text = (TOP / "README.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "examples").symlink_to(TOP / "examples")
+    monkeypatch.chdir(tmp_path)
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(code, {})
+    said = re.findall(r"print\(.*?\)  # (\[.*?\]|[\d.]+)", code)
+    assert printed.getvalue().splitlines()[: len(said)] == said
+    assert "set apart by" in printed.getvalue()
+    assert (tmp_path / "digits.npz").exists()
+
+
+def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
+    pages = [TOP / "README.md", *(TOP / name / "README.md" for name in ("examples", "streamkm", "tests"))]
+    pages.append(TOP / "tests" / "benchmarks" / "README.md")
+    assert len(pages[0].read_text("utf-8").splitlines()) <= 80
+    for page in pages:
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8")):
+            place, _, anchor = link.partition("#")
+            target = page.parent / place if place else page
+            assert target.exists(), f"{page}: {link}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)
+                assert anchor in [head.lower().replace(" ", "-") for head in heads], f"{page}: {link}"
+
+
+def test_the_cover_is_drawn_from_results_that_are_here(tmp_path):
+    pytest.importorskip("matplotlib")
+    from tests.benchmarks.cover import METHODS, PICTURE, RESULTS, draw
+
+    results = json.loads(RESULTS.read_text("utf-8"))
+    assert set(results["runs"]) == set(METHODS)
+    draw(results, tmp_path / "cover.svg")
+    assert PICTURE.read_text("utf-8").count("<path") == (tmp_path / "cover.svg").read_text("utf-8").count("<path")

@@ -7,12 +7,15 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 
 from streamkm import StreamKMeans
-from streamkm.cli.summary import result_lines, summarize
+from streamkm.cli.main import main
+from streamkm.cli.summary import result_lines
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
+from streamkm.estimators.facts import summarize
 from streamkm.planning import allowance
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory import LIBRARY_BYTES
@@ -290,7 +293,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     ):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
-    told = dict(result_lines(summarize(fitted, open_source(X))))
+    told = dict(result_lines(summarize(fitted)))
     assert told["objective"].endswith("a row), in the sketch space, as labels")
     asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
     assert asked.assign_space_ == "sketch"  # no warning: it was asked for
@@ -406,6 +409,14 @@ def test_lines_and_values_for_people_and_machines():
     assert "identity" in text["sketch"]
     assert "at the peak, of 8.0 GiB" in text["memory"]
     assert json.loads(json.dumps(got.to_dict()))["n_components"] == 20
+
+
+def test_a_plan_prints_as_the_command_does(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(50, 4)))
+    printed = CliRunner().invoke(main, ["plan", str(tmp_path / "x.npy"), "-k", "3"]).output.splitlines()
+    kmeans = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "x.npy")
+    assert str(kmeans.plan_).splitlines() == printed[:-1]
+    assert printed[-1].startswith("results")
 
 
 def test_estimator_plans_what_it_does():

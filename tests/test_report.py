@@ -8,16 +8,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import NotFittedError
 
-from streamkm.cli.html import render_page
-from streamkm.cli.report import plot_convergence, plot_sizes, plot_sketch_2d, write_report
-from streamkm.cli.summary import project_2d
-from streamkm.core.exceptions import SourceError
+from streamkm import StreamKMeans
+from streamkm.cli.report import write_report
+from streamkm.core.exceptions import MissingDependencyError, SourceError
+from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.page import render_page
 from tests.tables import cases
 
 pytest.importorskip("matplotlib")
+
+from streamkm.reports.figures import apart, plot_clusters, plot_convergence, plot_map, plot_sizes, svg
 
 SUMMARY = {
     "data": {"name": "<x>.svm", "n_samples": 1234, "n_skipped": 4, "n_features": 7, "stored_bytes": 99},
@@ -39,7 +44,7 @@ def results(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     rng = np.random.default_rng(0)
     points, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(3, size=50).astype(np.int32)
-    np.savez(tmp_path / "sketch_view.npz", points=points, labels=labels, shares=[0.5, 0.25])
+    np.savez(tmp_path / "sketch_view.npz", points=points, labels=labels, of_rows=True, by_neighbours=True)
     return tmp_path
 
 
@@ -47,17 +52,17 @@ def titles(figure):
     return [axes.get_title(loc="left") for axes in figure.axes]
 
 
-def test_convergence_has_a_panel_a_stage():
-    history = [{"stage": "lloyd", "iteration": i, "inertia": 100.0 / i} for i in (1, 2)]
+def test_convergence_has_a_panel_for_each_stage_that_says_something():
+    history = [{"stage": "lloyd", "iteration": i, "inertia": 100.0 / i} for i in (1, 2, 3)]
     history += [{"stage": "polish", "iteration": i, "inertia": 10.0 - i} for i in (1, 2, 3)]
-    history += [{"stage": "refine", "iteration": 1, "inertia": 7.25}]
+    history += [{"stage": "refine", "iteration": i, "inertia": 7.25 - i / 1000} for i in (1, 2, 3)]
+    history += [{"stage": "refine-more", "iteration": i, "inertia": 7.25 - i} for i in (1, 2)]
     figure = plot_convergence(history)
     assert titles(figure) == [
-        "Lloyd on the sketch\n2 iterations, last 50 % below first",
+        "Lloyd on the sketch\n3 iterations, last 67 % below first",
         "polish: sampled rows, original space\n3 iterations, last 22 % below first",
     ]
     assert figure.axes[1].lines[0].get_xydata().tolist() == [[1, 9], [2, 8], [3, 7]]
-    assert figure.get_supxlabel() == "refine: all rows, original space: 7.25"
 
 
 @cases(
@@ -71,7 +76,10 @@ def test_convergence_has_a_panel_a_stage():
     ],
 )
 def test_convergence_of_odd_runs(history):
-    plot_convergence(history).canvas.draw()
+    figure = plot_convergence(history)
+    assert (figure is not None) == (len(history) > 100)
+    if figure is not None:
+        figure.canvas.draw()
 
 
 def test_sizes_are_sorted_and_named():
@@ -92,63 +100,143 @@ def test_sizes_that_differ_widely_are_logarithmic():
     assert plot_sizes([1, 1000]).axes[0].get_yscale() == "log"
 
 
-@cases("n_clusters", [1, 2, 25, 26, 500])
-def test_view_of_any_number_of_clusters(n_clusters):
+def blobs(n_clusters, n=240, d=8, spread=0.5):
+    """Rows far from those of other clusters, their clusters, and the sizes of these."""
     rng = np.random.default_rng(0)
-    labels = np.concatenate([[-1], np.arange(600) % n_clusters])
-    figure = plot_sketch_2d(rng.normal(size=(601, 2)), labels, [0.5, 0.1])
-    figure.canvas.draw()
-    assert titles(figure)[0].startswith(f"600 sampled rows in {n_clusters} clusters")
-    named = {text.get_text() for text in figure.axes[0].texts}
-    assert named == ({str(label) for label in range(n_clusters)} if n_clusters <= 25 else set())
+    labels = (np.arange(n) % n_clusters).astype(np.int32)
+    X = rng.normal(size=(n_clusters, d))[labels] * 10 + spread * rng.normal(size=(n, d))
+    return X, labels, np.bincount(labels).astype(float)
 
 
-def test_view_of_nothing():
-    plot_sketch_2d(np.zeros((0, 2)), np.zeros(0, int), [0, 0]).canvas.draw()
-    plot_sketch_2d(np.zeros((2, 2)), np.zeros(2, int), [0, 0]).canvas.draw()
+@pytest.mark.parametrize("n_clusters", [2, 3, 4, 12])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_lie_beside_rows_of_their_cluster(n_clusters, sparse):
+    X, labels, sizes = blobs(n_clusters)
+    places = cluster_map(sp.csr_array(X) if sparse else X, labels, sizes)
+    assert places.of_rows
+    assert places.by_neighbours == (n_clusters > 3)
+    d2 = ((places.points[:, None] - places.points) ** 2).sum(axis=2)
+    np.fill_diagonal(d2, np.inf)
+    assert (places.labels[d2.argmin(axis=1)] == places.labels).mean() > 0.97
+
+
+def test_three_clusters_are_seen_at_their_distances():
+    X, labels, sizes = blobs(3, spread=1e-9)
+    places = cluster_map(X, labels, sizes)
+    seen = np.array([places.points[places.labels == c].mean(axis=0) for c in range(3)])
+    true = np.array([X[labels == c].mean(axis=0) for c in range(3)]) / np.abs(X).max()
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        np.testing.assert_allclose(np.linalg.norm(seen[i] - seen[j]), np.linalg.norm(true[i] - true[j]), rtol=1e-6)
+
+
+def test_of_very_many_clusters_the_means_are_shown():
+    X, labels, sizes = blobs(200, n=1000)
+    places = cluster_map(X, np.where(labels == 7, -1, labels), sizes)
+    assert not places.of_rows
+    assert places.labels.tolist() == [c for c in range(200) if c != 7]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 5), (2, 5), (5, 1), (5, 2), (9, 3)])
+@pytest.mark.parametrize("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_maps_of_few_or_equal_rows(shape, make, sparse):
+    X = make(shape).astype(np.float32)
+    for labels in (np.zeros(shape[0], np.int32), np.arange(shape[0], dtype=np.int32), np.full(shape[0], -1, np.int32)):
+        places = cluster_map(sp.csr_array(X) if sparse else X, labels, np.ones(shape[0] + 1))
+        assert places.points.shape == ((labels >= 0).sum(), 2)
+        assert np.isfinite(places.points).all()
+        plot_map(places, np.ones(shape[0] + 1), {0: "0"}).canvas.draw()
+
+
+def test_names_do_not_cover_each_other():
+    rng = np.random.default_rng(0)
+    sizes = np.column_stack([rng.uniform(20, 60, 20), np.full(20, 12.0)])
+    for spread in (0.0, 5.0, 100.0):
+        places = 250 + spread * rng.normal(size=(20, 2))
+        at = apart(places, sizes, (0, 0, 500, 500))
+        room = (sizes[:, None] + sizes) / 2 - np.abs(at[:, None] - at)
+        room[np.arange(20), np.arange(20)] = -1
+        assert not (room > 0.1).all(axis=2).any()
+        assert (at - sizes / 2 >= -1e-9).all()
+        assert (at + sizes / 2 <= 500 + 1e-9).all()
+    assert apart(places * 0 + [[10, 10]] * 20, sizes, (0, 0, 40, 20)).shape == (20, 2)  # no room: it ends
+
+
+@pytest.mark.parametrize("n_clusters", [1, 2, 26, 300])
+def test_figures_of_any_number_of_clusters(n_clusters):
+    X, labels, sizes = blobs(n_clusters, n=300)
+    names = {c: f"{c} <word>" for c in range(n_clusters)}
+    places = cluster_map(X, labels, sizes)
+    figure, again = (plot_clusters(places, sizes, names, dict.fromkeys(range(n_clusters), 0.5)) for _ in range(2))
+    text = svg(figure)
+    assert len(figure.axes) == 3
+    shown = [each.get_text() for each in figure.axes[0].texts]
+    assert set(shown) <= set(names.values())
+    assert 0 < len(shown) <= 25
+    assert "<word>" not in text
+    assert "var(--ink)" in text
+    assert "http" not in text
+    assert svg(again) == text
 
 
 def test_clusters_side_by_side_differ_in_colour():
-    points = np.repeat(np.stack([np.arange(40.0), np.zeros(40)], axis=1), 5, axis=0)
-    figure = plot_sketch_2d(points, np.repeat(np.arange(40), 5), [1, 0])
-    middles = figure.axes[0].collections[1]
-    colours = middles.get_facecolors()[np.argsort(middles.get_offsets()[:, 0])]
+    points = np.column_stack([np.arange(40.0), np.zeros(40)])
+    places = ClusterMap(points, np.arange(40, dtype=np.int32), of_rows=False, by_neighbours=False)
+    (panel,) = plot_map(places, np.ones(40), {}).axes
+    colours = panel.collections[0].get_facecolors()
     assert (colours[1:] != colours[:-1]).any(axis=1).all()
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_projection_is_on_principal_components(sparse):
-    rng = np.random.default_rng(0)
-    X = (rng.normal(size=(200, 12)) * np.geomspace(8, 0.5, 12) + 3).astype(np.float32)
-    points, shares = project_2d(sp.csr_array(X) if sparse else X)
-    centred = X.astype(np.float64) - X.mean(axis=0, dtype=np.float64)
-    left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    np.testing.assert_allclose(np.abs(points), np.abs(left[:, :2] * values[:2]), rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(shares, values[:2] ** 2 / (values**2).sum(), rtol=1e-4)
-
-
-@cases("shape", [(0, 5), (1, 5), (2, 5), (3, 5), (5, 1), (5, 2), (5, 3)])
-@cases("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
-@cases("sparse", [False, True])
-def test_projection_of_few_or_equal_rows(shape, make, sparse):
-    X = make(shape).astype(np.float32)
-    points, shares = project_2d(sp.csr_array(X) if sparse else X)
-    assert points.shape == (shape[0], 2)
-    assert np.isfinite(points).all()
-    assert np.isfinite(shares).all()
 
 
 def test_report_is_one_file_and_escapes_names(results):
     path = write_report(results)
     text = path.read_text("utf-8")
-    assert text.count('src="data:image/png;base64,') == 3
+    assert text.count("<svg") == 2  # the map and the convergence
     assert "http" not in text
     assert "<x>" not in text
     assert "&lt;x&gt;.svm" in text
     assert "&lt;b&gt;" in text
-    assert "1,234, of which 4 skipped" in text
-    assert "5, stopped before convergence" in text
-    assert "not measured" in text
+    assert "1,234 rows (4 skipped) of 7 features in 3 clusters, assigned in a sketch of 7" in text
+    assert "stopped before convergence" in text
+    assert f"streamkm assign {results}/model.npz" in text
+    assert "prefers-color-scheme: dark" in text
+    assert 'aria-label="Map of the clusters' in text
+
+
+def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
+    rng = np.random.default_rng(0)
+    long = rng.random(800) < 0.3
+    X = pd.DataFrame({"fare <EUR>": np.where(long, 60, 10) + rng.normal(0, 1, 800), "tip": rng.normal(2, 1, 800)})
+    model = StreamKMeans(2, random_state=0, progress=False).fit(X)
+    model.report(tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text("utf-8")
+    for said in (
+        "800 rows of 2 features in 2 clusters",
+        "fare &lt;EUR&gt;",
+        "still to gain",
+        "below 1%",
+        "mean silhouette",
+    ):
+        assert said in text, said
+    between = ((X.groupby(model.labels_).transform("mean") - X.mean()) ** 2).to_numpy().sum()
+    assert f"{between / (between + model.inertia_):.1%}" in text
+    assert len(model.plot().axes) == 3
+    model.save(tmp_path / "m.npz")
+    with pytest.raises(NotFittedError):
+        StreamKMeans.load(tmp_path / "m.npz").plot()
+
+
+def test_plots_need_matplotlib(monkeypatch):
+    model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match=r"streamkm\[plot\]"):
+        model.plot()
+
+
+def test_a_gain_that_is_left_is_told():
+    result = {**SUMMARY["result"], "possible_gain": 0.05, "expected_inertia": 10.0, "expected_inertia_error": 0.1}
+    text = render_page({**SUMMARY, "result": result}, {}, "")
+    assert "at least 5.0%" in text
+    assert "within 1.0%; all rows gave +25.0%" in text
 
 
 def test_without_matplotlib(results, monkeypatch, caplog):
@@ -156,10 +244,10 @@ def test_without_matplotlib(results, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         text = write_report(results).read_text()
     assert [record.message for record in caplog.records] == [
-        "the report has no pictures: matplotlib is missing; pip install 'streamkm[plot]'"
+        "the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'"
     ]
-    assert "<img" not in text
-    assert "12.5 (sum of squared distances)" in text
+    assert "<svg" not in text
+    assert "12.5" in text
 
 
 @pytest.mark.parametrize("name", ["summary.json", "sketch_view.npz"])
@@ -177,4 +265,4 @@ def test_damaged_results_are_refused(results, name, damage):
 
 def test_page_of_numbers_that_are_not_finite():
     result = {**SUMMARY["result"], "objective": None}
-    assert "not finite" in render_page({**SUMMARY, "result": result}, {})
+    assert "not finite" in render_page({**SUMMARY, "result": result}, {}, "")

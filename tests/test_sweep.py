@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm import StreamKMeans, sweep
-from streamkm.cli.report import sweep_figure, write_sweep
+from streamkm.cli.report import write_sweep
 from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
@@ -348,10 +348,14 @@ def test_tables(swept, tmp_path):
     assert said["rows"] == "all 1,200"
     assert said["elbow"] == "8 clusters"
     assert said["best silhouette"].startswith("8 clusters (")
+    assert said["verdict"].startswith("8 clusters, by elbow, silhouette")
+    assert swept.verdict()[0] == 8
 
 
 def test_picture(swept):
     pytest.importorskip("matplotlib")
+    from streamkm.reports.figures import sweep_figure
+
     figure = sweep_figure(swept.to_dict())
     top, *scores = figure.axes
     assert top.get_title(loc="left") == (
@@ -365,6 +369,8 @@ def test_picture(swept):
 
 def test_picture_of_little(blobs):
     pytest.importorskip("matplotlib")
+    from streamkm.reports.figures import sweep_figure
+
     figure = sweep_figure(sweep(blobs, [1], seeds=1, **QUIET).to_dict())
     assert len(figure.axes) == 1
     figure.canvas.draw()
@@ -374,7 +380,13 @@ def test_picture_of_little(blobs):
 def test_written_results(swept, tmp_path, monkeypatch, caplog):
     pytest.importorskip("matplotlib")
     folder = write_sweep(tmp_path / "out", swept)
-    assert sorted(path.name for path in folder.iterdir()) == [MARKER, "sweep.csv", "sweep.json", "sweep.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        MARKER,
+        "sweep.csv",
+        "sweep.html",
+        "sweep.json",
+        "sweep.svg",
+    ]
     assert json.loads((folder / "sweep.json").read_text()) == swept.to_dict()
     assert (folder / "sweep.csv").read_text() == swept.csv_text()
     picture = (folder / "sweep.svg").read_text()
@@ -383,7 +395,20 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_sweep(tmp_path / "bare", swept)
     assert "pip install 'streamkm[plot]'" in caplog.text
-    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [MARKER, "sweep.csv", "sweep.json"]
+    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [
+        MARKER,
+        "sweep.csv",
+        "sweep.html",
+        "sweep.json",
+    ]
+
+
+def test_it_draws_reports_and_prints_itself(swept, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert len(swept.plot().axes) == 5
+    swept.report(tmp_path / "sweep.html")
+    assert "The elbow is at 8 clusters" in (tmp_path / "sweep.html").read_text()
+    assert [line.split("  ")[0] for line in str(swept).splitlines()] == [label for label, _ in swept.lines()]
 
 
 def test_files_are_read_too(blobs, swept, tmp_path):

@@ -472,3 +472,13 @@ def test_hashing_distorts_the_objective_by_a_term_that_shrinks():
 def objective(X: np.ndarray, y: np.ndarray) -> float:
     """Sum of squared distances to the means of given clusters."""
     return sum(((X[y == label] - X[y == label].mean(axis=0)) ** 2).sum() for label in np.unique(y))
+
+
+def test_sublinear_counts_by_one_word():
+    documents = topic_texts(80)[0]
+    source = open_documents(documents, sublinear_tf=True)
+    base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
+    wanted = weight_rows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
+    np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
+    with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
+        open_documents(documents, tfidf=False, sublinear_tf=True)

@@ -19,6 +19,7 @@ import click
 
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
+from streamkm.core.pairs import aligned
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
@@ -52,18 +53,23 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    keys = {"seed": "random_state", "metric": "metric", "memory_limit": "memory_limit", "refine": "refine"}
+    same = ("metric", "steps", "memory_limit", "refine")
     return _as_settings(
         command,
-        {**{name: f"estimator.{key}" for name, key in keys.items()}, "skip_invalid": "estimator.on_invalid"},
+        {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
+         "skip_invalid": "estimator.on_invalid"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
+        click.option(
+            "--steps", callback=_names, metavar="A,B",
+            help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
+        ),
         click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
         ),
-    )
+    )  # fmt: skip
 
 
 def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
@@ -171,10 +177,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Print labels and texts on stdout, the texts below each other."""
-    pairs = list(pairs)
-    width = max((len(label) for label, _ in pairs), default=0)
-    for label, text in pairs:
-        click.echo(f"{label:<{width}}  {text}")
+    click.echo(aligned(pairs))
 
 
 @contextmanager

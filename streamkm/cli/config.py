@@ -58,7 +58,7 @@ class Run(NamedTuple):
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
         source = self.source if n_rows is None else ScaledSource(self.source, n_rows)
         plan = self.plan_for(source)
-        return replace(plan, passes=plan.passes + self.data.counts)
+        return replace(plan, passes=plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet")))
 
     def plan_for(self, source: RowSource) -> Plan:
         """What a fit of a source would do; workers of a cluster write labels themselves, where that is asked for."""

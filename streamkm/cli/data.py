@@ -21,7 +21,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.documents.weighted import TfIdfRows
 from streamkm.sources.registry import TABLES, is_folder, suffix_format
-from streamkm.text import FeatureHashing, TfIdf
+from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
 _TABLE_KEYS = {"columns", "dtype", "categories", "n_features"}
@@ -42,17 +42,20 @@ class Opened:
         Whether document frequencies are still to be counted, in a pass over all documents.
     text : dict
         How documents are hashed and read, as JSON values; empty for rows.
+    sublinear_tf : bool
+        Whether logarithms of counts are weighted; see `open_documents`.
     """
 
     source: RowSource
     counts: bool = False
     text: dict[str, Any] = field(default_factory=dict)
+    sublinear_tf: bool = False
 
     def weighted(self, executor: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
         if not self.counts:
             return self.source
-        return count_and_weight(self.source, executor=executor)
+        return count_and_weight(self.source, executor=executor, fit=IdfFit(sublinear_tf=self.sublinear_tf))
 
 
 def open_configured(
@@ -66,7 +69,7 @@ def open_configured(
     data : mapping
         Options of `open_source`, of which documents take `format`.
     text : mapping
-        Those of `READING` and `HASHING`, and `tfidf`: whether rows are weighted, or a file of frequencies.
+        Those of `READING` and `HASHING`; `tfidf`: whether rows are weighted, or a file of frequencies; `sublinear_tf`.
     given : sequence of str
         Names in `text` that were set to something else than their defaults; refused where there are no documents.
 
@@ -91,12 +94,16 @@ def open_configured(
         return Opened(open_source(paths, **data))
     options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
     hashing = {name: tuples(text[name]) for name in HASHING}
-    tfidf = text["tfidf"]
+    tfidf, sublinear_tf = text["tfidf"], text["sublinear_tf"]
+    if sublinear_tf and tfidf is not True:
+        raise ConfigError("text.sublinear_tf is of use with text.tfidf: true only; leave one of them out")
+    if sublinear_tf:
+        hashing["norm"] = None  # logarithms are those of counts
     weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
     files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
     source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
-    kept = {name: text[name] for name in (*READING, *HASHING)}
-    return Opened(source, tfidf is True, {"format": form, **kept})
+    kept = {name: text[name] for name in (*READING, *HASHING)} | {"norm": hashing["norm"]}
+    return Opened(source, tfidf is True, {"format": form, **kept}, sublinear_tf)
 
 
 def is_documents(form: Any) -> bool:

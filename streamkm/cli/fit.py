@@ -83,7 +83,9 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
         click.option("--no-report", is_flag=True, help="Make no report.html."),
         click.option(
-            "--labels-format", type=click.Choice(["npy", "zarr"]), help="How labels are written.  [default: npy]"
+            "--labels-format",
+            type=click.Choice(["npy", "zarr", "csv", "parquet"]),
+            help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
         ),
     ):
         command = option(command)
@@ -116,7 +118,8 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         run = _load(inputs, settings, options)
         from streamkm.cli.results import check_target, prepare_labels, write_results
-        from streamkm.cli.summary import result_lines, summarize
+        from streamkm.cli.summary import result_lines
+        from streamkm.estimators.facts import summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.checkpoint import records
 
@@ -137,9 +140,9 @@ def fit(
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
-            summary = summarize(estimator, source)
-            documents, labels = (source, run.data.text), run.output.labels
-            write_results(run.output.directory, estimator, summary, labels_format=labels, documents=documents)
+            summary = summarize(estimator)
+            fitted, labels = (source, run.data.text), run.output.labels
+            write_results(run.output.directory, estimator, summary, labels_format=labels, data=fitted)
             if run.output.report:
                 from streamkm.cli.report import write_report
 

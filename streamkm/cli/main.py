@@ -155,7 +155,13 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Labels: a name that ends in .npy or .zarr.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances.",
+)
 @set_option
 @table_options
 @overwrite_option
@@ -173,17 +179,19 @@ def assign(
         from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.registry import load_estimator
+        from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
         check_labels_target(output, overwrite=overwrite)
         estimator = talk.prepare(load_estimator(model))
         with work(paths, settings, beside=model) as source:
-            if output.endswith(".zarr"):
-                labels = estimator.predict_to(source, output, overwrite=overwrite)
-            else:
+            if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=overwrite)
-        talk.say([("rows", rows_text(labels.shape[0], count_skipped(labels))), ("labels", output)])
+            else:
+                labels = estimator.predict_to(source, output, overwrite=overwrite)
+        told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output)])
 
 
 @click.command()

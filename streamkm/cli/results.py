@@ -1,4 +1,4 @@
-"""Results on disk: labels, the model, summary.json, the points of the 2-D view, the report.
+"""Results on disk: labels, the model, summary.json, the map of the clusters, the report.
 
 Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
 inside of it, flushed to disk, listed in the directory's marker and then renamed, so that it holds complete files of one
@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.cli.summary import project_2d
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
+from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
+from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.sources.base import RowSource
 
-LABELS_NPY, LABELS_ZARR, MODEL, SUMMARY, VIEW, REPORT = (
+LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET, MODEL, SUMMARY, VIEW, REPORT = (
     "labels.npy",
     "labels.zarr",
+    "labels.csv",
+    "labels.parquet",
     "model.npz",
     "summary.json",
     "sketch_view.npz",
     "report.html",
 )
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-_RESULTS = (LABELS_NPY, LABELS_ZARR, MODEL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
+_LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
+_RESULTS = (*_LABELS, MODEL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 KIND = "results"
 
@@ -75,7 +80,7 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
 
 
 def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """As `check_target`, for labels in one .npy file or Zarr array.
+    """As `check_target`, for labels in one file or Zarr array.
 
     Raises
     ------
@@ -83,9 +88,16 @@ def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> N
         Another suffix, something there and `overwrite` False, something there that is no labels, or no permission.
     """
     path = Path(target)
-    if path.suffix not in (".npy", ".zarr"):
-        raise OutputError(f"labels are written as .npy or .zarr, not as {path.name}; choose such a name with -o")
-    if os.path.lexists(path):
+    if path.suffix not in (".npy", ".zarr", *SUFFIXES):
+        raise OutputError(
+            f"labels are written as .npy, .zarr, .csv or .parquet, not as {path.name}; choose such a name with -o"
+        )
+    if path.suffix in SUFFIXES:
+        if not os.path.lexists(path) or overwrite:
+            check_table_place(path, overwrite=overwrite)
+        else:
+            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
+    elif os.path.lexists(path):
         if not overwrite:
             raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
         if path.suffix == ".zarr":
@@ -160,7 +172,7 @@ def write_results(
     summary: dict[str, Any],
     *,
     labels_format: str,
-    documents: tuple[RowSource, dict[str, Any]] | None = None,
+    data: tuple[RowSource, dict[str, Any]],
 ) -> None:
     """Write all results of a fit; earlier results of the directory are replaced, or removed where this run has none.
 
@@ -172,8 +184,8 @@ def write_results(
         Fitted.
     summary : dict
         Of `summarize`.
-    labels_format : "npy" or "zarr"
-    documents : (RowSource, dict), optional
+    labels_format : "npy", "zarr", "csv" or "parquet"
+    data : (RowSource, dict)
         What was fitted, and how documents are to be opened to be assigned later: see `data.write_text_settings`.
 
     Raises
@@ -181,15 +193,23 @@ def write_results(
     DiskFullError, OutputError
         If it cannot be written; the earlier results are as they were.
     """
-    points, shares = project_2d(estimator.sketch_sample_)
+    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     with _staged(Path(directory), _RESULTS) as stage:
-        _write_labels(stage / (LABELS_ZARR if labels_format == "zarr" else LABELS_NPY), estimator.labels_)
+        labels = stage / f"labels.{labels_format}"
+        if labels.suffix in SUFFIXES:
+            estimator.predict_to(data[0], labels)
+        else:
+            _write_labels(labels, estimator.labels_)
         estimator.save(stage / MODEL)
-        np.savez(stage / VIEW, points=points, labels=estimator.sample_labels_, shares=shares)
-        if documents is not None:
-            write_text_settings(stage, *documents)
-            write_table_settings(stage, documents[0])
+        np.savez(stage / VIEW, **asdict(places))
+        write_text_settings(stage, *data)
+        write_table_settings(stage, data[0])
         (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
+
+
+def labels_name(directory: Path) -> str:
+    """The name of the labels in a directory of results."""
+    return next((name for name in _LABELS if (directory / name).exists()), LABELS_NPY)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

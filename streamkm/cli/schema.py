@@ -42,6 +42,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "tol": float,
     "spherical": bool,
     "max_cluster_size": int | float | None,
+    "steps": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,
@@ -50,6 +51,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "executor": int | Literal["auto"],
     "checkpoint": str | None,
     "progress": bool | Literal["auto"],
+    "verbose": int,
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},
 }
@@ -120,6 +122,7 @@ class _Reading(_Section):
     header: bool | None = None
     decode_error: Literal["strict", "ignore", "replace"] | None = None
     tfidf: bool | str = True
+    sublinear_tf: bool = False
 
 
 class Output(_Section):
@@ -128,7 +131,7 @@ class Output(_Section):
     Attributes
     ----------
     directory : str
-    labels : "npy" or "zarr"
+    labels : "npy", "zarr", "csv" or "parquet"
     report : bool
         Whether report.html is made.
     overwrite : bool
@@ -136,7 +139,7 @@ class Output(_Section):
     """
 
     directory: str = "streamkm-out"
-    labels: Literal["npy", "zarr"] = "npy"
+    labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
     report: bool = True
     overwrite: bool = False
 
@@ -262,8 +265,9 @@ def _words(annotation: Any) -> Iterator[str]:
     elif get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif get_origin(annotation) is list:
-        several = {int: "whole numbers", str: "texts"}
-        yield f"a list of {several.get(get_args(annotation)[0], 'texts or whole numbers')}"
+        several, of = {int: "whole numbers", str: "texts"}, get_args(annotation)[0]
+        named = ", ".join(get_args(of)) if get_origin(of) is Literal else "texts or whole numbers"
+        yield f"a list of {several.get(of, named)}"
     else:
         yield plain[annotation]
 

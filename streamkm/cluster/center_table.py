@@ -13,18 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS, LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_scale
 from streamkm.core.matrix import Matrix, aligned_empty, as_working
 from streamkm.kernels.cluster import distances, nearest
 from streamkm.kernels.cluster.layout import count_moved, lay_out, move_csr
+from streamkm.kernels.cluster.profiles import gaps_between, take_products
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.kernels.intrinsics.products import panel_stop
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
 TILE_COLUMNS = 64
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
+INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
+MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
 
@@ -97,6 +101,26 @@ class Layout:
         slack = nearest.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
         return cls(table, width, bias, moved, columns, scale, 2 * rounding * spread * scale, slack)
 
+    def columns_of(self, n_clusters: int, n_components: int) -> NDArray[Any]:
+        """The first columns of a table for dense rows, as rows (k, m)."""
+        padded, first = len(self.bias), 0
+        out = np.empty((n_clusters, n_components), self.table.dtype)
+        while first < n_clusters:
+            stop = panel_stop(first, padded, self.table.itemsize)
+            panel = self.table[first * n_components : stop * n_components].reshape(n_components, stop - first)
+            out[first:stop] = panel.T[: n_clusters - first]
+            first = stop
+        return out
+
+    def ready(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Rows as they are multiplied: moved, scaled, of the table's dtype."""
+        dtype = self.table.dtype
+        if X.dtype == dtype and not len(self.moved) and self.scale == 1:
+            return X
+        out = np.empty(X.shape, dtype)
+        nearest.load_rows(X, self.moved, self.scale, out)
+        return out
+
 
 @dataclass(frozen=True, slots=True)
 class CenterTable:
@@ -111,23 +135,29 @@ class CenterTable:
         Scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
     laid_out : dict
         Layouts, by what they are for.
+    known : (float32 (m, u), int32 (k,)) or None
+        Directions and groups of an index of the centers.
     """
 
     centers: NDArray[np.float64]
     dtype: np.dtype[Any]
     around_origin: bool
     laid_out: dict[Any, Any]
+    known: IndexParts | None = None
 
     @classmethod
-    def build(cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False) -> CenterTable:
-        """Take centers (k, m) for scores of a dtype."""
-        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {})
+    def build(
+        cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, index: IndexParts | None = None
+    ) -> CenterTable:
+        """Take centers (k, m) for scores of a dtype; directions and groups of an index of them, if they are known."""
+        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.centers, self.dtype, self.around_origin
+        return self.centers, self.dtype, self.around_origin, self.known
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for name, value in zip(("centers", "dtype", "around_origin", "laid_out"), (*state, {}), strict=True):
+        names = ("centers", "dtype", "around_origin", "known", "laid_out")
+        for name, value in zip(names, (*state, {}), strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -143,6 +173,24 @@ class CenterTable:
     def center_norms(self) -> NDArray[np.float64]:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
         return self._made("norms", lambda: center_norms(self.centers))
+
+    def index(self) -> CenterIndex:
+        """The index of the centers, for dense rows and products of float32."""
+        layout = self.layout(np.float32, sparse=False)
+
+        def make() -> CenterIndex:
+            columns = layout.columns_of(*self.centers.shape)
+            return CenterIndex.of(columns, layout.bias[: self.n_clusters], self.known)
+
+        return self._made("index", make)
+
+    def _index_for(self, X: NDArray[Any], layout: Layout, *, guessed: bool) -> CenterIndex | None:
+        """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
+        if layout.table.dtype != np.float32 or not len(X):
+            return None
+        enough = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS)
+        worth = enough and is_worth(*self.centers.shape, guessed=guessed)
+        return self.index() if worth or "index" in self.laid_out else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
         """What was made before under a key, or is made now, once however many threads ask."""
@@ -167,12 +215,25 @@ class CenterTable:
         second_scores : (n,)
             The same for the second nearest; infinite where k is 1.
         """
-        labels, scores, seconds, _ = self._search(
-            X, self.layout(self.dtype, sparse=not isinstance(X, np.ndarray)), -1.0
-        )
+        layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
+        labels, scores, seconds, _ = self._search(X, layout, -1.0, seconds=True)
         return labels, scores, seconds
 
-    def labels(self, X: Matrix, d2norms: NDArray[np.float64] | None = None) -> NDArray[np.int32]:
+    def lowest(self, X: Matrix, likely: NDArray[np.int32] | None = None) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """The labels and scores of `nearest`; of many centers in less time, as most are excluded.
+
+        Parameters
+        ----------
+        likely : int32 (n,), optional
+            Labels that are likely right: the more are, the less time it takes.
+        """
+        layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
+        labels, scores, _, _ = self._search(X, layout, -1.0, likely=likely)
+        return labels, scores
+
+    def labels(
+        self, X: Matrix, d2norms: NDArray[np.float64] | None = None, gaps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.int32]:
         """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
 
         Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
@@ -183,8 +244,12 @@ class CenterTable:
         X : ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row
         d2norms : float64 (n,), optional
             Squared norms of the rows, where they are known.
+        gaps : float64 (n,), optional
+            Written: how much larger the squared distance to the second nearest center is than that to the nearest, as
+            far as products of float32 tell, and at least 0; infinite where k is 1. NaN for dense rows and
+            `FEWEST_CENTERS` centers or more: the second nearest would take a look at all of them.
         """
-        return self._exactly(X, d2norms)[0]
+        return self._exactly(X, d2norms, gaps)[0]
 
     def labels_and_shares(
         self, X: Matrix, d2norms: NDArray[np.float64]
@@ -193,23 +258,50 @@ class CenterTable:
 
         They leave out products with the mean of the centers.
         """
+        labels, lifted = self.labels_and_lifted(X, d2norms)
+        return labels, shares_of(lifted, d2norms)
+
+    def labels_and_lifted(
+        self, X: Matrix, d2norms: NDArray[np.float64], gaps: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """As `labels`, and squared distances with twice the products of rows and the mean of the centers added (n,).
+
+        They cost nothing; see `d2_of_lifted` and `shares_of`.
+        """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores = self._exactly(X, d2norms)
+        labels, scores = self._exactly(X, d2norms, gaps)
         around = self._made("around", self._mean_norm)
-        return labels, np.maximum(
-            scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms, LEAST_SHARE * d2norms
-        )
+        return labels, scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms
+
+    def d2_of_lifted(self, X: Any, lifted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared distances of CSR rows to their nearest centers (n,), of what `labels_and_lifted` gives. O(nnz)."""
+        d2 = lifted.copy()
+        take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
+        return d2
+
+    def _mean(self) -> NDArray[np.float64]:
+        """Mean of the centers (m,)."""
+        mean = np.empty(self.centers.shape[1])
+        mean_row(self.centers, mean)
+        return mean
 
     def _mean_norm(self) -> float:
         """Squared norm of the mean of the centers."""
-        mean = np.empty(self.centers.shape[1])
-        mean_row(self.centers, mean)
+        mean = self._mean()
         return float(weighted_sum(mean, mean))
 
-    def _exactly(self, X: Matrix, d2norms: NDArray[np.float64] | None) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`labels`, and the scores that most of them were found by."""
+    def _exactly(
+        self, X: Matrix, d2norms: NDArray[np.float64] | None, gaps: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """`labels`, and the scores that most of them were found by; see `labels`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores, _, doubtful = self._search(X, layout, layout.slope, d2norms)
+        looks_at_all = not isinstance(X, np.ndarray) or self.n_clusters < FEWEST_CENTERS
+        wanted = gaps is not None and looks_at_all
+        labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=wanted)
+        if gaps is not None and looks_at_all:
+            gaps_between(scores, seconds, layout.scale, gaps)
+        elif gaps is not None:
+            gaps.fill(np.nan)
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale
@@ -229,9 +321,19 @@ class CenterTable:
         return labels, scores
 
     def _search(
-        self, X: Matrix, layout: Layout, slope: float, d2norms: NDArray[np.float64] | None = None
+        self,
+        X: Matrix,
+        layout: Layout,
+        slope: float,
+        d2norms: NDArray[np.float64] | None = None,
+        *,
+        seconds: bool = False,
+        likely: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is."""
+        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
+
+        Second scores hold anything unless they are asked for.
+        """
         n_rows, dtype = X.shape[0], layout.table.dtype
         found = (
             np.empty(n_rows, np.int32),
@@ -240,15 +342,18 @@ class CenterTable:
             np.empty(n_rows, np.bool_),
         )
         if isinstance(X, np.ndarray):
-            slope *= min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
-            how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+            roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
+            slope *= roundings
+            index = None if seconds else self._index_for(X, layout, guessed=likely is not None)
             room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
-                parts = (array[start : start + len(batch)] for array in found)
-                search = nearest.nearest_dense if batch.dtype == dtype else nearest.nearest_converted
-                if X.shape[1] > products.WIDE:
-                    search = nearest.nearest_wide
-                search(batch, *how, room, *parts)
+                parts = tuple(array[start : start + len(batch)] for array in found)
+                if index is None:
+                    self._search_dense(batch, layout, slope, room, parts)
+                else:
+                    near = None if likely is None else likely[start : start + len(batch)]
+                    slopes = (slope, layout.slope * roundings)
+                    self._search_indexed(batch, layout, slopes, (index, room, near), parts)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
             if slope < 0:
@@ -259,6 +364,52 @@ class CenterTable:
             given = (layout.table, layout.width, layout.bias, slope, layout.slack)
             nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found)
         return found
+
+    def _search_dense(
+        self, X: NDArray[Any], layout: Layout, slope: float, room: tuple[Any, ...], found: tuple[NDArray[Any], ...]
+    ) -> None:
+        """As `_search`, of a batch of rows, among all centers."""
+        search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
+        if X.shape[1] > products.WIDE:
+            search = nearest.nearest_wide
+        how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
+        search(X, *how, room, *found)
+
+    def _search_indexed(
+        self,
+        X: NDArray[Any],
+        layout: Layout,
+        slopes: tuple[float, float],
+        by: tuple[CenterIndex, tuple[Any, ...], NDArray[np.int32] | None],
+        found: tuple[NDArray[Any], ...],
+    ) -> None:
+        """As `_search_dense`, with the same bits, by an index that excludes most centers.
+
+        Rows that it does not serve are compared with all of them; where that are most, so are the next, and after them
+        the index is tried again.
+        """
+        index, room, likely = by
+        labels, scores, _, doubtful = found
+        n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
+        while start < len(X):
+            stop = min(start + n_batch, len(X))
+            batch, here = layout.ready(X[start:stop]), slice(start, stop)
+            near = None if likely is None else likely[here]
+            parts = (labels[here], scores[here], doubtful[here])
+            left = np.flatnonzero(index.nearest(batch, slopes, layout.slack, parts, near))
+            if len(left):
+                rows = left + start
+                few = tuple(np.empty(len(rows), array.dtype) for array in found)
+                self._search_dense(np.ascontiguousarray(X[rows]), layout, slopes[0], room, few)
+                for array, values in zip(found, few, strict=True):
+                    array[rows] = values
+            start = stop
+            if 2 * len(left) > len(batch):
+                stop = min(start + skipped * n_batch, len(X))
+                self._search_dense(X[start:stop], layout, slopes[0], room, tuple(array[start:stop] for array in found))
+                start, skipped = stop, min(2 * skipped, MOST_SKIPPED)
+            else:
+                skipped = 1
 
     def scores(self, X: Matrix) -> NDArray[Any]:
         """Squared distances to all centers less ``||x - s||^2`` (n, k)."""
@@ -280,6 +431,11 @@ class CenterTable:
         if layout.scale != 1:
             found = out[:, : self.n_clusters]
             np.divide(found / layout.scale, layout.scale, out=found)  # its square may be too small a number
+
+
+def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positive numbers near squared distances (n,), of what `CenterTable.labels_and_lifted` gives."""
+    return np.maximum(lifted, LEAST_SHARE * d2norms)
 
 
 def moved_rows(X: Any, layout: Layout, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import Blocks, Totals, step_labels
+from streamkm.cluster.lloyd import Blocks, Labels, Totals, step_labels
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -61,6 +63,34 @@ class LocalBlocks(Blocks):
         labels = self.labels(centers, stage)
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
+    def step(
+        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None]:
+        """As `Blocks.step`."""
+        X = self.whole.X
+        if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
+            return self.totals(centers, stage), None
+        if labels is None:
+            found = self.labels(centers, stage)
+        elif full:
+            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), self.table(centers)))
+        else:
+            found = self.nearest_among(Neighbourhood.of(self.table(centers)), labels[0], stage)[0]
+        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,)
+
+    def nearest_among(
+        self, near: Neighbourhood, labels: NDArray[np.int32], stage: str
+    ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+        """As `Neighbourhood.nearest`, of all rows."""
+        found = self.executor.each(stage, _nearest_among, self._tasks(labels), near)
+        joined, scores, seconds = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return joined, scores, seconds
+
+    def _tasks(self, labels: NDArray[np.int32]) -> list[tuple[Matrix, NDArray[np.int32]]]:
+        """Rows of each piece, and their labels of all (n,)."""
+        cuts = pairwise([0, *accumulate(piece.n_rows for piece in self.handles)])
+        return [(piece.X, labels[start:stop]) for piece, (start, stop) in zip(self.handles, cuts, strict=True)]
+
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
         pieces = [piece.X for piece in self.handles]
@@ -73,10 +103,20 @@ class LocalBlocks(Blocks):
         self.executor.each(stage, _score, tasks, table)
 
 
-def nearest_in(executor: Executor, X: Matrix, table: CenterTable, stage: str) -> NDArray[np.int32]:
-    """Nearest centers of all rows (n,) in truth, by threads of this process."""
+def nearest_in(
+    executor: Executor, X: Matrix, table: CenterTable, stage: str, gaps: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
+    """Nearest centers of all rows (n,) in truth, by threads of this process.
+
+    Parameters
+    ----------
+    gaps : float64 (n,), optional
+        Written; see `CenterTable.labels`.
+    """
     cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
-    pieces = [rows_between(X, start, stop) for start, stop in pairwise(cuts)]
+    pieces = [
+        (rows_between(X, start, stop), None if gaps is None else gaps[start:stop]) for start, stop in pairwise(cuts)
+    ]
     return np.concatenate(executor.each(stage, _nearest, pieces, table))
 
 
@@ -125,8 +165,21 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     ]
 
 
-def _nearest(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
-    return table.labels(X)
+def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTable) -> NDArray[np.int32]:
+    X, gaps = piece
+    return table.labels(X, gaps=gaps)
+
+
+def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:
+    X, likely = task
+    return table.lowest(X, likely)[0]
+
+
+def _nearest_among(
+    task: tuple[Matrix, NDArray[np.int32]], near: Neighbourhood
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    X, labels = task
+    return near.nearest(np.asarray(X), labels)
 
 
 def _score(task: tuple[Block, NDArray[Any]], table: CenterTable) -> None:

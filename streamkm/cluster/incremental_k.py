@@ -285,7 +285,7 @@ def _nearest(
     """
     rows, X = piece
     if few is None:
-        labels, scores, _ = table.nearest(X)
+        labels, scores = table.lowest(X)
         return labels, scores
     near, scores, _ = few.nearest(X)
     before, own = state.labels[rows], state.scores[rows]
@@ -293,7 +293,7 @@ def _nearest(
     scores = np.minimum(scores, own)
     anew = np.flatnonzero(state.moved[before])
     if len(anew):
-        labels[anew], scores[anew], _ = table.nearest(X[anew])
+        labels[anew], scores[anew] = table.lowest(X[anew])
     return labels, scores
 
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import Blocks, lloyd
+from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
+from streamkm.cluster.nearby_search import search_nearby
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search_set import centered, prefix, search_rows, search_set
+from streamkm.cluster.search_set import centered, is_many, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
+from streamkm.cluster.two_level import two_level_plusplus
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
@@ -94,18 +96,27 @@ def start_centers(
             centers = drawn(streams.seeding) - shift
         elif init == "random":
             centers = random_rows(block, n_clusters, rng=streams.seeding)
+        elif is_many(n_clusters, block):
+            centers = two_level_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         else:
             centers = kmeans_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
         if init == "k-means++":
-            result = split_merge(block, pieces, result, max_rounds=SEARCH_ROUNDS, rng=streams.search)
+            result = local_search(block, pieces, result, rng=streams.search)
         if best is None or result.inertia < best_inertia:
             best, best_inertia = result.centers, result.inertia
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best + shift
+
+
+def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:
+    """Improve centers by swaps: among neighbours where there are many; see `split_merge` and `nearby_search`."""
+    if is_many(len(start.centers), block):
+        return search_nearby(block, pieces, start, rng=rng)
+    return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
 def _n_starts(n_init: int | str, n_clusters: int, block: Block, *, unsearched: bool) -> int:

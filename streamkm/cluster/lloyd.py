@@ -9,18 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import Block, add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
-from streamkm.compute import Executor, Joining
+from streamkm.compute import Executor, Joining, Listener
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.cluster import totals as kernels
 from streamkm.kernels.cluster.rows import add_csr_rows
+
+Labels: TypeAlias = tuple[NDArray[np.int32], ...]
+"""Of the rows of each block."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +79,7 @@ def assigned(
     *,
     with_d2: bool,
     d2norms: NDArray[np.float64] | None = None,
+    gaps: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
 
@@ -85,29 +91,31 @@ def assigned(
         Squared distances are wanted, and labels that are the nearest centers in truth.
     d2norms : float64 (n,), optional
         Squared norms of the rows: such labels are wanted, but no exact distances.
+    gaps : float64 (n,), optional
+        Written, where such labels are wanted; see `CenterTable.labels`.
 
     Returns
     -------
     labels : int32 (n,)
     totals : Totals
     d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers; with `d2norms`, numbers near them: see `labels_and_shares`.
+        Squared distances to the nearest centers; with `d2norms`, those of `labels_and_lifted`.
     """
     fresh = totals is None
     if totals is None:  # `add_rows` clears the sums
         totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
     if d2norms is not None:
-        labels, shares = table.labels_and_shares(X, d2norms)
+        labels, lifted = table.labels_and_lifted(X, d2norms, gaps)
         add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-        return labels, totals, shares
-    labels = table.labels(X) if with_d2 else step_labels(X, table)
+        return labels, totals, lifted
+    labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
 
 
 def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
     """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
-    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.nearest(X)[0]
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 
 
 def join_totals(parts: Sequence[Totals]) -> Totals:
@@ -166,6 +174,37 @@ class Blocks:
         table = self.executor.share(self.table(centers))
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
+    def step(
+        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None]:
+        """As `totals`; of many centers, among those near each row's last one.
+
+        Parameters
+        ----------
+        labels : tuple of int32 (n,), optional
+            Of the last step, for each block; None: all centers are looked at.
+        full : bool
+            Whether all are in any case.
+
+        Returns
+        -------
+        totals : Totals
+        labels : tuple of int32 (n,), or None
+            For the next step; None where there are few centers, or rows are sparse.
+        """
+        if len(centers) < FEWEST_CENTERS:
+            return self.totals(centers, stage), None
+        found: list[NDArray[np.int32] | None] = []
+        listener: Listener[Totals] = Listener(found.append)
+        table, n_blocks = self.table(centers), len(self.handles)
+        items = map(list, zip(self.handles, labels or [None] * n_blocks, strict=True))
+        near = labels is not None and not full
+        shared = self.executor.share(Neighbourhood.of(table) if near else table)
+        step = _near_step if near else _full_step
+        totals = self.executor.fold(stage, step, JOIN_TOTALS, items, n_blocks, shared, listener=listener)
+        told = tuple(part for part in found if part is not None)
+        return totals, told if len(told) == n_blocks else None
+
 
 @dataclass(frozen=True, slots=True)
 class LloydResult:
@@ -185,6 +224,8 @@ class LloydResult:
         Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
     pace : int
         Steps since the acceleration began anew.
+    labels : tuple of int32 (n,) or None
+        Of an accelerated run with many centers: those of the last step, for each block.
     """
 
     centers: NDArray[np.float64]
@@ -194,10 +235,14 @@ class LloydResult:
     history: tuple[float, ...]
     means: NDArray[np.float64] | None = None
     pace: int = 0
+    labels: Labels | None = None
 
 
 MOST_MOMENTUM = 0.8
 """Share of its last way that a mean is carried on by, at most, in an accelerated run."""
+
+FULL_STEPS = 4
+"""Steps from one that looks at all centers to the next, where there are many."""
 
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
@@ -281,13 +326,15 @@ def _accelerated(
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     while state.n_iter < max_iter and not state.converged:
-        totals = blocks.totals(state.centers, f"lloyd-{state.n_iter + 1}")
+        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == 0
+        totals, labels = blocks.step(state.centers, state.labels, stage, full=full)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
+            labels = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -298,7 +345,7 @@ def _accelerated(
                 ahead = np.empty_like(means)
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         history = (*state.history, inertia)
-        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace)
+        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace, labels)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means)
@@ -312,6 +359,29 @@ def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
     block = loaded(held)
     return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
+
+
+def _full_step(state: Totals | None, item: list[Any], table: CenterTable) -> tuple[Totals, NDArray[np.int32] | None]:
+    held, likely = item
+    block = loaded(held)
+    if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
+        return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
+    labels = table.lowest(block.X, likely)[0]
+    return _with_rows(state, block, labels, table.n_clusters), labels
+
+
+def _near_step(state: Totals | None, item: list[Any], near: Neighbourhood) -> tuple[Totals, NDArray[np.int32]]:
+    held, last = item
+    block = loaded(held)
+    labels = near.nearest(block.X, last)[0]
+    return _with_rows(state, block, labels, len(near.columns)), labels
+
+
+def _with_rows(state: Totals | None, block: Block, labels: NDArray[np.int32], n_clusters: int) -> Totals:
+    """The sums, and a block's rows."""
+    totals = state or Totals(np.empty((n_clusters, block.X.shape[1])), np.zeros(n_clusters))
+    add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=state is None)
+    return totals
 
 
 def _refill(
@@ -335,7 +405,7 @@ def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np
     """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
     block = loaded(held)
     X = merged(block.X)
-    labels, _, _ = table.nearest(X)
+    labels, _ = table.lowest(X)
     d2 = row_d2(X, labels, table)
     if len(block.weights):
         d2[block.weights == 0] = 0

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.in_memory import LocalBlocks
@@ -29,6 +30,8 @@ from streamkm.kernels.cluster.totals import weighted_sum
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
+FEWEST_ROWS_PER_CLUSTER = 32  # however many clusters there are
+MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see, and seeding costs their square
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
@@ -40,11 +43,24 @@ SURPRISE = 1.1  # times the objective that was expected, from which a round has 
 logger = logging.getLogger(__name__)
 
 
-def search_rows(n_clusters: int, n_components: int | None = None) -> int:
-    """How many rows starts are searched on; more where they are narrow."""
+def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
+    """How many rows starts are searched on; more where they are narrow, and for many clusters of dense rows.
+
+    Parameters
+    ----------
+    many : bool
+        Whether starts are searched among neighbours; see `neighbours`.
+    """
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
+    if many:
+        wanted = max(wanted, FEWEST_ROWS_PER_CLUSTER * n_clusters)
     narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
     return max(wanted, narrow, n_clusters)
+
+
+def is_many(n_clusters: int, block: Block) -> bool:
+    """Whether there are so many clusters that starts are found on two levels and searched among neighbours."""
+    return n_clusters >= FEWEST_CENTERS and isinstance(block.X, np.ndarray)
 
 
 def rough_rows(n_clusters: int) -> int:
@@ -81,15 +97,17 @@ def search_set(
         `sampled` itself where that is all there is and not too many; else drawn rows with the weights that keep the
         objective of any centers unbiased.
     """
-    few = search_rows(n_clusters, sampled.X.shape[1])
+    many = is_many(n_clusters, sampled)
+    few = search_rows(n_clusters, sampled.X.shape[1], many=many)
     n_rows = sampled.n_rows if blocks is None else blocks.n_rows
     if n_rows <= min(few, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
     if n_rows <= few:
         return _all_rows(held, rng)
-    size = search_rows(n_clusters)
-    rough, objective = _rough(executor, sampled, n_clusters, held.total_weight, rng)
+    size = search_rows(n_clusters, many=many)
+    n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if many else n_clusters
+    rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
     if sampled.n_rows >= size and _hides_nothing(sampled, held, objective):
         return prefix(sampled, size)
     parts: list[Drawn] = []
@@ -105,7 +123,7 @@ def search_set(
         if found <= SURPRISE * objective:
             break
         weighted = _block(drawn.X, rules[-1].unbiased(drawn))
-        rough = np.concatenate([rough, seeded(executor, weighted, n_clusters, rng)])
+        rough = np.concatenate([rough, seeded(executor, weighted, n_rough, rng)])
         table = CenterTable.build(rough, held.dtype, around_origin=True)
         objective = float(weighted_sum(weighted.weights, squared_distances(weighted, table)))
     rows = [_block(part.X, NO_WEIGHTS) for part in parts]
@@ -144,7 +162,7 @@ def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn
 
 def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
     """Squared distances of rows around the origin to their nearest centers, as exact as products of the dtype."""
-    return np.maximum(table.nearest(block.X)[1] + block.d2norms, 0.0)
+    return np.maximum(table.lowest(block.X)[1] + block.d2norms, 0.0)
 
 
 def seeded(executor: Executor, block: Block, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:

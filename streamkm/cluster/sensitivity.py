@@ -115,7 +115,7 @@ def rough_clusters(
             continue
         centers = densified(X, picked, X.shape[1])
         table = CenterTable.build(centers, X.dtype)
-        new, _, _ = table.nearest(X)
+        new, _ = table.lowest(X)
         new_d2 = row_d2(X, new, table)
         closer = new_d2 < d2
         labels[closer] = new[closer] + n_found

@@ -1,4 +1,4 @@
-"""Telling people how far long work is: bars on a terminal, one log line a stage otherwise.
+"""Telling people how far long work is: bars on a terminal and in notebooks, one log line a stage otherwise.
 
 A stage is entered with ``with progress.stage(...)``; the work calls `advance` on what it gets. Nothing here knows what
 the stages do. rich is imported only when a bar is drawn.
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from streamkm.core.notebook import NotebookBar, in_notebook
 
 logger = logging.getLogger(__name__)
 
@@ -53,19 +55,23 @@ class Progress:
     Parameters
     ----------
     show : bool or "auto"
-        Draw bars on stderr; "auto": if stderr is a terminal. Without bars every finished stage is one log line.
+        Draw bars, below the cell of a notebook, else on stderr; "auto": in notebooks, and where stderr is a terminal.
+        Without bars every finished stage is one log line.
+    verbose : int
+        Above 0, every finished stage is a line on stderr where there are no bars.
     """
 
-    def __init__(self, show: bool | str = "auto"):
+    def __init__(self, show: bool | str = "auto", verbose: int = 0):
         self.stages: list[Stage] = []
-        self._show = sys.stderr.isatty() if show == "auto" else bool(show)
+        self._verbose, self._notebook = verbose, in_notebook()
+        self._show = self._notebook or sys.stderr.isatty() if show == "auto" else bool(show)
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
         """Time one stage. `total` is in `unit`; None where it is not known beforehand."""
         stage = Stage(name)
         started = time.perf_counter()
-        bar = _Bar(name, total, unit) if self._show else None
+        bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._show else None
         try:
             if bar is not None:
                 stage.on_advance = bar.advance
@@ -80,6 +86,8 @@ class Progress:
         self.stages.append(stage)
         read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
         logger.info("%s: %.2f s%s", name, stage.seconds, read)
+        if self._verbose > 0 and not self._show:
+            sys.stderr.write(f"{name}: {stage.seconds:.2f} s{read}\n")
 
 
 class _Bar:

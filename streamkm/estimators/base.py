@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,10 +19,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.cluster.model import FitInfo, Metric, Model
+from streamkm.cluster.fit_info import FitInfo
+from streamkm.cluster.model import Metric, Model
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
+from streamkm.estimators.attached import with_labels
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import (
     OF_THIS_RUN,
@@ -38,6 +41,7 @@ from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
 from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labels
 from streamkm.passes.context import PassContext
+from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.planning.plan import Plan
@@ -46,6 +50,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
+from streamkm.sources.prepared import prepared
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource
@@ -63,7 +68,11 @@ _KEPT = {
     "n_passes": "n_passes_",
     "seed": "seed_",
     "source": "fitted_on_",
+    "profile": "profile_",
+    "deviations": "feature_deviations_",
+    "words": "feature_words_",
 }
+_ARRAYS = ("profile", "deviations", "words")  # of these, what is no JSON value
 
 
 class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -73,10 +82,12 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     init: Any
     random_state: Any
     on_invalid: OnInvalid
+    verbose: int
     model_: Model
     labels_: Any
     feature_names_in_: NDArray[Any]
     cluster_centers_: NDArray[Any]
+    counts_: NDArray[np.float64]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
 
@@ -98,40 +109,85 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
 
     def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
-        """Find the cluster of each row and write the labels where rows are read; one pass.
+        """Find the cluster of each row and write what was found to a file; one pass.
 
         Parameters
         ----------
         X : as for `predict`
         path : path
-            Of a Zarr array that is made for them, NAME.zarr, where all workers see it.
+            NAME.zarr: labels, an array that workers write where rows are read, so that all must see the path. NAME.csv
+            or NAME.parquet: a table with a line for each row, in order: its number, or its id where the data have an id
+            column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
+            nearest center, and ``outlier_score``: the distance over the mean distance of the cluster's rows in the fit,
+            1 for usual rows, 3 for rows three times as far. Rows that are skipped have the label -1 and no numbers.
         overwrite : bool
             Replace labels that are there; nothing else is replaced.
 
         Returns
         -------
-        zarr.Array (n,), int32
-            As `predict`; ``[:]`` gathers it.
+        zarr.Array (n,), int32, or Written
+            As `predict`, ``[:]`` gathers it; of a table how many rows it has, and how many of them were skipped.
 
         Raises
         ------
         OutputError
-            It exists, or cannot be written.
+            It exists, cannot be written, or has another suffix.
+        MissingDependencyError
+            Parquet without pyarrow.
 
         Notes
         -----
-        On a Dask cluster no label passes this process; workers hold 4 bytes a row until all rows are read.
+        Arrays: on a Dask cluster no label passes this process; workers hold 4 bytes a row until all rows are read.
+        Tables: this process gets 32 bytes a row, chunk by chunk. Measuring the second nearest center takes as long
+        again as finding the nearest.
         """
         self._check_fitted()
+        if os.fspath(path).endswith(SUFFIXES):
+            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite))
         target = check_labels_place(path, overwrite=overwrite)
         walk, model = self._walk(X)
-        progress = Progress(self.progress)
+        progress = Progress(self.progress, int(self.verbose))
         with open_executor(self.executor) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
+
+    def _predict_to_table(self, X: Any, target: Path) -> Written:
+        source = self._open(X, reset=False)
+        profile, usual = getattr(self, "profile_", None), None
+        if profile is not None and len(profile.sums) == self._n_features_out:
+            usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
+        column: str | None = getattr(source, "id_column", None)
+        ids = () if column is None else source.ids()
+        parts = self._map(source, "predict", nearest_two, N_VALUES)
+        return write_table(target, parts, usual, id_column=column, ids=ids)
+
+    def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
+        """Find the cluster of each row and put the labels beside the rows; one pass.
+
+        Parameters
+        ----------
+        X : frame of pandas, polars (also lazy) or Dask, AnnData object, or path of an .h5ad file
+            With the features of the fit.
+        column : str, default="cluster"
+        overwrite : bool
+            Whether a column of this name may be replaced.
+
+        Returns
+        -------
+        frame, AnnData or str
+            A new frame with the column, lazy for Dask's: labels are found when it is computed. AnnData gets the column
+            of `obs`, of categories "0", "1", ..., in place, in memory or in the file, whose matrix is not touched.
+
+        Raises
+        ------
+        InvalidInputError, OutputError
+            For other data, and where there is such a column.
+        """
+        self._check_fitted()
+        return with_labels(X, column, self.predict, overwrite=overwrite)
 
     @property
     def dask_labels_(self) -> Any:
@@ -200,7 +256,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         elif not isinstance(parameters["init"], str):
             parameters["init"] = given_start(parameters["init"]).tolist()
         kept = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        values = {name: plain_list(value) for name, value in kept.items()}
+        values = {name: value if name in _ARRAYS else plain_list(value) for name, value in kept.items()}
         fit = FitInfo(estimator=name_of(type(self)), **values)
         self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
 
@@ -227,7 +283,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         estimator.model_ = model
         estimator.cluster_centers_ = model.centers
         estimator.assign_space_ = model.space
-        estimator.sketch_ = model.sketch
+        estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
         estimator.n_components_ = model.sketch.n_components
         estimator.n_features_in_ = model.n_features
         fit = FitInfo.load(path)
@@ -280,6 +336,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.stages_ = [*source.stages_before, *context.progress.stages]
         self.n_passes_ = context.plan.passes + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
+        self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
+        self.feature_words_ = source.words
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
@@ -313,7 +371,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
         if not np.isfinite(centers).all():
             raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-        return replace(model, centers=np.array(centers, np.float64, order="C"))
+        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None)
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
@@ -335,17 +393,19 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
         walk, model = self._walk(X)
-        with open_executor(self.executor) as workers, Progress(self.progress).stage(name) as stage:
+        progress = Progress(self.progress, int(self.verbose))
+        with open_executor(self.executor) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
     def _walk(self, X: Any) -> tuple[Walk, Model]:
         """How X is walked, and the model for its rows."""
-        source = self._open(X, reset=False)
-        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
-        model = self._current_model()
         if stored is not None:
             model = _model_on(stored, model)
+        if model.preparation is not None:
+            source = prepared(source, model.preparation)
+        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

@@ -29,12 +29,15 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.passes.labels import count_skipped
 from streamkm.passes.reader import Walk
+from streamkm.preparation import STEPS, Preparation, check_steps
+from streamkm.preparation.preparation import FOUND
 from streamkm.sketches import IdentitySketch, Sketch
 from streamkm.sources.base import RowSource
+from streamkm.sources.prepared import prepared
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
-_OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_")
+_OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
 
 
 class Incremental:
@@ -46,6 +49,7 @@ class Incremental:
     spherical: bool
     max_cluster_size: int | float | None
     sketch_: Sketch
+    preparation_: Preparation | None
     n_steps_: int
     labels_: Any
     _last_rows: RowSource | None
@@ -85,19 +89,37 @@ class Incremental:
                     f"{name}={getattr(self, name)} is for fit: partial_fit keeps n_clusters means of rows; leave it out"
                 )
         streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
+        self.preparation_ = self._preparation()
         source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
         stream = self.stream_ if streaming else self._new_stream(source)
         if fitted and not streaming:
             self._begin(stream, source)
+        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         weights.check_rows(source.n_rows, source.name)
-        n_rows = feed(stream, Walk(source, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        n_rows = feed(stream, Walk(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
         weights.check_rows(n_rows, source.name)
-        stream.dtype = np.promote_types(stream.dtype, centers_dtype(source.dtype))
+        stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         n_steps = vars(self).get("n_steps_", 0) + 1
         self._follow(stream)
         self.n_steps_, self._last_rows = n_steps, source if source.replayable else None
         return self
+
+    def _preparation(self) -> Preparation | None:
+        """How rows of a stream are prepared: as the fit before found, or by steps that need no look at all rows."""
+        known: Preparation | None = vars(self).get("preparation_")
+        steps = check_steps(parameters_of(self).steps)
+        if known is not None and known.steps == steps:
+            return known
+        preparation = Preparation(steps)
+        for step in steps:
+            if step in FOUND:
+                raise InvalidInputError(
+                    f"the step {step!r} must see all rows before the first is used, and a stream does not end; call "
+                    "fit on some rows first, and what it finds is kept, or take steps that look at one row: "
+                    f"{', '.join(step for step in STEPS if step not in FOUND)}"
+                )
+        return preparation if steps else None
 
     def merge(self, other: Self) -> Self:
         """Take the rows that another estimator has taken, by `partial_fit`, elsewhere.
@@ -196,7 +218,9 @@ class Incremental:
             "converged_": found.converged,
             "assign_space_": "original",
             "sketch_": sketch,
-            "model_": Model(found.centers, stream.n_features, given.metric, "original", sketch),
+            "model_": Model(
+                found.centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_
+            ),
         }
         for attribute, value in values.items():
             if attribute not in estimator:  # centers may have been assigned

@@ -97,6 +97,7 @@ class StreamKernelKMeans(Assigner):
     on_invalid : {"raise", "skip"}, default="raise"
     checkpoint : path, optional
     progress : bool or "auto", default="auto"
+    verbose : int, default=0
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
 
@@ -173,6 +174,7 @@ class StreamKernelKMeans(Assigner):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
+        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -198,6 +200,7 @@ class StreamKernelKMeans(Assigner):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -245,7 +248,7 @@ class StreamKernelKMeans(Assigner):
             settings=self._settings(self._sizes(source), seed),
             weights=weights.each,
             writer=writer,
-            progress=Progress(self.progress),
+            progress=Progress(self.progress, int(self.verbose)),
         ) as context:
             fitted = run_kernel_fit(context)
         self._take(fitted.fit, fitted.fit.model, context, weights, seed)

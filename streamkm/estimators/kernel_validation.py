@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.cluster.init import FEW_CLUSTERS
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_init, check_integer, is_unsearched
+from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose, is_unsearched
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 
@@ -24,6 +24,7 @@ def check_kernel_parameters(estimator: Any) -> None:
     check_integer("n_clusters", estimator.n_clusters, 1)
     check_integer("max_iter", estimator.max_iter, 1)
     check_integer("degree", estimator.degree, 1)
+    check_verbose(estimator.verbose)
     if estimator.landmark_rank is not None:
         check_integer("landmark_rank", estimator.landmark_rank, 1)
     for name in ("n_landmarks", "rank", "n_init", "chunk_bytes"):

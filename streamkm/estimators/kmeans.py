@@ -6,20 +6,24 @@ The work is in fitting. No logic in `__init__`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Space
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_on_cluster, local_threads
+from streamkm.compute import is_on_cluster, local_threads, open_executor
+from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
+from streamkm.estimators.facts import summarize
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
     Weights,
@@ -29,23 +33,39 @@ from streamkm.estimators.validation import (
     drawn_seed,
     parameters_of,
 )
-from streamkm.fitting.benchmark import estimate_seconds, measure
+from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.fitting.settings import Settings
-from streamkm.metrics.clusters import ClusterSummary, describe_clusters
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.passes.context import PassContext
+from streamkm.passes.excerpts import row_ids, rows_as_text
+from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place
+from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
+from streamkm.preparation import Preparation, check_steps
+from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.report import check_matplotlib, names_of, report_page
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
 from streamkm.sources.scaled import ScaledSource
+
+_NEXT_STEPS = """\
+kmeans.labels_            # of these rows
+kmeans.predict(more)      # of other rows
+kmeans.summary(rows=X)    # with typical rows of X
+kmeans.save("model.npz")  # StreamKMeans.load
+"""
 
 
 class StreamKMeans(Incremental, Assigner):
@@ -108,6 +128,15 @@ class StreamKMeans(Incremental, Assigner):
         of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
         `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
         rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
+    steps : list of {"standardize", "robust", "log1p", "total", "unit"}, optional
+        What is done to rows as they are read, in this order, by every method that takes rows; nothing is copied.
+        "standardize": mean 0 and standard deviation 1, by all valid rows, in a pass of its own. "robust": median 0 and
+        quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
+        row add up to 10,000, for counts. "unit": length 1. Features that are constant, or whose quartiles agree, are
+        scaled by 1; every row counts once, whatever it weighs. Rows with values that a step has no use for are
+        invalid: see `on_invalid`. Sparse rows stay sparse: they are scaled, and not shifted, which leaves distances
+        as they are. `cluster_centers_`, `inertia_` and all distances are those of prepared rows; `original_centers`
+        gives centers in the units of the data.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -144,7 +173,9 @@ class StreamKMeans(Incremental, Assigner):
         would have given. The directory is removed when the fit is complete. An opened
         `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
-        Bars on stderr; "auto": if it is a terminal.
+        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal.
+    verbose : int, default=0
+        Above 0: a line on stderr for each stage that is done, where there are no bars.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
@@ -186,6 +217,13 @@ class StreamKMeans(Incremental, Assigner):
         ``len(cluster_centers_) - n_clusters_before`` more clusters.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
+    preparation_ : Preparation or None
+        What `steps` have found.
+    profile_ : Profile or None
+        How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
+        silhouettes and typical rows. None for rows that can be walked once only.
+    feature_words_ : WordTable or None
+        The words behind hashed features, where the pass that counted document frequencies counted words too.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -249,6 +287,7 @@ class StreamKMeans(Incremental, Assigner):
         metric: Metric = "euclidean",
         spherical: bool = False,
         max_cluster_size: int | float | None = None,
+        steps: Sequence[str] | None = None,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -260,6 +299,7 @@ class StreamKMeans(Incremental, Assigner):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
+        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -275,6 +315,7 @@ class StreamKMeans(Incremental, Assigner):
         self.metric = metric
         self.spherical = spherical
         self.max_cluster_size = max_cluster_size
+        self.steps = steps
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -286,6 +327,7 @@ class StreamKMeans(Incremental, Assigner):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(
@@ -310,7 +352,8 @@ class StreamKMeans(Incremental, Assigner):
         labels_to : path, optional
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
-            by a fit that goes on from a checkpoint.
+            by a fit that goes on from a checkpoint. Or NAME.csv or NAME.parquet: a table with distances, as
+            `predict_to` writes it, in one more pass.
 
         Returns
         -------
@@ -341,8 +384,13 @@ class StreamKMeans(Incremental, Assigner):
         for name in ("stream_", "n_steps_", "n_samples_seen_", "_last_rows"):
             if name in vars(self):
                 delattr(self, name)
-        place = None if labels_to is None else check_labels_place(labels_to)
-        if place is not None and not source.replayable:
+        place = table = None
+        if labels_to is not None:
+            if os.fspath(labels_to).endswith(SUFFIXES):
+                table = check_table_place(labels_to, overwrite=False)
+            else:
+                place = check_labels_place(labels_to)
+        if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
         if self.max_cluster_size is not None and not source.replayable:
             raise InvalidInputError(
@@ -354,12 +402,17 @@ class StreamKMeans(Incremental, Assigner):
         plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
+            if table is not None:
+                self._predict_to_table(source, table)
+                self.n_passes_ += 1
         return self
 
     def _run(
         self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, labels_to: Path | None
     ) -> None:
         """Fit, and set what `fit` sets."""
+        progress = Progress(self.progress, int(self.verbose))
+        source, preparation = self._prepared_rows(source, plan, writer, progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
             from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
@@ -378,16 +431,17 @@ class StreamKMeans(Incremental, Assigner):
             settings=self._settings(seed),
             weights=weights.each,
             writer=writer,
-            progress=Progress(self.progress),
+            progress=progress,
         ) as context:
             fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, context, weights, seed)
+        self._take(fitted, replace(model, preparation=preparation), context, weights, seed)
         promise = fitted.promise
         self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
+        self.preparation_ = preparation
         self.feature_deviations_ = fitted.deviations
         self.size_cap_ = fitted.size_cap
 
@@ -397,16 +451,43 @@ class StreamKMeans(Incremental, Assigner):
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
 
-    def summary(self, n_traits: int = 3) -> ClusterSummary:
-        """Say what is in each cluster: its size, the nearest other one, and the features that set it apart.
+    def original_centers(self) -> NDArray[np.float64]:
+        """Give `cluster_centers_` in the units of the data, where `steps` only shift and scale features.
 
-        Sizes and means are exact, of all rows; reads nothing.
+        Returns
+        -------
+        float64 ndarray (k, d)
+
+        Raises
+        ------
+        InvalidInputError
+            For centers of a sketch, and for other steps than "standardize" and "robust".
+        """
+        self._check_fitted()
+        preparation: Preparation | None = self.preparation_
+        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
+            raise InvalidInputError(
+                "original_centers() is for centers of features, and for steps that only shift and scale them: "
+                "standardize and robust"
+            )
+        centers = self._current_model().centers
+        return centers.copy() if preparation is None else preparation.undone(centers)
+
+    def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
+        """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
+
+        Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
+        model says the same, with its centers in place of the means.
 
         Parameters
         ----------
-        n_traits : int, default=3
+        n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations.
+            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
+            are behind the features, and name the clusters then.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
+            their ids where there is an id column, the first words of documents, the values of other rows.
 
         Returns
         -------
@@ -417,22 +498,88 @@ class StreamKMeans(Incremental, Assigner):
         ------
         NotFittedError
         InvalidInputError
-            Where clusters have no features of their own: of rows assigned in the sketch, of streams and loaded models.
+            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
         self._check_fitted()
+        words = getattr(self, "feature_words_", None)
+        n_traits = (8 if words else 3) if n_traits is None else n_traits
         check_integer("n_traits", n_traits, 0)
         deviations = getattr(self, "feature_deviations_", None)
         if deviations is None:
             raise InvalidInputError(
-                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor a loaded "
-                'model, nor labels of the sketch (assign_space="original" asks for those of the original features)'
+                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
+                'the sketch (assign_space="original" asks for those of the original features)'
             )
         names = getattr(self, "feature_names_in_", None)
 
         def name(number: int) -> str:
-            return f"x{number}" if names is None else str(names[number])
+            word = words.name(number) if words else None if names is None else str(names[number])
+            return f"x{number}" if word is None else word
 
-        return describe_clusters(self.cluster_means_, self.counts_, deviations, name, n_traits)
+        summary = describe_clusters(
+            getattr(self, "cluster_means_", self.model_.centers),
+            self.counts_,
+            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
+            name=name,
+            n_traits=n_traits,
+            by_words=bool(words),
+            profile=getattr(self, "profile_", None),
+        )
+        if rows is None:
+            return summary
+        source = self._open(rows, reset=None)
+        shown = summary.example_rows()
+        return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
+
+    def plot(self) -> Any:
+        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
+
+        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``figure.savefig("clusters.png")`` writes it.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        check_matplotlib()
+        from streamkm.reports.figures import plot_clusters
+
+        facts = summarize(self)
+        clusters = facts["clusters"] or []
+        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
+        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
+
+        Figures need matplotlib.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        DiskFullError, OutputError
+            It cannot be written; the old file is as it was.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def _places(self) -> ClusterMap:
+        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -467,8 +614,9 @@ class StreamKMeans(Incremental, Assigner):
         """
         source, n_threads = self._open(X, reset=None), local_threads(self.executor)
         plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
         return estimate_seconds(
-            self._fit_walk(source, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+            self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
         )
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
@@ -502,7 +650,8 @@ class StreamKMeans(Incremental, Assigner):
         # as a client plans that has the labels written where rows are read: those that it gathers come on top
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
-        rates = measure(self._fit_walk(source, plan, self.metric), plan, settings)
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+        rates = measure(self._fit_walk(rows, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
     def plan_for(
@@ -522,7 +671,7 @@ class StreamKMeans(Incremental, Assigner):
         if given.max_cluster_size is not None:
             most = most_clusters(given.max_cluster_size, total_weight or source.estimated_rows, most)
         return plan_fit(
-            source,
+            self._planned_rows(source),
             n_clusters=most,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
@@ -539,6 +688,41 @@ class StreamKMeans(Incremental, Assigner):
             gathers_labels=gathers_labels,
             refuses=refuses,
         )
+
+    def _planned_rows(self, source: RowSource) -> RowSource:
+        """The rows that will be clustered, as far as they can be described before steps have found what they need.
+
+        Raises
+        ------
+        InvalidInputError
+            For rows that no step can be done to: of sketch stores, and some that can be walked once only.
+        """
+        steps = check_steps(self.steps)
+        if not steps:
+            return source
+        if store_of(source) is not None:
+            raise InvalidInputError(
+                f"the rows of {source.name} are sketched already, and steps={list(steps)!r} are for original rows; "
+                "leave steps out"
+            )
+        preparation = Preparation(steps)
+        check_replayable(source, preparation)
+        return prepared(source, preparation)
+
+    def _prepared_rows(
+        self, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
+    ) -> tuple[RowSource, Preparation | None]:
+        """The rows that are clustered, after the passes that `steps` need."""
+        steps = check_steps(self.steps)
+        if not steps:
+            return source, None
+        preparation = Preparation(steps)
+        if preparation.finding:
+            walk = self._fit_walk(source, plan, "euclidean")
+            with open_executor(self.executor, plan.n_threads) as workers:
+                context = PassContext(executor=workers, walk=walk, writer=writer)
+                preparation = find_preparation(context, steps, plan.sample_rows, progress)
+        return prepared(source, preparation), preparation
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)

@@ -6,7 +6,8 @@ import os
 from importlib import import_module
 from typing import Any
 
-from streamkm.cluster.model import FitInfo, Model
+from streamkm.cluster.fit_info import FitInfo
+from streamkm.cluster.model import Model
 from streamkm.core.exceptions import ModelFileError
 
 ESTIMATORS = {

@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from streamkm.cluster.init import check_centers
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.preparation import check_steps
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.bfloat16 import is_bfloat16
@@ -46,6 +47,7 @@ def check_parameters(estimator: Any) -> None:
     if estimator.refine != "auto":
         check_integer("refine", estimator.refine, 0)
     check_integer("first_row", estimator.first_row, 0)
+    check_verbose(estimator.verbose)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
@@ -64,6 +66,7 @@ def check_parameters(estimator: Any) -> None:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     check_spherical(estimator)
     check_size_cap(estimator.max_cluster_size)
+    check_steps(estimator.steps)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
@@ -90,6 +93,12 @@ def check_size_cap(value: Any) -> None:
         f"max_cluster_size={value!r}; needed: rows, a whole number from 1, or a float above 1.0, which is times the "
         f"mean size"
     )
+
+
+def check_verbose(verbose: Any) -> None:
+    """Refuse what is no truth value and no integer from 0."""
+    if not isinstance(verbose, bool | np.bool_):
+        check_integer("verbose", verbose, 0)
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:

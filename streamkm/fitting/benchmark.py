@@ -29,14 +29,17 @@ from streamkm.fitting.framing import frame_rows
 from streamkm.fitting.settings import Settings
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
+from streamkm.passes.prepare import find_preparation
+from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
+from streamkm.planning.fit_plan import SMALLEST_SAMPLE_ROWS
 from streamkm.planning.forecast import Cluster, Cost, Rates
 from streamkm.planning.plan import Plan
-from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
+from streamkm.sources.prepared import prepared
 
 CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)
@@ -96,6 +99,24 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     join_s, n_sampled = _join_seconds(found), len(sampled.sample.rows)
     chunk_rows = float(sampled.chunk_rows.mean())
     return Rates(sample, sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
+
+
+def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int, on_invalid: OnInvalid) -> RowSource:
+    """Rows prepared as a fit would, by what a few chunks say of all; rows without steps as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source has no chunks that can be read by themselves.
+    """
+    if not steps:
+        return source
+    if not isinstance(source, ChunkedSource):
+        raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
+    few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
+    with open_executor(1) as here:
+        context = PassContext(executor=here, walk=Walk(few, chunk_bytes, "euclidean", on_invalid))
+        return prepared(source, find_preparation(context, steps, SMALLEST_SAMPLE_ROWS, _Clock(False)))
 
 
 class _Clock(Progress):

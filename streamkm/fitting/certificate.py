@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
-from streamkm.cluster.init import SEARCH_ROUNDS
+from streamkm.cluster.init import local_search
 from streamkm.cluster.lloyd import LloydResult, Totals, merged
 from streamkm.cluster.model import Model
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.spherical import on_sphere, placed_in
-from streamkm.cluster.split_merge import split_gains, split_merge, swaps_of
+from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.kernels.cluster.totals import row_squares, weighted_sum
@@ -137,7 +139,11 @@ class Merging:
     def costs(self) -> NDArray[np.float64]:
         """For each cluster, where all others stay (k,)."""
         table = CenterTable.build(self.means, np.float64, around_origin=True)
-        seconds = table.nearest(self.means)[2]
+        if table.n_clusters < FEWEST_CENTERS:
+            seconds = table.nearest(self.means)[2]
+        else:  # one near by may cost more than the cheapest, not less
+            own = np.arange(table.n_clusters, dtype=np.int32)
+            seconds = Neighbourhood.of(table).nearest(self.means, own)[2]
         return np.maximum(seconds + _squares(self.means), 0.0) * self.counts
 
     def cost_of(self, given_up: list[int]) -> float:
@@ -260,7 +266,7 @@ class AfterPass:
         block, centers, shift = self._searched(both.X, both.weights, start)
         pieces = LocalBlocks.of(self.here, block)
         begun = LloydResult(centers, float("nan"), 0, False, ())
-        result = split_merge(block, pieces, begun, max_rounds=SEARCH_ROUNDS, rng=rng)
+        result = local_search(block, pieces, begun, rng=rng)
         rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)
         searched = result.centers + shift
         if not framed:

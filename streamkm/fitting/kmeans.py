@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Sample, SampleRule
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.core.matrix import rows_between
@@ -73,6 +74,8 @@ class Fit:
         As of `rounds.Labelled`.
     deviations : float64 (d,) or None
         Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
+    profile : Profile or None
+        How the rows lie about the centers; None for rows that can be walked once only.
     """
 
     model: Model
@@ -89,6 +92,7 @@ class Fit:
     n_rounds: int = 0
     size_cap: SizeCap | None = None
     deviations: NDArray[np.float64] | None = None
+    profile: Profile | None = None
 
 
 def run_fit(context: FitContext) -> Fit:
@@ -118,7 +122,7 @@ def run_fit(context: FitContext) -> Fit:
     model, assigned = labelled.model, labelled.assigned
     labels = labels_of(found.look.originals(), assigned.labels, model)
     return Fit(
-        model=model,
+        model=model.indexed() if isinstance(found.look.sample.X, np.ndarray) else model,
         labels=assigned.labels,
         chunk_rows=found.chunk_rows,
         totals=assigned.totals,
@@ -132,6 +136,7 @@ def run_fit(context: FitContext) -> Fit:
         n_rounds=labelled.n_rounds,
         size_cap=labelled.size_cap,
         deviations=_deviations(found.look) if model.space == "original" else None,
+        profile=assigned.profile,
     )
 
 

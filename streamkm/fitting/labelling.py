@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor
@@ -63,11 +64,13 @@ def assign_sample(
         Rows of the source, invalid ones included.
     """
     table = model.table()
-    found = nearest_in(executor, sample.X, table, stage.name)
-    d2 = np.empty(sample.X.shape[0])
+    d2, gaps = np.empty(sample.X.shape[0]), np.empty(sample.X.shape[0])
+    found = nearest_in(executor, sample.X, table, stage.name, gaps)
     totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
     drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
     labels = np.full(n_rows, -1, np.int32)
     labels[sample.rows] = found
     stage.rows = n_rows
-    return Assigned(labels, totals, drawn)
+    profile = Profile.empty(table.n_clusters)
+    profile.add(found, d2, gaps, kept=sample.rows)
+    return Assigned(labels, totals, drawn, profile)

@@ -12,7 +12,8 @@ from streamkm.metrics.agreement import (
     objective_ratio,
     pairwise_f_beta,
 )
-from streamkm.metrics.clusters import ClusterSummary, describe_clusters, feature_deviations
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import describe_clusters, feature_deviations
 from streamkm.metrics.internal import Spread, calinski_harabasz, davies_bouldin, objective, silhouette, spread
 
 __all__ = [

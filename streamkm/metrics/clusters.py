@@ -1,126 +1,32 @@
-"""What is in each cluster: size, neighbour, and the features that set it apart from all rows."""
+"""What is in each cluster: size, distances, neighbour, and the features that set it apart from all rows."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.profile import Profile
 from streamkm.core.matrix import Matrix
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
 
 BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 BATCH = 256  # clusters that are compared with all at a time
-HEAD = ("cluster", "size", "share", "nearest", "distance", "set apart by")
-
-
-@dataclass(frozen=True, slots=True)
-class Trait:
-    """A feature that sets a cluster apart.
-
-    Attributes
-    ----------
-    feature : str
-        Its name, or its number.
-    mean, mean_of_all : float
-        Of the cluster's rows, and of all rows.
-    deviations : float
-        The difference of both in standard deviations of all rows.
-    """
-
-    feature: str
-    mean: float
-    mean_of_all: float
-    deviations: float
-
-    def __str__(self) -> str:
-        return f"{self.feature} {self.mean:.4g} ({self.deviations:+.1f} sd)"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRow:
-    """One cluster.
-
-    Attributes
-    ----------
-    cluster : int
-        Its label.
-    size : float
-        Rows, or their weight.
-    share : float
-        Of all rows.
-    nearest : int
-        The cluster whose mean lies nearest; -1 where there is no other.
-    distance : float
-        Between the two means.
-    traits : tuple of Trait
-        Those that set it apart most, first.
-    """
-
-    cluster: int
-    size: float
-    share: float
-    nearest: int
-    distance: float
-    traits: tuple[Trait, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSummary:
-    """All clusters, the largest first. Prints as a table; notebooks show it as one.
-
-    Attributes
-    ----------
-    rows : tuple of ClusterRow
-    """
-
-    rows: tuple[ClusterRow, ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __str__(self) -> str:
-        cells = [HEAD, *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join(
-            "  ".join(
-                [text.rjust(width) for text, width in zip(line[:-1], widths[:-1], strict=True)] + [line[-1]]
-            ).rstrip()
-            for line in cells
-        )
-
-    def _repr_html_(self) -> str:
-        lines = [
-            f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in line)}</tr>"
-            for tag, line in [("th", HEAD), *(("td", _cells(row)) for row in self.rows)]
-        ]
-        return f"<table>{''.join(lines)}</table>"
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """JSON values, a mapping for each cluster."""
-        return [asdict(row) for row in self.rows]
-
-    def to_pandas(self) -> DataFrame:
-        """A data frame with a row for each cluster; ``traits`` as text. Needs pandas."""
-        import pandas as pd
-
-        rows = [{**each, "traits": _traits_text(row)} for each, row in zip(self.to_dicts(), self.rows, strict=True)]
-        return pd.DataFrame(rows).set_index("cluster")
+RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to each
 
 
 def describe_clusters(
     means: NDArray[np.float64],
     counts: NDArray[np.float64],
     deviations: NDArray[np.float64],
+    *,
     name: Callable[[int], str],
     n_traits: int,
+    by_words: bool = False,
+    profile: Profile | None = None,
 ) -> ClusterSummary:
     """Say what is in each cluster. O(k^2 * d).
 
@@ -134,21 +40,48 @@ def describe_clusters(
         Of a feature's number.
     n_traits : int
         Features for each cluster, at most.
+    by_words : bool
+        Features are words: only those that are more frequent in a cluster name it.
+    profile : Profile, optional
+        How rows lie about the centers.
     """
     total, (others, far) = float(counts.sum()), nearest_means(means)
-    everywhere = counts @ means / total
-    rows = [
-        ClusterRow(
-            int(cluster),
+    everywhere, varies = counts @ means / total, deviations > 0
+    signs = np.sign(everywhere)  # of hashed words, half of which count negative
+    rows = []
+    for cluster in np.argsort(-counts, kind="stable").tolist():
+        filled, traits = counts[cluster] > 0, tuple[Trait, ...]()
+        if filled and n_traits:
+            apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
+            numbers = _largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), n_traits)
+            values = (means[cluster, numbers], everywhere[numbers], apart[numbers])
+            traits = tuple(map(Trait, map(name, numbers.tolist()), *(each.tolist() for each in values)))
+        row = ClusterRow(
+            cluster,
             float(counts[cluster]),
             float(counts[cluster] / total),
             int(others[cluster]),
             float(far[cluster]),
-            _traits(means[cluster], everywhere, deviations, name, n_traits) if counts[cluster] > 0 else (),
+            traits,
+            **(_measured(profile, cluster, float(counts[cluster]), len(means)) if profile and filled else {}),
         )
-        for cluster in np.argsort(-counts, kind="stable")
-    ]
-    return ClusterSummary(tuple(rows))
+        rows.append(row)
+    return ClusterSummary(tuple(rows), by_words)
+
+
+def steadied(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviations of sparse features, made fit to divide by: large enough for those that few rows have.
+
+    Most features of text occur in one sampled row or none, so that their deviations say little. A quantile of all is
+    added to each, as is done for the expressions of thousands of genes.
+
+    References
+    ----------
+    Tusher, Tibshirani and Chu, "Significance analysis of microarrays applied to the ionizing radiation response", PNAS
+    98 (2001), equation 1.
+    """
+    seen = deviations[deviations > 0]
+    return deviations + float(np.quantile(seen, RARE_QUANTILE)) if len(seen) else deviations
 
 
 def feature_deviations(X: Matrix) -> NDArray[np.float64]:
@@ -186,26 +119,25 @@ def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArra
     return others, far
 
 
-def _traits(
-    mean: NDArray[np.float64],
-    everywhere: NDArray[np.float64],
-    deviations: NDArray[np.float64],
-    name: Callable[[int], str],
-    n_traits: int,
-) -> tuple[Trait, ...]:
-    """What sets one cluster apart, the most first."""
-    apart = np.divide(mean - everywhere, deviations, out=np.zeros(len(mean)), where=deviations > 0)
-    most = np.argsort(-np.abs(apart), kind="stable")[:n_traits]
-    return tuple(
-        Trait(name(int(j)), float(mean[j]), float(everywhere[j]), float(apart[j])) for j in most if apart[j] != 0
-    )
+def _largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
+    """The numbers of the largest values above 0, at most `n_wanted`, the largest first, of equal ones the first."""
+    n_wanted = min(n_wanted, len(sizes))
+    least = np.partition(sizes, len(sizes) - n_wanted)[len(sizes) - n_wanted]
+    near = np.flatnonzero((sizes >= least) & (sizes > 0))
+    return near[np.argsort(-sizes[near], kind="stable")][:n_wanted]
 
 
-def _cells(row: ClusterRow) -> Sequence[str]:
-    other = "-" if row.nearest < 0 else str(row.nearest)
-    distance = "-" if row.nearest < 0 else f"{row.distance:.4g}"
-    return str(row.cluster), f"{row.size:,.6g}", f"{row.share:.1%}", other, distance, _traits_text(row)
-
-
-def _traits_text(row: ClusterRow) -> str:
-    return ", ".join(map(str, row.traits))
+def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> dict[str, Any]:
+    """What a profile knows of a cluster, as fields of `ClusterRow`."""
+    near = zip(profile.near_rows[cluster].tolist(), profile.near_d2[cluster].tolist(), strict=True)
+    far = zip(profile.far_rows[cluster].tolist(), profile.far_d2[cluster].tolist(), strict=True)
+    typical = tuple(Example(row, float(np.sqrt(d2))) for row, d2 in near if row >= 0)
+    outlying = tuple(Example(row, float(np.sqrt(-d2))) for row, d2 in far if row >= 0)
+    away, silhouette = (profile.sums[cluster] / size).tolist()
+    return {
+        "mean_distance": away,
+        "largest_distance": outlying[0].distance if outlying else None,
+        "silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
+        "typical": typical,
+        "outlying": outlying,
+    }

@@ -42,6 +42,7 @@ from streamkm.sources.chunking import default_chunk_bytes
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
 MAX_ITER, TOL = 100, 1e-4
+LOSS = 0.01  # of the objective, that is worth a smaller sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,21 @@ class Distortion:
             f"{row.drss:>10.4g} {row.fit_seconds + row.seconds:>10.3f}"
             for row in self.rows
         ]
-        return [head, " ".join(shown), *table]
+        return [head, " ".join(shown), *table, self.verdict()]
+
+    def verdict(self) -> str:
+        """The fewest components whose clusters cost at most 1 % more than the given ones, in words."""
+        enough = [row for row in self.rows if row.loss <= 1 + LOSS]
+        if not enough:
+            best = min(self.rows, key=lambda row: row.loss)
+            return (
+                f"verdict: too few components; the best, {best.sketch} with {best.n_components:,}, costs "
+                f"{100 * (best.loss - 1):.2g} % of the objective"
+            )
+        few = min(enough, key=lambda row: row.n_components)
+        cost = max(0.0, 100 * (few.loss - 1))
+        what = f"{few.sketch} with {few.n_components:,} components"
+        return f"verdict: {what} will do; it costs {cost:.2g} % of the objective"
 
 
 def distortion(

@@ -21,7 +21,10 @@ from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.pairs import aligned
 from streamkm.model_selection.swept_rows import SweptRows
+from streamkm.reports.report import check_matplotlib
+from streamkm.reports.sweep import sweep_page
 from streamkm.sketches import Sketch
 
 
@@ -132,6 +135,27 @@ class SweepResult:
             raise InvalidParameterError(f"{score} has no value for any k of this sweep; use more seeds, or k from 2")
         return self.n_clusters[int(np.argmax(values))]
 
+    def verdict(self) -> tuple[int, tuple[str, ...]]:
+        """The number of clusters that most of the elbow and the scores name, and which do; of equals, the first named.
+
+        Stability does not vote: few clusters are nearly always stable.
+
+        Returns
+        -------
+        n_clusters : int
+        named_by : tuple of str
+            "elbow" and names of scores.
+        """
+        votes = {} if self.best is None else {"elbow": self.best}
+        for name in _SCORES:
+            if name != "stability" and any(np.isfinite(getattr(row, name)) for row in self.rows):
+                votes[name] = self.best_by(name)
+        if not votes:
+            return min(self.rows, key=lambda row: row.inertia).n_clusters, ()
+        named = list(votes.values())
+        k = max(votes.values(), key=named.count)
+        return k, tuple(name for name, value in votes.items() if value == k)
+
     def labels(self, n_clusters: int) -> NDArray[np.int32]:
         """Labels (n_sampled,) of the clustered rows, `sample_rows`, by the seed of the lowest inertia.
 
@@ -193,6 +217,37 @@ class SweepResult:
         text = self.csv_text().encode()
         replace_file(path, lambda file: file.write(text), len(text))
 
+    def plot(self) -> Any:
+        """Draw the objective by the number of clusters with its elbow, and the scores. Needs matplotlib.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_matplotlib()
+        from streamkm.reports.figures import sweep_figure
+
+        return sweep_figure(self.to_dict())
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other. Its figure needs matplotlib.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The old file is as it was.
+        """
+        text = sweep_page(self.to_dict(), self.lines()).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def __str__(self) -> str:
+        return aligned(self.lines())
+
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
         ks = self.n_clusters
@@ -209,7 +264,9 @@ class SweepResult:
                 k = self.best_by(name)
                 value = np.mean([getattr(row, name) for row in self.rows if row.n_clusters == k])
                 lines.append((said, f"{k:,} clusters ({value:,.4g})"))
-        return lines
+        k, named_by = self.verdict()
+        others = ", ".join(name.replace("_", " ") for name in named_by) or "nothing but the lowest objective"
+        return [*lines, ("verdict", f"{k:,} clusters, by {others}")]
 
 
 def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.center_table import CenterTable, shares_of
 from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.lloyd import (
     JOIN_TOTALS,
@@ -27,6 +27,7 @@ from streamkm.cluster.lloyd import (
     merged,
 )
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Joining, Listener
@@ -57,11 +58,14 @@ class Assigned:
         the model's space.
     drawn : Drawn or None
         Rows drawn by their share of the objective, in the model's space, if they were wanted.
+    profile : Profile or None
+        How the rows lie about the model's centers; None for rows that can be walked once only.
     """
 
     labels: NDArray[np.int32]
     totals: Totals
     drawn: Drawn | None = None
+    profile: Profile | None = None
 
 
 def assign_pass(
@@ -100,10 +104,10 @@ def assign_pass(
         stage.advance()
 
     listener = Listener(take, kept.begun, partial(kept.save, labels, bounds))
-    totals, drawn = fold_assigned(context, model, chunk_rows, stage, listener, rule)
+    totals, drawn, profile = fold_assigned(context, model, chunk_rows, stage, listener, rule)
     if done != len(chunk_rows):
         raise changed_source(context.walk)
-    return Assigned(labels, totals, drawn)
+    return Assigned(labels, totals, drawn, profile)
 
 
 def fold_assigned(
@@ -113,8 +117,8 @@ def fold_assigned(
     stage: Stage,
     listener: Listener[Passed],
     rule: DrawRule | None = None,
-) -> tuple[Totals, Drawn | None]:
-    """Read and label all rows; sums and objective of the clusters. The listener gets each chunk's labels.
+) -> tuple[Totals, Drawn | None, Profile]:
+    """Read and label all rows; sums, objective and profile of the clusters. The listener gets each chunk's labels.
 
     Draws rows on the way, if there is a rule for it.
 
@@ -126,15 +130,15 @@ def fold_assigned(
     totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
     if not model.far:
-        return totals, drawn
+        return totals, drawn, passed.profile
     d2 = inertia_of(totals, model.centers, totals.d2)
     if d2 > LEAST_SHARE * totals.d2:
-        return replace(totals, d2=d2), drawn
+        return replace(totals, d2=d2), drawn, passed.profile
     logger.info(
         "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass", stage.name
     )
     again = _folded(context, replace(model, far=False), chunk_rows, stage.name, Listener(), None)
-    return replace(totals, d2=again.totals.d2), drawn
+    return replace(totals, d2=again.totals.d2), drawn, again.profile
 
 
 def _folded(
@@ -168,22 +172,28 @@ def _assign_item(
     rows, weights = walk.read_weighed(item)
     norms, X = rows.d2norms if model.far else None, model.place(rows.X)
     before, drawn = (None, ()) if state is None else (state.totals, state.drawn)
-    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms)
+    profile = Profile.empty(table.n_clusters) if state is None else state.profile
+    gaps = np.empty(X.shape[0])
+    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms, gaps=gaps)
+    exact = d2 if norms is None else table.d2_of_lifted(X, d2)
+    profile.add(labels, exact, gaps, weights=weights, first_row=item[3], kept=rows.kept)
+    d2 = d2 if norms is None else shares_of(d2, norms)
     if rule is not None and len(labels):
         drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))
     gathered = float(weighted_sum(weights, d2 if norms is None else norms))
-    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), drawn), rows.spread(labels, -1)
+    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), profile, drawn), rows.spread(labels, -1)
 
 
 def _join(rule: DrawRule | None, parts: Sequence[Passed]) -> Passed:
     """Add up, in order; no addend is changed."""
-    totals = join_totals([part.totals for part in parts])
-    return Passed(totals, _gathered(rule, [each for part in parts for each in part.drawn]))
+    totals, profile = join_totals([part.totals for part in parts]), join_profiles([part.profile for part in parts])
+    return Passed(totals, profile, _gathered(rule, [each for part in parts for each in part.drawn]))
 
 
 def _absorb(rule: DrawRule | None, first: Passed, second: Passed) -> Passed:
     """As `_join` of both, in the memory of the first."""
-    return Passed(absorb_totals(first.totals, second.totals), _gathered(rule, [*first.drawn, *second.drawn]))
+    totals, profile = absorb_totals(first.totals, second.totals), absorb_profile(first.profile, second.profile)
+    return Passed(totals, profile, _gathered(rule, [*first.drawn, *second.drawn]))
 
 
 def _gathered(rule: DrawRule | None, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:

@@ -8,20 +8,22 @@ import walk and below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from streamkm.compute import Listener, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Item, Walk
+from streamkm.passes.reader import Walk, Weighed
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
-from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordCounts, WordTable
 from streamkm.text.tfidf import Frequencies
 
 
@@ -31,6 +33,7 @@ def open_documents(
     field: str | int | Sequence[str | int] | None = None,
     hashing: FeatureHashing | None = None,
     tfidf: bool | TfIdf = True,
+    sublinear_tf: bool = False,
     executor: Any = "auto",
     **options: Any,
 ) -> RowSource:
@@ -48,10 +51,13 @@ def open_documents(
         Which field of JSON lines, or column of CSV (also by number) and Parquet, holds the document. Of several, texts
         follow each other, and counts are features ``field=value``.
     hashing : FeatureHashing, optional
-        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None.
+        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None; with
+        `sublinear_tf` as by ``FeatureHashing(norm=None)``, which leaves counts as they are.
     tfidf : bool or TfIdf, default=True
         Whether to weight rows by document frequencies, which are counted now, in one pass over the data; or those
         counted before (`fit_idf`, or `tfidf` of a source that was opened so), for documents that come later.
+    sublinear_tf : bool, default=False
+        Whether a word that a document has c times counts ``1 + log c`` times: for long documents. With ``tfidf=True``.
     executor : "auto", int or Dask client
         Where to count.
     **options
@@ -95,7 +101,12 @@ def open_documents(
     >>> [rows.X.shape for rows in source.stream(1 << 20)]
     [(3, 1048576)]
     """
-    hashing = FeatureHashing() if hashing is None else hashing
+    if sublinear_tf and tfidf is not True:
+        raise InvalidParameterError(
+            "sublinear_tf is of use with tfidf=True only; weights that are given have their own"
+        )
+    if hashing is None:
+        hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
     given = {name: value for name, value in options.items() if value is not None}
     if is_collection(X):
         refuse_options(field, given, "a Dask bag")
@@ -110,18 +121,20 @@ def open_documents(
         source = hashed(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
         return source
-    return count_and_weight(source, executor=executor) if tfidf is True else weight_rows(source, tfidf)
+    if tfidf is True:
+        return count_and_weight(source, executor=executor, fit=IdfFit(sublinear_tf=sublinear_tf))
+    return weight_rows(source, tfidf)
 
 
-def count_and_weight(source: RowSource, *, executor: Any = "auto") -> TfIdfRows:
-    """Weight the rows of a source by their own document frequencies; see `fit_idf` for errors.
+def count_and_weight(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdfRows:
+    """Weight the rows of a source by their own document frequencies; see `fit_idf` for parameters and errors.
 
     Returns
     -------
     TfIdfRows
         Tells of the pass that counted, as one of its `stages_before`.
     """
-    tfidf, stage = _counted(source, executor, IdfFit())
+    tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit)
     rows = weight_rows(source, tfidf)
     rows.stages_before = (*source.stages_before, stage)
     return rows
@@ -164,21 +177,23 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stag
             f"callable that returns a fresh iterator, or tfidf=False"
         )
     target_bytes = default_chunk_bytes(source)
-    walk = Walk(source, target_bytes, "euclidean", "raise")
+    counting = source.counting_words() if isinstance(source, HashedText) else source
+    walk = Walk(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         context = PassContext(executor=workers, walk=walk)
         counted = workers.fold(
             "idf",
             _count,
-            fit.join,
+            partial(_join, fit),
             context.items(),
             n_chunks or 1,
             context.share(fit),
             listener=Listener(stage.advance),
         )
-        stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
-    return fit.finish(counted), stage
+        stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
+    words = WordTable.of(counted.words, source.hashing) if isinstance(source, HashedText) else None
+    return replace(fit.finish(counted.frequencies), words=words), stage
 
 
 def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
@@ -195,11 +210,27 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
     return weighted(source, tfidf)
 
 
-def _count(
-    state: Frequencies | None, item: tuple[Item, Any, Any], shared: tuple[Walk, IdfFit]
-) -> tuple[Frequencies, int]:
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What the pass counts: in how many rows features occur, and in how many documents words do."""
+
+    frequencies: Frequencies
+    words: WordCounts
+
+
+def _count(state: _Counted | None, item: Weighed, shared: tuple[Walk, IdfFit]) -> tuple[_Counted, int]:
     walk, fit = shared
-    return fit.step(state, walk.read(item[0]).X), 1
+    rows = walk.rows(item[0])
+    words = WordCounts() if state is None else state.words
+    words.add(rows.words or {})
+    X = walk.checked(rows.X, rows.places).X
+    return _Counted(fit.step(None if state is None else state.frequencies, X), words), 1
+
+
+def _join(fit: IdfFit, parts: Sequence[_Counted]) -> _Counted:
+    """Add up, in order; no addend is changed."""
+    frequencies = fit.join([part.frequencies for part in parts])
+    return _Counted(frequencies, WordCounts.joined(part.words for part in parts))
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:

@@ -64,7 +64,7 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
     """
     target = Path(path)
     if target.suffix != ".zarr":
-        raise OutputError(f"workers write labels as .zarr, not as {target.name}; choose such a name")
+        raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {target.name}; choose such a name")
     if os.path.lexists(target):
         if not overwrite:
             raise OutputError(f"{target} exists; choose another name, or remove it")
@@ -117,10 +117,10 @@ def assign_and_hold(
         stage.advance()
 
     listener: Listener[Passed] = Listener(take, held=True)
-    totals, drawn = fold_assigned(context, model, chunk_rows, stage, listener, rule)
+    totals, drawn, profile = fold_assigned(context, model, chunk_rows, stage, listener, rule)
     if len(handles) != len(chunk_rows):
         raise changed_source(context.walk)
-    return HeldLabels(tuple(handles), chunk_rows), Assigned(NO_LABELS, totals, drawn)
+    return HeldLabels(tuple(handles), chunk_rows), Assigned(NO_LABELS, totals, drawn, profile)
 
 
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:

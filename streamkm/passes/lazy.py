@@ -71,7 +71,8 @@ def _prepared(
 
 def _mapped(rows: Rows, prepared: tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
     walk, model, function, table = prepared
-    valid = walk.read(rows)
+    X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
+    valid = walk.checked(X, rows.places)
     X = valid.X if len(valid.places) else _zero_row(rows.X.shape[1], rows.X.dtype, sparse=sp.issparse(rows.X))
     values = function(model.place(X), table)
     if valid.kept is None:

@@ -17,12 +17,12 @@ from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Skimmed, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
-Weighed = tuple[Item, int | None, NDArray[np.float64]]
-"""An item, how many rows it should have, and their weights."""
+Weighed = tuple[Item, int | None, NDArray[np.float64], int]
+"""An item, how many rows it should have, their weights, and how many rows come before, where that is known."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
 
@@ -75,7 +75,7 @@ class Walk:
             stop = first_row + (n_rows or 0)
             if len(weights) and stop > len(weights):
                 raise InvalidInputError(f"sample_weight has {len(weights):,} values; {self.source.name} has more rows")
-            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS
+            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row
             first_row = stop
 
     def for_calls(self, executor: Executor) -> Walk:
@@ -101,7 +101,8 @@ class Walk:
         InvalidInputError
             For NaN or infinity, unless they are to be skipped; names the row.
         """
-        return self.checked(*self._rows(item))
+        rows = self.rows(item)
+        return self.checked(rows.X, rows.places)
 
     def read_weighed(self, item: Weighed) -> tuple[Valid, NDArray[np.float64]]:
         """Read an item of `items`; its valid rows, and their weights.
@@ -111,7 +112,7 @@ class Walk:
         InvalidInputError
             As `read`, and if there are not as many rows as before.
         """
-        what, n_expected, weights = item
+        what, n_expected, weights, _ = item
         rows = self.read(what)
         if n_expected is not None and rows.n_read != n_expected:
             raise changed_source(self)
@@ -134,16 +135,18 @@ class Walk:
             d2norms = row_d2norms(X)
         return Valid(X, places, n_read, kept, d2norms)
 
-    def _rows(self, item: Item) -> tuple[Matrix, NDArray[np.int64]]:
+    def rows(self, item: Item) -> Rows:
+        """Read an item as the source gives it."""
         if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
             chunk, block, inputs = item
             X = block.compute(inputs)
-            return X, row_places(chunk.start, chunk.start + X.shape[0])
+            X = self.source.finished(X) if isinstance(self.source, SentRows) else X
+            return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
         if isinstance(item, Chunk):
             if not isinstance(self.source, ChunkedSource):
                 raise TypeError(f"{self.source.name} streams rows; it has no chunks to read")
-            item = self.source.read(item)
-        return item.X, item.places
+            return self.source.read(item)
+        return item
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
+from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
@@ -147,6 +149,9 @@ def pack_lloyd(result: LloydResult) -> Record:
     arrays = {"centers": result.centers, "history": np.array(result.history)}
     if result.means is not None:
         arrays["means"] = result.means
+    if result.labels is not None:
+        arrays["labels"] = np.concatenate(result.labels)
+        arrays["label_rows"] = np.array([len(part) for part in result.labels])
     return arrays, {"converged": result.converged, "pace": result.pace}
 
 
@@ -157,8 +162,11 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     arrays, meta = record
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
-    converged, pace = bool(meta["converged"]), int(meta["pace"])
-    return LloydResult(arrays["centers"], inertia, len(history), converged, history, arrays.get("means"), pace)
+    converged, pace, labels = bool(meta["converged"]), int(meta["pace"]), None
+    if "labels" in arrays:
+        labels = tuple(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]))
+    state = (inertia, len(history), converged, history, arrays.get("means"), pace)
+    return LloydResult(arrays["centers"], *state, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +176,13 @@ class Passed:
     Attributes
     ----------
     totals : Totals
+    profile : Profile
     drawn : tuple of Drawn
         Rows drawn by their share of the objective, if they are wanted.
     """
 
     totals: Totals
+    profile: Profile
     drawn: tuple[Drawn, ...] = ()
 
 
@@ -185,6 +195,7 @@ def pack_folded(folded: Folded[Passed]) -> Record:
         for i, state in enumerate(states):
             at = f"{level}.{i}"
             arrays[f"sums.{at}"], arrays[f"counts.{at}"] = state.totals.sums, state.totals.counts
+            arrays |= {f"profile.{name}.{at}": getattr(state.profile, name) for name in PROFILE_ARRAYS}
             for j, drawn in enumerate(state.drawn):
                 arrays |= pack_matrix(f"drawn.{at}.{j}", drawn.X)
                 arrays |= {f"{name}.{at}.{j}": getattr(drawn, name) for name in DRAWN_ARRAYS}
@@ -209,7 +220,9 @@ def unpack_folded(record: Record) -> Folded[Passed]:
                 )
                 for j, limit in enumerate(limits)
             )
-            states.append(Passed(Totals(arrays[f"sums.{at}"], arrays[f"counts.{at}"], float(d2)), drawn))
+            totals = Totals(arrays[f"sums.{at}"], arrays[f"counts.{at}"], float(d2))
+            profile = Profile(**{name: arrays[f"profile.{name}.{at}"] for name in PROFILE_ARRAYS})
+            states.append(Passed(totals, profile, drawn))
         levels.append((int(count), tuple(states)))
     return Folded(int(meta["n_items"]), tuple(levels))
 

@@ -170,7 +170,8 @@ class _Model:
         if self.plan.regime == "coreset":
             seconds["lloyd"] *= min(1.0, self.needs.coreset_rows / clustered)
         later = self.plan.sketches_later
-        found = [self._gather("sketch", self.rates.sample)] if later else []
+        found = [self._gather(step, self.rates.sample) for step in self.plan.finding_steps]
+        found += [self._gather("sketch", self.rates.sample)] if later else []
         found.append(self._gather("sketch-all" if later else "sketch", self.rates.sketch, self._coreset_bytes()))
         found.append(Step("seed", seconds["seed"], "client"))
         found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
@@ -182,7 +183,8 @@ class _Model:
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
         )  # fmt: skip
-        names = ["assign", *(f"refine-{number}" for number in range(1, self.plan.passes - 1 - later))]
+        n_passes = self.plan.passes - len(self.plan.finding_steps)
+        names = ["assign", *(f"refine-{number}" for number in range(1, n_passes - 1 - later))]
         return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 
     def _coreset_bytes(self) -> int:

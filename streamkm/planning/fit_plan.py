@@ -25,6 +25,7 @@ from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.prepared import PreparedRows
 
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
@@ -120,13 +121,14 @@ def _plan(
     """What was chosen, as a plan."""
     source, needs, regime = asked.source, choice.needs, choice.regime
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
+    steps = source.preparation.finding if isinstance(source, PreparedRows) else ()
     passes = 2 + asked.refinements + counts_first + asked.fit_passes + (asked.found and regime != "sample")
     return Plan(
         source=source.name,
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=1 if asked.once else passes,
+        passes=len(steps) + (1 if asked.once else passes),
         counts_first=counts_first,
         chunk_bytes=choice.sizes.chunk_bytes,
         n_chunks=choice.n_chunks,
@@ -150,6 +152,7 @@ def _plan(
         drawn_rows=needs.drawn_rows,
         keeps_sample=needs.keeps_sample,
         few_sampled=needs.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        finding_steps=steps,
     )
 
 
@@ -276,6 +279,8 @@ class _Asked:
             once=self.once,
             labels=gathers_labels,
             shared_bytes=source.shared_bytes,
+            sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
+            dense=not source.is_sparse,
         )
 
     def regimes(self, sample_rows: int) -> dict[Regime, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import human_bytes
+from streamkm.core.pairs import aligned
 from streamkm.planning.plan import Plan
 
 # processor seconds a task, of calls that do nothing; measured by the benchmark of plans (Dask 2026.8, EPYC Zen 4, idle)
@@ -203,6 +204,9 @@ class Forecast:
     def total(self, name: str) -> int:
         """Sum of "tasks", "read_bytes", "network_bytes" or "client_bytes" over the stages."""
         return sum(getattr(stage, name) for stage in self.stages)
+
+    def __str__(self) -> str:
+        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
 from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
 from streamkm.sketches.kernel_columns import BATCH_ROWS
@@ -77,12 +78,13 @@ class KernelNeeds:
         searched = min(kept, search_rows(self.n_clusters)) * 12 * self.rank
         searched += SEARCH_COPIES * 8 * self.n_clusters * self.rank
         streamed = reading if self.all_rows else 0
+        sums = states * (8 * self.n_clusters * self.rank + profile_bytes(self.n_clusters))
         stages = {
             "sample": reading + int(CANDIDATES * sample),
             "landmarks": sample + mapped + batch + combined + SQUARES * square + pool,
             "gram": sample + mapped + batch + states * square + streamed,
             "features": sample + mapped + batch + 2 * kept * row + blocks + streamed,
             "cluster": sample + mapped + kept * row + blocks + searched,
-            "assign": mapped + batch + reading + 5 * self.n_rows + states * 8 * self.n_clusters * self.rank,
+            "assign": mapped + batch + reading + 5 * self.n_rows + sums,
         }
         return {name: base + size for name, size in stages.items()}

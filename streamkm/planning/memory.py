@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
+from streamkm.cluster.neighbours import neighbours_bytes
+from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
@@ -28,6 +31,7 @@ SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arra
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
 DRAWING_BYTES = 44 * MIB  # what threads leave that draw them; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
+STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
@@ -91,6 +95,10 @@ class Needs:
         That a call draws in the pass that assigns rows.
     keeps_sample : bool
         Whether the row sample is kept through that pass.
+    sums_bytes : int
+        Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
+    dense : bool
+        Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
     """
 
     n_rows: int
@@ -116,6 +124,13 @@ class Needs:
     shared_bytes: int = 0
     drawn_rows: int = 0
     keeps_sample: bool = False
+    sums_bytes: int = 0
+    dense: bool = False
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many centers of dense rows that most are not looked at."""
+        return self.dense and self.n_clusters >= FEWEST_CENTERS
 
     def stages(self, regime: Regime, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.
@@ -155,10 +170,11 @@ class Needs:
             stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         n_states = waiting + IN_FLIGHT
-        states = n_states * 8 * self.n_clusters * width
+        states = n_states * (8 * self.n_clusters * width + profile_bytes(self.n_clusters))
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
+        stages["assign"] += self.near(width)
         if self.drawn_rows:
             looked_at = self.drawn_rows * (self.row_bytes + CHECK_COPIES * self._double_row(space))
             # what was the sample's may not have been given back
@@ -168,6 +184,8 @@ class Needs:
             floats = (kept + self.drawn_rows) * self._float_row(space)
             stages["search"] = sample + ROUND_COPIES * floats + self.search(kept + self.drawn_rows) + self.steps(width)
             stages["search"] += LABEL_BYTES * self.n_rows * self.labels
+        if self.sums_bytes:
+            stages["prepare"] = reading + n_states * self.sums_bytes
         if self.directions:
             state, step, end = subspace_bytes(self.directions, self.n_features)
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
@@ -228,13 +246,22 @@ class Needs:
 
     def search(self, n_rows: int) -> int:
         """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
-        drawn = search_rows(self.n_clusters) if search_rows(self.n_clusters) < n_rows else 0
+        wanted = search_rows(self.n_clusters, many=self.many)
+        drawn = wanted if wanted < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 
     def steps(self, width: int) -> int:
         """Bytes of a Lloyd step beside its rows: centers, sums, means, the table, and where it is laid out around."""
-        return (4 * self.n_clusters + LAYOUT_ROWS) * 8 * width + self.table(width)
+        labels = STEP_LABELS * 4 * self.n_rows * self.many
+        return (4 * self.n_clusters + LAYOUT_ROWS) * 8 * width + self.table(width) + self.near(width) + labels
+
+    def near(self, width: int) -> int:
+        """Bytes of what tells which of many centers are near."""
+        if not self.many:
+            return 0
+        given = (self.n_clusters, width, self.n_threads)
+        return max(index_bytes(*given), neighbours_bytes(*given))
 
 
 def pca_rows(n_features: int, n_components: int) -> int:

@@ -8,7 +8,10 @@ from typing import Any
 from streamkm.cluster.coreset import CoresetRule, Method
 from streamkm.cluster.model import Space
 from streamkm.core.memory import human_bytes
+from streamkm.core.pairs import aligned
 from streamkm.planning.memory import Needs, Regime
+
+MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class Plan:
         Whether the row sample is kept, so that such a pass begins with a search.
     few_sampled : bool
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
+    finding_steps : tuple of str
+        Steps that rows are prepared by which take one of the passes each, in front of the others.
     """
 
     source: str
@@ -96,6 +101,7 @@ class Plan:
     drawn_rows: int = 0
     keeps_sample: bool = False
     few_sampled: bool = False
+    finding_steps: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -126,6 +132,9 @@ class Plan:
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
 
+    def __str__(self) -> str:
+        return aligned(self.lines())
+
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
         total = None if self.stored_bytes is None else self.stored_bytes * self.passes
@@ -142,6 +151,7 @@ class Plan:
             ("row sample", f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
+            *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
             ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
@@ -154,7 +164,8 @@ class Plan:
         ]
 
     def _more(self) -> str:
-        return f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
+        first = f", the first for {' and '.join(self.finding_steps)}" if self.finding_steps else ""
+        return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.needs is not None:

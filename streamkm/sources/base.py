@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
+    from streamkm.text.words import WordTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,13 @@ class Rows:
     places : int64 ndarray of shape (n,)
         A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
         chunks: the row's number, or for text the position of the line's first byte.
+    words : mapping of str to int, or None
+        In how many of these rows, which are hashed documents, words occur; where the source was made to count them.
     """
 
     X: Matrix
     places: NDArray[np.int64]
+    words: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,10 @@ class RowSource(ABC):
         Passes over the data that it took to open the source.
     feature_names : tuple of str, or None
         Names of the columns; None where they have none.
+    id_column : str or None
+        Column that names rows, which `ids` gives.
+    words : WordTable, or None
+        The words behind the features of hashed documents, where they were counted.
 
     Notes
     -----
@@ -150,6 +159,8 @@ class RowSource(ABC):
     made_with: Mapping[str, Any] | None = None
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
+    words: WordTable | None = None
+    id_column: str | None = None
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
         """Say of these rows what `source` says of its own, but for what is `changed`: how a source wraps another.
@@ -176,6 +187,21 @@ class RowSource(ABC):
     def describe(self, place: int) -> str:
         """Say where a row is, for messages: ``row 17 of x.h5:/X``. Rows are counted from 0."""
         return f"row {place:,} of {self.name}"
+
+    def ids(self) -> Iterator[Any]:
+        """Yield the values of the column that names rows, in the order of the rows: one pass over that column alone.
+
+        Yields
+        ------
+        pyarrow.ChunkedArray
+            Of text, of what a CSV file holds; else of the column's own type.
+
+        Raises
+        ------
+        InvalidInputError
+            Where there is no such column, or rows can be read once only.
+        """
+        raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
 
     def details(self) -> dict[str, str]:
         """Label and text, for people: what is known of how the rows are stored. Reads no rows, or a few at the head."""
@@ -244,11 +270,22 @@ class SentRows(RowSource):
         Not kept.
     describe : callable, optional
         Its `describe`, cheap to pickle, where places are not row numbers.
+    prepare : callable, optional
+        Of a matrix that a graph of Dask tasks has made on a worker: gives the rows that are meant.
     """
 
-    def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
+    def __init__(
+        self,
+        source: RowSource,
+        describe: Callable[[int], str] | None = None,
+        prepare: Callable[[Matrix], Matrix] | None = None,
+    ) -> None:
         self.take_after(source, held_bytes=0, made_bytes=0)  # the rows, and who makes them, are elsewhere
-        self._describe = describe
+        self._describe, self._prepare = describe, prepare
+
+    def finished(self, X: Matrix) -> Matrix:
+        """Give the rows that are meant, of what a graph has made."""
+        return X if self._prepare is None else self._prepare(X)
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
         """Refuse: there are no rows here."""

@@ -2,5 +2,6 @@
 
 from streamkm.text.feature_hashing import BadDocumentError, FeatureHashing
 from streamkm.text.tfidf import IdfFit, TfIdf
+from streamkm.text.words import WordCounts, WordTable
 
-__all__ = ["BadDocumentError", "FeatureHashing", "IdfFit", "TfIdf"]
+__all__ = ["BadDocumentError", "FeatureHashing", "IdfFit", "TfIdf", "WordCounts", "WordTable"]

@@ -7,12 +7,14 @@ them; this module says which of them a value needs, and what is wrong with a doc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
 
@@ -23,6 +25,14 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "tokens": ((list, tuple), "a list of tokens"),
     "counts": ((Mapping,), "a mapping of names to numbers"),
 }
+
+
+def _names(document: Mapping[str, Any]) -> Iterable[str]:
+    """What a mapping is hashed by: names, or ``name=value`` for values that are text."""
+    return (f"{name}={value}" if isinstance(value, str) else name for name, value in document.items())
+
+
+_NAMES: dict[str, Callable[[Any], Iterable[str]]] = {"tokens": iter, "counts": _names}
 
 
 class BadDocumentError(InvalidInputError):
@@ -136,30 +146,75 @@ class FeatureHashing:
         -----
         O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
         """
+        return self._hashed(documents, self._hasher(_sklearn()).transform)
+
+    def apply_and_count(
+        self, documents: Sequence[Any], looked_at: NDArray[np.bool_]
+    ) -> tuple[sp.csr_array, dict[str, int]]:
+        """As `apply`, and in how many of some documents each word occurs: word, n-gram, token, or name.
+
+        Parameters
+        ----------
+        documents : as for `apply`
+        looked_at : bool (documents,)
+            Whose words are counted. Documents are cut into words once, counted or not.
+        """
+        counts: Counter[str] = Counter()
+        hasher = self._hasher(_sklearn())
+        words_of = hasher.build_analyzer() if self.input == "text" else _NAMES[self.input]
+        strings = self._string_hasher("string") if self.input == "text" else hasher
+
+        def transform(given: Sequence[Any]) -> Any:
+            if self.input != "text":
+                for document, counted in zip(given, looked_at, strict=False):
+                    if counted:
+                        counts.update(set(words_of(document)))
+                return strings.transform(given)
+
+            def tokens() -> Iterator[Any]:
+                for document, counted in zip(given, looked_at, strict=False):
+                    words = words_of(document)
+                    if counted:
+                        counts.update(set(words))
+                    yield words
+
+            return self._scaled(strings.transform(tokens()))
+
+        return self._hashed(documents, transform), dict(counts)
+
+    def features_of(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """The features of words, n-grams, tokens or names, hashed as they stand (words,)."""
+        if not len(words):
+            return np.empty(0, np.int64)
+        plain = _sklearn().FeatureHasher(self.n_features, input_type="string", alternate_sign=False)
+        return np.asarray(plain.transform((word,) for word in words).indices, np.int64)
+
+    def _hashed(self, documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> sp.csr_array:
+        """What `transform` makes of documents, which are checked; see `apply`."""
         kinds, wanted = _KINDS[self.input]
         for row, document in enumerate(documents):
             if not isinstance(document, kinds):
                 raise BadDocumentError(row, self._mistaken(document, wanted))
         if not len(documents):
             return sp.csr_array((0, self.n_features), dtype=self.dtype)
-        transform = self._hasher(_sklearn()).transform
         try:
             X = transform(documents)
         except (TypeError, ValueError, AttributeError):
-            raise _first_bad(documents, transform) from None
+            raise _first_bad(documents, self._hasher(_sklearn()).transform) from None
         return self.finish(X)
 
     def finish(self, X: Any) -> sp.csr_array:
         """Do to counts what hashing alone does not: `binary`, `norm` and dtype. X may be changed."""
+        X = X.astype(self.dtype, copy=False)
+        return sp.csr_array(X if self.input == "text" else self._scaled(X))  # the vectorizer of texts does it itself
+
+    def _scaled(self, X: Any) -> Any:
+        """Do `binary` and `norm` to counts; X may be changed."""
         from sklearn.preprocessing import normalize
 
-        X = X.astype(self.dtype, copy=False)
-        if self.input != "text":  # scikit-learn's vectorizer of texts does these itself
-            if self.binary:
-                X.data.fill(1)
-            if self.norm is not None:
-                X = normalize(X, norm=self.norm, copy=False)
-        return sp.csr_array(X)
+        if self.binary:
+            X.data.fill(1)
+        return X if self.norm is None else normalize(X, norm=self.norm, copy=False)
 
     def apply_to_bag(self, bag: Any) -> Any:
         """Hash a Dask bag of documents through dask-ml, lazily.
@@ -189,8 +244,11 @@ class FeatureHashing:
         """Make the hasher that `input` needs, of scikit-learn's module or dask-ml's."""
         if self.input == "text":
             return self._vectorizer(module.HashingVectorizer)
-        input_type = "string" if self.input == "tokens" else "dict"
-        return module.FeatureHasher(
+        return self._string_hasher("string" if self.input == "tokens" else "dict", module)
+
+    def _string_hasher(self, input_type: str, module: Any = None) -> Any:
+        """Make the hasher of lists of words or mappings; of scikit-learn's module unless given."""
+        return (module or _sklearn()).FeatureHasher(
             self.n_features, input_type=input_type, dtype=np.dtype(self.dtype), alternate_sign=self.alternate_sign
         )
 

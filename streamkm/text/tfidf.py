@@ -10,7 +10,7 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
+from streamkm.text.words import ARRAYS as WORD_ARRAYS
+from streamkm.text.words import WordTable
 
 Norm = Literal["l1", "l2"]
 _NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
@@ -113,6 +115,8 @@ class TfIdf:
         As in `IdfFit`.
     sublinear_tf : bool
         Put ``sign(x) * (1 + log|x|)`` in place of x; a stored 0 stays. For rows of counts, not of fractions.
+    words : WordTable, optional
+        The words behind the features, where the rows are documents; saved too.
     """
 
     frequencies: Frequencies
@@ -120,6 +124,7 @@ class TfIdf:
     smooth_idf: bool = True
     sublinear_tf: bool = False
     norm: Norm | None = "l2"
+    words: WordTable | None = None
 
     def idf(self, features: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Weights of features, O(log v) each.
@@ -179,7 +184,7 @@ class TfIdf:
         DiskFullError, OutputError
             The old file is as it was.
         """
-        arrays = self._arrays()
+        arrays = {**self._arrays(), **({} if self.words is None else self.words.arrays())}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
@@ -209,6 +214,7 @@ class TfIdf:
             with open(path, "rb") as stored, np.load(stored, allow_pickle=False) as file:
                 n_rows, options = int(file["n_rows"]), file["options"]
                 features, counts = (file[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
+                words = WordTable.from_arrays(file) if set(WORD_ARRAYS) <= set(file.files) else None
             smooth_idf, sublinear_tf, norm = (int(option) for option in options)
             fits = features.ndim == 1 and features.shape == counts.shape and (np.diff(features, prepend=-1) > 0).all()
             if not fits or (counts < 1).any() or (counts > n_rows).any():
@@ -218,4 +224,4 @@ class TfIdf:
             raise
         except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
             raise ModelFileError(f"{path}: no saved document frequencies: {error}") from error
-        return fit.finish(Frequencies(n_rows, features, counts))
+        return replace(fit.finish(Frequencies(n_rows, features, counts)), words=words)

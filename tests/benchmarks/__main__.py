@@ -21,6 +21,7 @@ from tests.benchmarks import (
     bench_digits,
     bench_file,
     bench_kernel,
+    bench_many,
     bench_memory,
     bench_nearest,
     bench_overhead,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "nearest": ("w", bench_nearest.run),
     "rare": ("x", bench_rare.run),
     "dedupe": ("A", bench_dedupe.run),
+    "many": ("yz", bench_many.run),
 }
 
 

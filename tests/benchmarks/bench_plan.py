@@ -1,4 +1,4 @@
-"""Row v: what `streamkm plan --workers` predicts, against fits on this machine; and the table of the README.
+"""Row v: what `streamkm plan --workers` predicts, against fits on this machine; and the table of README.md here.
 
     python -m tests.benchmarks plan --data FOLDER --json OUT.json
 
@@ -30,7 +30,7 @@ CLIENT_MEMORY = "1 TiB"
 
 
 def run(settings: Settings) -> list[Row]:
-    """Row v: predicted and measured seconds of each data set and number of workers; then the README's table."""
+    """Row v: predicted and measured seconds of each data set and number of workers; then the table of README.md."""
     costs = run_child("call", function="bench_plan:costs_of_dask")
     costs.pop("process")
     told = ", ".join(f"{name} {value:.3g}" for name, value in costs.items())
@@ -71,7 +71,7 @@ def _row(
 
 
 def _large(settings: Settings) -> list[Row]:
-    """The README's table, by rates of what is here."""
+    """The table of README.md, by rates of what is here."""
     found = run_child("call", function="bench_plan:large", path=data.digits(settings), k=50)
     return [
         Row("v", f"{row['rows']:.0e} rows like {Path(row['path']).name}, {LARGE_WORKERS} workers", "-", row["time"],

@@ -531,6 +531,34 @@ def test_matrix_market(tmp_path, name):
         open_source(tmp_path / "y.mtx")
 
 
+def test_ids_are_given_on_request(tmp_path):
+    frame = pd.DataFrame({"id": [f"{i:04}" for i in range(900)], "a": np.arange(900.0), "b": 1.5})
+    write_csv(tmp_path / "x.csv", frame)
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress((tmp_path / "x.csv").read_bytes()))
+    write_parquet(tmp_path / "x.parquet", frame)
+    write_parquet(tmp_path / "y.parquet", frame)
+    table = pl.DataFrame(frame)
+    for data in (*(tmp_path / name for name in ("x.csv", "x.csv.gz", "x.parquet", "*.parquet")), table, table.lazy()):
+        source = open_source(data, id_column="id")
+        assert source.feature_names == ("a", "b")
+        assert source.id_column == "id"
+        times = 2 if str(data).endswith("*.parquet") else 1
+        for _ in range(2):
+            found = [each for part in source.ids() for each in part.to_pylist()]
+            assert found == times * frame["id"].tolist()
+        assert len(found) == len(whole(source))
+    with pytest.raises(InvalidInputError, match="has no column that names rows; give one as id_column="):
+        list(open_source(tmp_path / "x.parquet", columns=["a"]).ids())
+    once = open_source(pa.RecordBatchReader.from_batches(*_batches_of(frame)), id_column="id")
+    with pytest.raises(InvalidInputError, match="can be read once only"):
+        list(once.ids())
+
+
+def _batches_of(frame):
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    return table.schema, table.to_batches(100)
+
+
 def test_folders(tmp_path):
     with pytest.raises(SourceError, match="nor has it tables"):
         open_source(tmp_path)

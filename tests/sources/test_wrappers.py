@@ -10,12 +10,14 @@ import zarr
 
 from streamkm import StreamKMeans
 from streamkm.fitting.benchmark import _Few
+from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
+from streamkm.sources.prepared import prepared
 from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
@@ -27,7 +29,7 @@ TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
     "shared_bytes": 99, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
-    "stages_before": ("idf",), "feature_names": tuple("abcdefg"),
+    "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
 }  # fmt: skip
 
 
@@ -70,6 +72,7 @@ WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"held_bytes", "made_bytes"}),  # they are another process's
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with"}),
+    "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
@@ -93,6 +96,7 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
 def test_every_wrapper_is_among_them():
     """Sources that hold another: whoever adds one, adds it above."""
     known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
+    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs"}
     found, waiting = set(), [RowSource]
     while waiting:
         kinds = waiting.pop().__subclasses__()

@@ -132,9 +132,23 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         if not direct or n_rows < BLOCK_ROWS:
             load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
             rows, start = block, 0
-        _search(rows, start, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], best, second, where)
         lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+@nb.njit(nogil=True, cache=True)
+def load_rows(X, shift, scale, out):
+    """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
+
+    Parameters
+    ----------
+    X, shift, scale
+        As of `nearest_dense`; X of any width.
+    out : dtype of the table (n, m)
+        Written.
+    """
+    load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
 
 
 @nb.njit(nogil=True, cache=True)
@@ -144,7 +158,7 @@ def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, ro
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
-        _search(block, 0, n_rows, table, bias, n_clusters, totals[0], best, second, where)
+        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], best, second, where)
         lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
@@ -173,7 +187,7 @@ def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]
 
 
 @nb.njit(inline="always")
-def _search(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
+def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
     """Search the scores of a block of rows, panel after panel."""
     n_features, column = rows.shape[1], 0
     while column < n_clusters:

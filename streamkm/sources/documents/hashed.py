@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
@@ -23,6 +24,9 @@ from streamkm.text import BadDocumentError, FeatureHashing
 _MOST_NUMBERS = 0.9  # of words that are a document's
 _SEPARATORS, _NUMBER = re.compile(r"[\s,;]+"), re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
+FEW_DOCUMENTS = 4096
+EIGHTH = 3  # bits
+SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
 
 
 class HashedText(RowSource):
@@ -35,6 +39,7 @@ class HashedText(RowSource):
     """
 
     is_sparse = True
+    _shift: int | None = None  # of the hash of places that says whose words are counted; None: of no document
 
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
         self.documents = documents
@@ -51,7 +56,7 @@ class HashedText(RowSource):
         batch, text_bytes = self.documents.sample()
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
-        X = self._hash(batch)
+        X = self._hash(batch, self.hashing.apply)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         seen = max(batch.n_bytes, 1)
         return max(decoded / seen, 0.01), None if text_bytes is None else X.shape[0] * text_bytes / seen
@@ -80,7 +85,14 @@ class HashedText(RowSource):
             If a file cannot be read, is damaged, or has changed.
         """
         for batch in self.documents.stream(self.text_bytes(target_bytes)):
-            yield Rows(self._hash(batch), batch.places)
+            yield self._rows(batch)
+
+    def counting_words(self) -> Self:
+        """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
+        source = copy(self)
+        rows = self.estimated_rows
+        source._shift = 0 if rows is not None and rows <= FEW_DOCUMENTS else EIGHTH
+        return source
 
     def describe(self, place: int) -> str:
         """Say where a row is; see `RowSource.describe`."""
@@ -98,9 +110,20 @@ class HashedText(RowSource):
             "hashing": f"{units}{lengths} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}",
         }
 
-    def _hash(self, batch: Batch) -> sp.csr_array:
+    def _rows(self, batch: Batch) -> Rows:
+        if self._shift is None:
+            return Rows(self._hash(batch, self.hashing.apply), batch.places)
+        places = batch.places.astype(np.uint64)  # which are looked at depends on them alone, not on chunks
+        looked_at = (
+            places * SPREADING >> np.uint64(64 - self._shift) == 0 if self._shift else np.ones(len(places), bool)
+        )
+        X, words = self._hash(batch, partial(self.hashing.apply_and_count, looked_at=looked_at))
+        return Rows(X, batch.places, words)
+
+    def _hash(self, batch: Batch, function: Callable[[Sequence[Any]], Any]) -> Any:
+        """What a function of documents gives; errors name the place."""
         try:
-            return self.hashing.apply(batch.documents)
+            return function(batch.documents)
         except BadDocumentError as bad:
             where = self.documents.describe(int(batch.places[bad.row]))
             raise InvalidInputError(f"{where}: {bad.problem}") from None
@@ -121,8 +144,7 @@ class ChunkedHashedText(HashedText, ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Read and hash one chunk; see `HashedText.stream` for errors."""
-        batch = self.documents.read(chunk)
-        return Rows(self._hash(batch), batch.places)
+        return self._rows(self.documents.read(chunk))
 
 
 def _warn_of_numbers(batch: Batch, name: str) -> None:

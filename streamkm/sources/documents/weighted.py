@@ -32,7 +32,7 @@ class TfIdfRows(RowSource):
         self.source = source
         self.tfidf = tfidf
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
-        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with)
+        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words)
 
     @property
     def estimated_rows(self) -> int | None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
+_IDS_BYTES = 1 << 24  # of text, of which one column is read
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
 _STEP_BYTES, _STEPS = 1 << 16, 1 << 16  # between places where records are looked for: so much, or a part in so many
@@ -87,7 +89,7 @@ class CsvFiles(RowSource, ABC):
         self._parser = self._find_columns(options)
         if needs_values(self._parser.layout, options):
             self._find_categories()
-        layout = self._parser.layout
+        layout, self.id_column = self._parser.layout, options.id_column
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
@@ -185,6 +187,16 @@ class CsvFiles(RowSource, ABC):
                 text, start, end, base, lambda byte: self.describe(part << PLACE_BITS | byte)
             )
         return Rows(X, places + (part << PLACE_BITS))
+
+    def ids(self) -> Iterator[Any]:
+        """Yield what names rows, as text; see `RowSource.ids`."""
+        if self.id_column is None:
+            yield from super().ids()
+            return
+        for part, text, start, end, base in self._pieces(_IDS_BYTES):
+            with self._places_named(part):
+                table, _ = self._parser.table(text, start, end, base, [self.id_column])
+            yield table.column(0)
 
     def _find_categories(self) -> None:
         """Walk all rows once, for the values of columns of text."""

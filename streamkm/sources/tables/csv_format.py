@@ -162,8 +162,10 @@ class CsvParser:
         starts = self._record_starts(text, start, end)
         n_rows = len(starts)
         kinds = {column.name: column.kind for column in self.layout.columns}
+        # a column that names rows is no feature, and text
+        text_columns = {name for name in names if kinds.get(name, "category") == "category"}
         types = {
-            name: pa.string() if kinds[name] == "category" else pa.bool_() if name in self.booleans else pa.float64()
+            name: pa.string() if name in text_columns else pa.bool_() if name in self.booleans else pa.float64()
             for name in names
         }
         if n_rows == 0:

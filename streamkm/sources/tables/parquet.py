@@ -170,7 +170,7 @@ class _GroupReader:
         batch_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes))
         self._where = f", row group {groups[0]:,}" + (f" to {groups[-1]:,}" if len(groups) > 1 else "")
         with guarded(self._path, "Parquet", self._where):
-            self._batches = self.file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False)
+            self._batches = self.file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=True)
         self.position, self._left, self._n_rows = 0, None, n_rows
 
     @property

@@ -26,7 +26,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.units import columns_text, described_table, gather_values
+from streamkm.sources.tables.units import column_of, columns_text, described_table, gather_values
 
 Batches = Callable[[list[str] | None], Iterator[Any]]
 """Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
@@ -64,7 +64,8 @@ class MemoryTable(ChunkedSource):
             found: dict[str, dict[str, None]] = {column: {} for column in unknown_categories(layout)}
             gather_values(found, table)
             layout = one_hot(layout, {column: list(values) for column, values in found.items()})
-        self._layout = layout
+        self._layout, self.id_column = layout, options.id_column
+        self._ids = None if self.id_column is None else table.column(self.id_column)
         self._table = table.select(layout.names)
         self.n_rows: int = table.num_rows
         self.n_bytes = self.held_bytes = max(1, self._table.get_total_buffer_size())
@@ -80,6 +81,10 @@ class MemoryTable(ChunkedSource):
         out = self._layout.empty(piece.num_rows)
         self._layout.fill(out, piece, self.describe, chunk.start)
         return Rows(self._layout.finish(out, [piece]), row_places(chunk.start, chunk.stop))
+
+    def ids(self) -> Iterator[Any]:
+        """Give what names rows; see `RowSource.ids`."""
+        yield from super().ids() if self._ids is None else (self._ids,)
 
     def details(self) -> dict[str, str]:
         """Say what the table is; see `RowSource.details`."""
@@ -121,7 +126,7 @@ class BatchStream(RowSource):
         layout = _layout_of(schema, options, name, self._head)
         if needs_values(layout, options):
             layout = self._find_categories(layout)
-        self._layout = layout
+        self._layout, self.id_column = layout, options.id_column
         take_layout(self, layout)
         self.made_bytes = LIBRARY_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
 
@@ -184,6 +189,16 @@ class BatchStream(RowSource):
         elif begun[0] is not None:
             yield begun[0]
             yield from begun[1]
+
+    def ids(self) -> Iterator[Any]:
+        """Yield what names rows; see `RowSource.ids`."""
+        if self.id_column is None:
+            yield from super().ids()
+        elif not self.replayable:
+            raise InvalidInputError(f"{self.name} can be read once only, which is for its rows; give its ids yourself")
+        else:
+            for batch in self._batches([self.id_column]):
+                yield column_of(batch, self.id_column)
 
     def details(self) -> dict[str, str]:
         """Say where the rows come from; see `RowSource.details`."""

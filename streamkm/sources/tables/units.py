@@ -98,7 +98,7 @@ class UnitTable(ChunkedSource):
         self.n_rows: int = int(self._ends[-1]) if len(self._ends) else 0
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        self._options = options
+        self._options, self.id_column = options, options.id_column
         self._layout = self._lay_out([file.fields for file in found])
         self.n_bytes = self._stored_bytes()
         if needs_values(self._layout, options):
@@ -167,6 +167,15 @@ class UnitTable(ChunkedSource):
         batch = next(iter(self._batches(Run(part, [int(self._numbers[unit])], 0, n_rows), names)))
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         return table.slice(0, n_rows)
+
+    def ids(self) -> Iterator[Any]:
+        """Yield what names rows; see `RowSource.ids`."""
+        if self.id_column is None:
+            yield from super().ids()
+            return
+        for run in self._runs(0, self.n_rows):
+            for batch in self._batches(run, [self.id_column]):
+                yield column_of(batch, self.id_column)
 
     def _find_categories(self) -> None:
         """Walk all rows once, for the values of columns of text."""
@@ -271,6 +280,14 @@ class _Places:
     def describe(self, place: int) -> str:
         part, row = self.of(place)
         return f"row {row:,} of {self.paths[part]}"
+
+
+def column_of(batch: Any, name: str) -> Any:
+    """A column of a record batch or a table, as a chunked array."""
+    import pyarrow as pa
+
+    column = batch.column(name)
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:

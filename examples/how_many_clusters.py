@@ -1,0 +1,28 @@
+"""Find how many clusters data have: score every number of them from one reading.
+
+python how_many_clusters.py
+
+The same on the command line, with a picture of the elbow: `streamkm sweep rows.npy -k 2:12`.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from streamkm import sweep
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    centers = rng.normal(0, 8, (6, 10))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        np.save(path, centers[rng.integers(0, 6, 5_000)] + rng.normal(0, 1, (5_000, 10)))
+        found = sweep(path, range(2, 13), random_state=0)
+    for label, text in found.lines():
+        print(f"{label}: {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What a model file says of the fit, beside the model: sizes, objective, and what describes the clusters.
+
+Reads files of models; what assigns rows is `model`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
+from streamkm.cluster.profile import Profile
+from streamkm.core.exceptions import ModelFileError
+from streamkm.text.words import ARRAYS as WORD_ARRAYS
+from streamkm.text.words import WordTable
+
+PREFIX = "fit_"  # of the names of arrays that are of the fit
+_AS_ARRAYS = frozenset({"profile", "deviations", "words"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitInfo:
+    """What a model file says of the fit, beside the model; None for what it does not say.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of the class whose fit it was.
+    feature_names : list of str
+        d of them.
+    counts : list of float
+        Rows of each cluster, or their weight.
+    inertia, distortion : float
+    n_samples, n_iter, n_passes : int
+    converged : bool
+    seed : int
+        As `random_state` it gives the same fit again.
+    source : dict
+        Of the rows, as JSON values.
+    profile : Profile
+        How rows lie about the centers.
+    deviations : float64 (d,)
+        Of the features; as float32 in the file.
+    words : WordTable
+        Behind hashed features.
+    """
+
+    estimator: str | None = None
+    feature_names: list[str] | None = None
+    counts: list[float] | None = None
+    inertia: float | None = None
+    distortion: float | None = None
+    n_samples: int | None = None
+    n_iter: int | None = None
+    n_passes: int | None = None
+    converged: bool | None = None
+    seed: int | None = None
+    source: dict[str, Any] | None = None
+    profile: Profile | None = None
+    deviations: NDArray[np.float64] | None = None
+    words: WordTable | None = None
+
+    def values(self) -> dict[str, Any]:
+        """What is known, as JSON values."""
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _AS_ARRAYS}
+        return {name: value for name, value in told.items() if value is not None}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is known and no JSON value, as arrays of a file."""
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.profile is not None:
+            arrays |= {PREFIX + name: getattr(self.profile, name) for name in PROFILE_ARRAYS}
+        if self.deviations is not None:
+            features = np.flatnonzero(self.deviations)
+            arrays |= {
+                PREFIX + "varying": features,
+                PREFIX + "deviations": self.deviations[features].astype(np.float32),
+            }
+        if self.words is not None:
+            arrays |= {PREFIX + name: array for name, array in self.words.arrays().items()}
+        return arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FitInfo:
+        """Read what `Model.save` wrote; files of earlier releases say nothing.
+
+        Raises
+        ------
+        ModelFileError
+            As `Model.load`.
+        """
+        header, arrays = read_arrays(path, lambda name: name.startswith(PREFIX) or name in ("centers", "center_counts"))
+        try:
+            centers = arrays["centers"] if "centers" in arrays else arrays["center_counts"]
+            fit = _checked_fit(header.get("fit", {}), int(header["n_features"]), len(centers))
+            known = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+            return replace(fit, **_checked_arrays(known, int(header["n_features"]), len(centers)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
+
+
+def read_arrays(
+    path: str | os.PathLike[str], wanted: Callable[[str], bool] = bool
+) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Header and arrays of a model file, those that are wanted by name; nothing is checked.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no archive of arrays, or damaged.
+    """
+    try:
+        # opened here, because np.load leaves a damaged file open
+        with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
+            header = json.loads(str(stored["header"]))
+            return header, {each: stored[each] for each in stored.files if each != "header" and wanted(each)}
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
+            raise
+        raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
+
+
+def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
+    """What a file says of a fit; any values may stand there. What a later release adds is left out."""
+    if not isinstance(found, dict):
+        raise ModelFileError(f"fit is {found!r}; needed: a mapping")
+    wanted: dict[str, tuple[type, ...]] = {
+        "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
+        "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
+        "source": (dict,), "estimator": (str,),
+    }  # fmt: skip
+    told = {name: found[name] for name in wanted if found.get(name) is not None}
+    for name, value in told.items():
+        if type(value) not in wanted[name]:
+            raise ModelFileError(f"fit.{name} is {value!r}; needed: {wanted[name][0].__name__}")
+    lengths = {"feature_names": (n_features, (str,)), "counts": (n_clusters, (float, int))}
+    for name, (length, kinds) in lengths.items():
+        if name in told and (len(told[name]) != length or any(type(each) not in kinds for each in told[name])):
+            raise ModelFileError(f"fit.{name} holds other values than {length:,} of {kinds[0].__name__}")
+    return FitInfo(**told)
+
+
+def _checked_arrays(arrays: Mapping[str, NDArray[Any]], n_features: int, n_clusters: int) -> dict[str, Any]:
+    """What describes clusters, of the arrays of a file; any values may stand there."""
+    told: dict[str, Any] = {}
+    if set(PROFILE_ARRAYS) <= set(arrays):
+        told["profile"] = profile = Profile(**{name: arrays[name] for name in PROFILE_ARRAYS})
+        shape = (n_clusters, profile.near_d2.shape[-1])
+        wanted = {"sums": (np.float64, (n_clusters, 2)), "near_d2": (np.float64, shape), "near_rows": (np.int64, shape)}
+        wanted |= {"far_d2": wanted["near_d2"], "far_rows": wanted["near_rows"]}
+        for name, (dtype, needed) in wanted.items():
+            if arrays[name].dtype != dtype or arrays[name].shape != needed:
+                raise ModelFileError(f"{PREFIX}{name} of {arrays[name].dtype} {arrays[name].shape}; needed: {needed}")
+    if "varying" in arrays:
+        features, values = arrays["varying"], arrays["deviations"]
+        if (
+            features.dtype != np.int64
+            or values.dtype != np.float32
+            or features.ndim != 1
+            or features.shape != values.shape
+        ):
+            raise ModelFileError("deviations of features do not fit these")
+        if len(features) and not 0 <= features.min() <= features.max() < n_features:
+            raise ModelFileError(f"deviations of features outside of {n_features:,}")
+        told["deviations"] = np.zeros(n_features)
+        told["deviations"][features] = values
+    if set(WORD_ARRAYS) <= set(arrays):
+        told["words"] = WordTable.from_arrays(arrays)
+    return told

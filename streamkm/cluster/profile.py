@@ -1,0 +1,127 @@
+"""How the rows of each cluster lie about its center: distances, silhouettes, and rows that are typical or far out.
+
+Gathered while rows are assigned, at O(1) a row; sums are added in the order of rows and states are joined in a fixed
+tree, so that they have the same bits for any number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.kernels.cluster import profiles as kernels
+
+ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows")
+MOST_EXAMPLES = 5
+EXAMPLE_BYTES = 1 << 20  # of all lists of examples together, about
+NO_ROWS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is known of the rows of each cluster; r examples of each kind.
+
+    Attributes
+    ----------
+    sums : float64 (k, 2)
+        Weighted sums of the rows' distances to their center, and of their simplified silhouettes.
+    near_d2 : float64 (k, r)
+        Squared distances of the rows nearest to their center, ascending; infinite where there are fewer.
+    near_rows : int64 (k, r)
+        Their numbers; -1 where there are fewer.
+    far_d2 : float64 (k, r)
+        Squared distances of the rows farthest from their center, negative, ascending; infinite where there are fewer.
+    far_rows : int64 (k, r)
+        Their numbers; -1 where there are fewer.
+
+    References
+    ----------
+    Vendramin, Campello and Hruschka, "Relative clustering validity criteria", Stat. Anal. Data Min. 3 (2010), section
+    2.1.7: the simplified silhouette, with distances to centers in place of mean distances to rows.
+    """
+
+    sums: NDArray[np.float64]
+    near_d2: NDArray[np.float64]
+    near_rows: NDArray[np.int64]
+    far_d2: NDArray[np.float64]
+    far_rows: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, n_clusters: int) -> Profile:
+        """Of no rows."""
+        shape = (n_clusters, n_examples(n_clusters))
+        far, none = np.full(shape, np.inf), np.full(shape, -1, np.int64)
+        return cls(np.zeros((n_clusters, 2)), far, none, far.copy(), none.copy())
+
+    def add(
+        self,
+        labels: NDArray[np.int32],
+        d2: NDArray[np.float64],
+        gaps: NDArray[np.float64],
+        *,
+        weights: NDArray[np.float64] = NO_WEIGHTS,
+        first_row: int = 0,
+        kept: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Add rows, in place.
+
+        Parameters
+        ----------
+        labels : int32 (n,)
+        d2 : float64 (n,)
+            Squared distances to the centers of the labels.
+        gaps : float64 (n,)
+            How much larger those to the second nearest centers are; infinite where there are none.
+        weights : float64 (n,) or (0,)
+        first_row : int
+            Number of the first row of the chunk.
+        kept : int64 (n,), optional
+            Which rows of the chunk these are; None: all.
+        """
+        kept = NO_ROWS if kept is None else kept
+        kernels.add_rows(labels, d2, gaps, weights, first_row, kept, *self.arrays())
+
+    def arrays(self) -> tuple[NDArray[np.float64] | NDArray[np.int64], ...]:
+        """The arrays, in the order of `ARRAYS`."""
+        return tuple(getattr(self, name) for name in ARRAYS)
+
+    def kept_in_order(self) -> Profile:
+        """With arrays that can be written: what comes from a worker may not be."""
+        if all(array.flags.writeable for array in self.arrays()):
+            return self
+        return Profile(*(array.copy() for array in self.arrays()))  # type: ignore[arg-type]
+
+    def weighted(self, factor: float) -> Profile:
+        """Of rows that each weigh so many times as much."""
+        return replace(self, sums=factor * self.sums)
+
+
+def n_examples(n_clusters: int) -> int:
+    """Examples of each kind that are kept of a cluster: 5, and fewer where clusters are very many."""
+    return max(1, min(MOST_EXAMPLES, EXAMPLE_BYTES // (32 * n_clusters)))
+
+
+def profile_bytes(n_clusters: int) -> int:
+    """Bytes of a profile."""
+    return (16 + 32 * n_examples(n_clusters)) * n_clusters
+
+
+def join_profiles(parts: Sequence[Profile]) -> Profile:
+    """Of all rows of the parts, whose rows follow each other; no part is changed."""
+    first = Profile(*(array.copy() for array in parts[0].arrays()))  # type: ignore[arg-type]
+    for part in parts[1:]:
+        absorb_profile(first, part)
+    return first
+
+
+def absorb_profile(first: Profile, second: Profile) -> Profile:
+    """As `join_profiles` of both, in the memory of the first."""
+    first = first.kept_in_order()
+    np.add(first.sums, second.sums, out=first.sums)
+    kernels.merge_lists(second.near_d2, second.near_rows, first.near_d2, first.near_rows)
+    kernels.merge_lists(second.far_d2, second.far_rows, first.far_d2, first.far_rows)
+    return first

@@ -1,0 +1,73 @@
+"""Labels beside the data that they are of: a column of a frame, in memory or lazy, or of `obs` of AnnData.
+
+Only what such objects offer is used, so that neither pandas, polars nor anndata is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+
+Predict = Callable[[Any], Any]
+
+
+def with_labels(X: Any, column: str, predict: Predict, *, overwrite: bool = False) -> Any:
+    """See `Assigner.with_labels`.
+
+    Parameters
+    ----------
+    predict : callable
+        Labels of rows, lazy for Dask's.
+    """
+    if isinstance(X, str | os.PathLike):
+        return _in_file(X, column, predict, overwrite=overwrite)
+    if hasattr(X, "obs") and hasattr(X, "n_obs"):
+        _refuse_twice(column, X.obs.columns, overwrite=overwrite)
+        X.obs[column] = _categories(predict(X.X))
+        return X
+    # lazy frames of polars say their columns no other way without a warning
+    columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
+    if columns is None:
+        raise InvalidInputError(
+            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask, an AnnData object "
+            f"or the path of an .h5ad file, or use predict"
+        )
+    _refuse_twice(column, columns, overwrite=overwrite)
+    rows = X.drop(column) if hasattr(X, "with_columns") and column in columns else X
+    if hasattr(X, "with_columns"):
+        import polars as pl
+
+        return X.with_columns(pl.Series(column, predict(rows), dtype=pl.Int32))
+    rows = X.drop(columns=[column]) if column in columns else X
+    return X.assign(**{column: predict(rows)})
+
+
+def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, overwrite: bool) -> str:
+    name = os.fspath(path)
+    if not name.endswith(".h5ad"):
+        raise InvalidInputError(
+            f"{name} is no .h5ad file, and no other file takes a column; predict_to writes labels to files of their own"
+        )
+    from streamkm.sources.binary.h5ad_obs import write_obs
+
+    write_obs(name, column, predict(path), overwrite=overwrite)
+    return name
+
+
+def _refuse_twice(column: str, columns: Any, *, overwrite: bool) -> None:
+    if column in list(columns) and not overwrite:
+        raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
+
+
+def _categories(labels: NDArray[np.int32]) -> Any:
+    """Labels as `h5ad_obs.write_obs` writes them: categories named by number, nothing for -1."""
+    import pandas as pd
+
+    n_categories = int(labels.max(initial=-1)) + 1
+    return pd.Categorical.from_codes(labels, categories=[str(label) for label in range(n_categories)])

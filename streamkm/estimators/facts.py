@@ -1,0 +1,131 @@
+"""What a fitted estimator has to tell, as JSON values: data, result, clusters, stages and versions.
+
+Where these values are written and how they look is not decided here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamkm.core.version import __version__
+from streamkm.estimators.validation import plain
+from streamkm.passes.labels import count_skipped
+
+if TYPE_CHECKING:
+    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+    from streamkm.estimators.kmeans import StreamKMeans
+
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_STAGE = ("name", "seconds", "read_bytes", "rows")
+MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
+
+
+def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
+    """Gather what summary.json and a report say, as JSON values.
+
+    Parameters
+    ----------
+    estimator : StreamKMeans or StreamKernelKMeans
+        Fitted.
+
+    Returns
+    -------
+    dict
+        ``data``, ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are
+        not finite are null; clusters are null where no more is known than their sizes.
+    """
+    n_skipped = count_skipped(estimator.labels_)
+    n_assigned = estimator.n_samples_ - n_skipped
+    summary: dict[str, Any] = {
+        "data": {
+            "name": estimator.fitted_on_["name"],
+            "n_samples": estimator.n_samples_,
+            "n_skipped": n_skipped,
+            "n_features": estimator.n_features_in_,
+            "stored_bytes": estimator.fitted_on_["stored_bytes"],
+        },
+        "result": {
+            "n_clusters": len(estimator.cluster_centers_),
+            "objective": estimator.inertia_,
+            "objective_per_row": estimator.inertia_ / max(n_assigned, 1),
+            "distortion": estimator.distortion_,
+            "n_components": estimator.n_components_,
+            "assign_space": estimator.assign_space_,
+            "n_passes": estimator.n_passes_,
+            "n_iter": estimator.n_iter_,
+            "converged": estimator.converged_,
+            "seed": estimator.seed_,
+            "counts": estimator.counts_,
+        },
+        "seconds": sum(stage.seconds for stage in estimator.stages_),
+        "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
+        "history": estimator.history_,
+        "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
+        "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
+    }
+    if hasattr(estimator, "expected_inertia_"):
+        names = ("expected_inertia", "expected_inertia_error", "possible_gain")
+        summary["result"] |= {name: getattr(estimator, f"{name}_") for name in names}
+    size_cap = getattr(estimator, "size_cap_", None)
+    if size_cap is not None:
+        summary["result"]["size_cap"] = asdict(size_cap)
+    if hasattr(estimator, "trace_residual_"):
+        summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
+    summary["result"] |= _shares(estimator)
+    summary |= _clusters(estimator)
+    values: dict[str, Any] = _plain(summary)
+    return values
+
+
+def _shares(estimator: Any) -> dict[str, float]:
+    """What clusters explain of the rows' squared distances to their mean, and the mean silhouette, where known."""
+    shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
+    if estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_") and total > 0:
+        means = estimator.cluster_means_
+        everywhere = counts @ means / total
+        between = float(counts @ np.einsum("ij,ij->i", means, means)) - total * float(everywhere @ everywhere)
+        if between + estimator.inertia_ > 0:
+            shares["explained"] = max(0.0, between) / (max(0.0, between) + estimator.inertia_)
+    profile = getattr(estimator, "profile_", None)
+    if profile is not None and len(counts) > 1 and total > 0 and np.isfinite(profile.sums).all():
+        shares["silhouette"] = float(profile.sums[:, 1].sum()) / total
+    return shares
+
+
+def _clusters(estimator: Any) -> dict[str, Any]:
+    """What is in each cluster, where that is known."""
+    described = getattr(estimator, "feature_deviations_", None) is not None
+    if not described or len(estimator.counts_) > MOST_DESCRIBED:
+        return {"clusters": None, "by_words": False}
+    summary = estimator.summary()
+    return {"clusters": summary.to_dicts(), "by_words": summary.by_words}
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "unknown"
+
+
+def _plain(value: Any) -> Any:
+    """JSON values of NumPy's and Python's: null for numbers that are not finite, types in place of other objects."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if value is None or isinstance(value, str | int | bool) else plain(type(value))

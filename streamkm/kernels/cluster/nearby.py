@@ -1,0 +1,207 @@
+"""Nearest centers among those near a row's last one, and what tells which are: groups of centers, and lists for each.
+
+numba only; arrays in, arrays out; the caller validates.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from streamkm.kernels.cluster.nearest import search_block
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, lowest_lanes, panel_stop
+from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+
+POWER_STEPS = 3
+"""That a principal direction is found by, about, on so many points at least, where there are as many:"""
+DIRECTION_POINTS = 256
+
+
+@nb.njit(nogil=True, cache=True)
+def lay_out_list(columns, few, n_padded, table):
+    """Lay out some columns of a table of centers as a table of their own.
+
+    Parameters
+    ----------
+    columns : float32 or float64 (k, m), C-contiguous
+    few : int32 (l,)
+    n_padded : int64
+        l, filled up to whole lines.
+    table : same dtype (m * n_padded,)
+        Written, in panels.
+    """
+    n_features, first = columns.shape[1], 0
+    while first < n_padded:
+        stop = panel_stop(first, n_padded, table.itemsize)
+        width, n_filled = stop - first, max(0, min(stop, few.shape[0]) - first)
+        panel = table[first * n_features : stop * n_features].reshape((n_features, width))
+        for j in range(n_features):
+            for q in range(n_filled):
+                panel[j, q] = columns[few[first + q], j]
+            for q in range(n_filled, width):
+                panel[j, q] = 0.0
+        first = stop
+
+
+@nb.njit(nogil=True, cache=True)
+def lay_out_lists(columns, candidates, n_padded, tables):
+    """As `lay_out_list`, for every group (g, m * n_padded)."""
+    for g in range(candidates.shape[0]):
+        lay_out_list(columns, candidates[g], n_padded, tables[g])
+
+
+@nb.njit(nogil=True, cache=True)
+def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tables, room, labels, scores, seconds):
+    """Find the two nearest centers of every dense row among the candidates of its group. O(n * m * l + g * m * l).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, m)
+    order, starts : int64 (n,), (g + 1,)
+        Rows, group by group, and where each starts.
+    shift, scale
+        As of `nearest.nearest_dense`.
+    columns : float32 or float64 (k, m), C-contiguous
+        Of the table of centers.
+    bias : same dtype (at least k,)
+    candidates : int32 (g, l)
+        Centers that rows of each group are compared with, ascending.
+    tables : same dtype (g, m * p) or (0, 0)
+        As `lay_out_list` gives them; none: each is laid out when rows come.
+    room : tuple of arrays
+        Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
+        their bias (p,), infinite where padded, and totals, best scores, second best and where, as of
+        `nearest.search_room`.
+    labels : int32 (n,)
+    scores, seconds : dtype of the columns (n,)
+        Written.
+    """
+    block, own_table, few_bias, totals, best, second, where = room
+    n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
+    found = np.empty(BLOCK_ROWS, np.int32)
+    score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
+    for g in range(starts.shape[0] - 1):
+        if starts[g] == starts[g + 1]:
+            continue
+        few = candidates[g]
+        if tables.shape[0] > 0:
+            table = tables[g]
+        else:
+            table = own_table
+            lay_out_list(columns, few, n_padded, table)
+        for q in range(wanted):
+            few_bias[q] = bias[few[q]]
+        for first in range(starts[g], starts[g + 1], BLOCK_ROWS):
+            n_rows = min(BLOCK_ROWS, starts[g + 1] - first)
+            for i in range(n_rows):
+                x, there = X[order[first + i]], block[i]
+                if shift.shape[0]:
+                    for j in range(n_features):
+                        there[j] = (x[j] - shift[j]) * scale
+                elif scale != 1.0:
+                    for j in range(n_features):
+                        there[j] = x[j] * scale
+                else:
+                    for j in range(n_features):
+                        there[j] = x[j]
+            search_block(block, 0, n_rows, table, few_bias, wanted, totals, best, second, where)
+            lowest_lanes(best, second, where, n_rows, 0, found, score, other)
+            for i in range(n_rows):
+                row = order[first + i]
+                labels[row], scores[row], seconds[row] = few[found[i]], score[i], other[i]
+
+
+@nb.njit(nogil=True, cache=True)
+def balanced_groups(points, n_groups, order, starts):
+    """Cut points into groups of equal size, near each other: halves, again and again, across the widest direction.
+
+    It is the principal one, about: what a few steps leave of the offset of the point farthest from the mean.
+    O(k * m * log(g)).
+
+    Parameters
+    ----------
+    points : float64 (k, m), C-contiguous
+    n_groups : int64
+        At most k.
+    order : int64 (k,)
+        Written: points, group by group.
+    starts : int64 (n_groups + 1,)
+        Written: where each starts.
+    """
+    n_features = points.shape[1]
+    mean, direction, ahead = np.empty(n_features), np.empty(n_features), np.empty(n_features)
+    order[:] = np.arange(points.shape[0])
+    starts[0], starts[n_groups] = 0, points.shape[0]
+    waiting = [(0, n_groups)]  # the first group, and the one after the last
+    while len(waiting) > 0:
+        group, end = waiting.pop()
+        if end - group < 2:
+            continue
+        first, last = starts[group], starts[end]
+        mean[:] = 0.0
+        for q in range(first, last):
+            mean += points[order[q]]
+        mean /= last - first
+        one = _farthest(points, order, first, last, mean)
+        for j in range(n_features):
+            direction[j] = points[one, j] - mean[j]
+        for _ in range(POWER_STEPS):
+            ahead[:] = 0.0
+            for q in range(first, last, 1 + (last - first) // DIRECTION_POINTS):
+                offset = dot(points, order[q] * n_features, direction, 0, n_features)
+                offset -= dot(mean, 0, direction, 0, n_features)
+                for j in range(n_features):
+                    ahead[j] += offset * (points[order[q], j] - mean[j])
+            length = np.sqrt(dot(ahead, 0, ahead, 0, n_features))
+            if not length > 0.0:
+                break
+            for j in range(n_features):
+                direction[j] = ahead[j] / length
+        along = np.empty(last - first)
+        for q in range(first, last):
+            along[q - first] = dot(points, order[q] * n_features, direction, 0, n_features)
+        order[first:last] = order[first:last][np.argsort(along, kind="mergesort")]
+        middle = (group + end) // 2
+        starts[middle] = first + (last - first) * (middle - group) // (end - group)
+        waiting.append((group, middle))
+        waiting.append((middle, end))
+
+
+@nb.njit(nogil=True, cache=True)
+def _farthest(points, order, first, last, point):
+    """The point farthest from a place; the first of equal ones."""
+    farthest, highest = order[first], -1.0
+    for q in range(first, last):
+        d2 = squared_distance(points, order[q] * points.shape[1], point, 0, points.shape[1])
+        if d2 > highest:
+            farthest, highest = order[q], d2
+    return farthest
+
+
+@nb.njit(nogil=True, cache=True)
+def lowest_set(scores, n_columns, out):
+    """Columns of the lowest scores of each row, ascending; of equal ones at the end the first.
+
+    Parameters
+    ----------
+    scores : float32 or float64 (n, at least n_columns)
+    n_columns : int64
+    out : int32 (n, l)
+        Written; l is at most n_columns.
+    """
+    wanted = out.shape[1]
+    for i in range(scores.shape[0]):
+        row = scores[i, :n_columns]
+        limit = np.partition(row, wanted - 1)[wanted - 1]
+        ties = wanted
+        for c in range(n_columns):
+            ties -= row[c] < limit
+        found = 0
+        for c in range(n_columns):
+            if row[c] < limit:
+                out[i, found] = c
+                found += 1
+            elif row[c] == limit and ties > 0:
+                out[i, found] = c
+                found += 1
+                ties -= 1

@@ -1,0 +1,144 @@
+"""How the rows of each cluster lie about its center, gathered row by row. numba only; arrays in, arrays out."""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+
+BATCH = 256  # rows that are measured at a time
+
+
+@nb.njit(nogil=True, cache=True)
+def placed_before(d2, row, other_d2, other_row):
+    """Whether a row stands before another in a list of the nearest: by squared distance, then by number."""
+    return d2 < other_d2 or (d2 == other_d2 and row < other_row)
+
+
+@nb.njit(nogil=True, cache=True)
+def insert(d2, row, list_d2, list_rows):
+    """Put a row in its place of a list of the nearest, of which the last one goes. O(r).
+
+    Parameters
+    ----------
+    d2 : float64
+    row : int64
+    list_d2 : float64 (r,)
+        Ascending; written.
+    list_rows : int64 (r,)
+        Written.
+    """
+    at = list_d2.shape[0] - 1
+    if not placed_before(d2, row, list_d2[at], list_rows[at]):
+        return
+    while at > 0 and placed_before(d2, row, list_d2[at - 1], list_rows[at - 1]):
+        list_d2[at], list_rows[at] = list_d2[at - 1], list_rows[at - 1]
+        at -= 1
+    list_d2[at], list_rows[at] = d2, row
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy")
+def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_rows, far_d2, far_rows):
+    """Add rows to what is known of their clusters. O(n), and O(r) for each row that enters a list.
+
+    The simplified silhouette of a row is ``(b - a) / b``, a its distance to the nearest center and b that to the
+    second nearest.
+
+    Parameters
+    ----------
+    labels : int32 (n,)
+    d2 : float64 (n,)
+        Squared distances to the centers of the labels.
+    gaps : float64 (n,)
+        How much larger the squared distance to the second nearest center is; infinite where there is none.
+    weights : float64 (n,) or (0,)
+        Rows without weight are left out.
+    first_row : int
+    kept : int64 (n,) or (0,)
+        Row i has the number ``first_row + kept[i]``, or ``first_row + i``.
+    sums : float64 (k, 2)
+        Written: weighted sums of distances and of silhouettes.
+    near_d2, far_d2 : float64 (k, r)
+        Written; those of the farthest are negative, so that both ascend.
+    near_rows, far_rows : int64 (k, r)
+        Written.
+    """
+    last = near_d2.shape[1] - 1
+    away, silhouettes = np.empty(BATCH), np.empty(BATCH)
+    for start in range(0, labels.shape[0], BATCH):
+        n_rows = min(BATCH, labels.shape[0] - start)
+        for i in range(n_rows):  # in vectors: divisions and roots take longest
+            a = d2[start + i]
+            b = a + gaps[start + i]
+            away[i] = math.sqrt(a)
+            silhouettes[i] = 1.0 - math.sqrt(a / b) if b > 0.0 else 0.0
+        for i in range(n_rows):
+            at = start + i
+            weight = weights[at] if weights.shape[0] else 1.0
+            if weight == 0:
+                continue
+            c = labels[at]
+            sums[c, 0] += weight * away[i]
+            sums[c, 1] += weight * silhouettes[i]
+            row = first_row + (kept[at] if kept.shape[0] else at)
+            if d2[at] <= near_d2[c, last]:
+                insert(d2[at], row, near_d2[c], near_rows[c])
+            if -d2[at] <= far_d2[c, last]:
+                insert(-d2[at], row, far_d2[c], far_rows[c])
+
+
+@nb.njit(nogil=True, cache=True)
+def gaps_between(scores, seconds, scale, gaps):
+    """How much larger the squared distance to the second nearest center is than that to the nearest. O(n).
+
+    Parameters
+    ----------
+    scores, seconds : float32 or float64 (n,)
+        As of `CenterTable.nearest`, times the square of
+    scale : float64
+    gaps : float64 (n,)
+        Written; at least 0.
+    """
+    unit = 1.0 / scale  # a power of two
+    for i in range(gaps.shape[0]):
+        gaps[i] = max(np.float64(seconds[i]) - np.float64(scores[i]), 0.0) * unit * unit
+
+
+@nb.njit(nogil=True, cache=True)
+def merge_lists(list_d2, list_rows, into_d2, into_rows):
+    """Merge lists of the nearest rows of each cluster into others. O(k r).
+
+    Parameters
+    ----------
+    list_d2 : float64 (k, r)
+    list_rows : int64 (k, r)
+    into_d2 : float64 (k, r)
+        Written.
+    into_rows : int64 (k, r)
+        Written.
+    """
+    for c in range(list_d2.shape[0]):
+        for j in range(list_d2.shape[1]):
+            if list_rows[c, j] < 0:
+                break
+            insert(list_d2[c, j], list_rows[c, j], into_d2[c], into_rows[c])
+
+
+@nb.njit(nogil=True, cache=True)
+def take_products(indptr, indices, data, point, values):
+    """Take twice the product with a point from values of rows, which are then at least 0. O(nnz).
+
+    Parameters
+    ----------
+    indptr, indices : int (n + 1,), (nnz,)
+    data : float32 or float64 (nnz,)
+    point : float64 (m,)
+    values : float64 (n,)
+        Written: ``max(0, values - 2 x.point)``.
+    """
+    for i in range(values.shape[0]):
+        product = 0.0
+        for at in range(indptr[i], indptr[i + 1]):
+            product += np.float64(data[at]) * point[indices[at]]
+        values[i] = max(0.0, values[i] - 2.0 * product)

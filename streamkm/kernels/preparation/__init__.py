@@ -1,0 +1,1 @@
+"""Rows before they are clustered: sums over features, scaling, logarithms, common totals and lengths."""

@@ -1,0 +1,89 @@
+"""Means and squared deviations of features. numba only; arrays in, arrays out; the caller validates.
+
+The state of every feature is a number of values, their mean, and the sum of their squared deviations from it. A feature
+whose values are all the same has deviations of exactly 0.
+
+References
+----------
+Chan, Golub, LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983), eq. 2.1.
+Welford, "Note on a method for calculating corrected sums of squares and products", Technometrics 4 (1962).
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+BLOCK_ROWS = 128  # that are summed up around the first of them: what cancels is at most so many units of the last place
+
+
+@nb.njit(nogil=True, cache=True)
+def join(counts, means, squares, more, more_means, more_squares):
+    """Add the states of further values to those of the first. O(d).
+
+    Parameters
+    ----------
+    counts, means, squares : float64 (d,)
+        Changed.
+    more, more_means, more_squares : float64 (d,)
+    """
+    for j in range(counts.shape[0]):
+        if more[j] > 0:
+            total = counts[j] + more[j]
+            share = more[j] / total
+            apart = more_means[j] - means[j]
+            squares[j] += more_squares[j] + apart * apart * counts[j] * share
+            means[j] += apart * share
+            counts[j] = total
+
+
+@nb.njit(nogil=True, cache=True)
+def add_dense(X, counts, means, squares):
+    """Add dense rows to the states of their features. O(n * d).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, d), C-contiguous
+    counts, means, squares : float64 (d,)
+        Changed.
+    """
+    n_rows, n_features = X.shape
+    sums, sums_of_squares, n_block = np.empty(n_features), np.empty(n_features), np.empty(n_features)
+    for start in range(0, n_rows, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, n_rows)
+        around = X[start]
+        sums[:] = 0.0
+        sums_of_squares[:] = 0.0
+        for i in range(start, stop):
+            row = X[i]
+            for j in range(n_features):
+                apart = np.float64(row[j]) - np.float64(around[j])
+                sums[j] += apart
+                sums_of_squares[j] += apart * apart
+        size = np.float64(stop - start)
+        for j in range(n_features):
+            mean = sums[j] / size
+            sums_of_squares[j] = max(0.0, sums_of_squares[j] - sums[j] * mean)
+            sums[j] = around[j] + mean
+            n_block[j] = size
+        join(counts, means, squares, n_block, sums, sums_of_squares)
+
+
+@nb.njit(nogil=True, cache=True)
+def add_entries(indices, data, counts, means, squares):
+    """Add the stored entries of CSR rows to the states of their features, one by one. O(nnz).
+
+    Parameters
+    ----------
+    indices : int32 or int64 (nnz,)
+        Below d.
+    data : float32 or float64 (nnz,)
+    counts, means, squares : float64 (d,)
+        Changed.
+    """
+    for t in range(data.shape[0]):
+        j = indices[t]
+        counts[j] += 1.0
+        apart = data[t] - means[j]
+        means[j] += apart / counts[j]
+        squares[j] += apart * (data[t] - means[j])

@@ -1,0 +1,142 @@
+"""What is done to the values of rows. numba only; arrays in, arrays out; the caller validates.
+
+Values of rows lie one after the other, dense rows and CSR rows alike; `starts` says where each row begins. Everything
+is computed in float64 and rounded once. Outputs may be the inputs.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+PIECE = 256  # values at a time, which stay in the nearest cache
+ROOT_BITS = 0x3FE6A09E667F3BCD  # of the square root of 1/2
+LN2_HIGH = 0.693147180369123816490  # its last 21 bits are 0: times an exponent it is exact
+LN2_LOW = 1.90821492927058770002e-10  # the rest
+
+
+@nb.njit(nogil=True, cache=True)
+def scale_dense(X, shift, factor, out):
+    """Shift and scale features: ``out = (X - shift) * factor``. O(n * d).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, d), C-contiguous
+    shift, factor : float64 (d,)
+    out : same dtype (n, d), C-contiguous
+        Written.
+    """
+    for i in range(X.shape[0]):
+        row, scaled = X[i], out[i]
+        for j in range(row.shape[0]):
+            scaled[j] = (row[j] - shift[j]) * factor[j]
+
+
+@nb.njit(nogil=True, cache=True)
+def scale_entries(indices, data, factor, out):
+    """Scale the entries of CSR rows by their features' factors; features without one are left as they are. O(nnz).
+
+    Parameters
+    ----------
+    indices : int32 or int64 (nnz,)
+    data : float32 or float64 (nnz,)
+    factor : float64 (d,)
+    out : same dtype as data (nnz,)
+        Written.
+    """
+    n_known = factor.shape[0]
+    for t in range(data.shape[0]):
+        j = indices[t]
+        out[t] = data[t] * factor[j] if j < n_known else data[t]
+
+
+@nb.njit(nogil=True, cache=True)
+def log1p(values, out):
+    """Logarithms of 1 + x, within some units of the last place of float64; NaN for x <= -1.
+
+    By plain arithmetic, so that they have the same bits on every processor. With ``1 + x = 2^e m``, m between the root
+    of 1/2 and that of 2, and ``s = (m - 1) / (m + 1)``: ``log m = 2 (s + s^3 / 3 + s^5 / 5 + ...)``, of which eleven
+    terms are enough; what was lost in adding 1 is added again, over ``1 + x``.
+
+    Parameters
+    ----------
+    values : float32 or float64 (n,)
+    out : same dtype (n,)
+        Written.
+    """
+    more = np.empty(PIECE)
+    bits = more.view(np.int64)
+    lost, exponent = np.empty(PIECE), np.empty(PIECE)
+    for start in range(0, values.shape[0], PIECE):
+        size = min(PIECE, values.shape[0] - start)
+        for t in range(size):
+            x = np.float64(values[start + t])
+            y = 1.0 + x
+            short = x - (y - 1.0) if x < 1.0 else 1.0 - (y - x)
+            more[t] = y
+            lost[t] = short / y if x > -1.0 else np.nan
+        for t in range(size):
+            power = (bits[t] - ROOT_BITS) >> 52
+            exponent[t] = power
+            bits[t] -= power << 52
+        for t in range(size):
+            above = more[t] - 1.0
+            s = above / (2.0 + above)
+            z = s * s
+            tail = 1 / 19 + z * (1 / 21)
+            tail = 1 / 15 + z * (1 / 17 + z * tail)
+            tail = 1 / 11 + z * (1 / 13 + z * tail)
+            tail = 1 / 7 + z * (1 / 9 + z * tail)
+            tail = 1 / 3 + z * (1 / 5 + z * tail)
+            low = exponent[t] * LN2_LOW + lost[t] + 2.0 * s * z * tail
+            out[start + t] = exponent[t] * LN2_HIGH + (2.0 * s + low)
+
+
+@nb.njit(nogil=True, cache=True)
+def common_total(values, starts, total, out):
+    """Scale rows so that their values add up to `total`; rows of zeros stay, those with negative values become NaN.
+
+    Parameters
+    ----------
+    values : float32 or float64
+    starts : int64 (n + 1,)
+    total : float64
+    out : same dtype as values
+        Written.
+    """
+    for i in range(starts.shape[0] - 1):
+        found, least = 0.0, 0.0
+        for t in range(starts[i], starts[i + 1]):
+            found += values[t]
+            least = min(least, np.float64(values[t]))
+        factor = np.nan if least < 0 else total / found if found != 0 else 1.0
+        for t in range(starts[i], starts[i + 1]):
+            out[t] = values[t] * factor
+
+
+@nb.njit(nogil=True, cache=True)
+def unit_length(values, starts, out):
+    """Scale rows to length 1; rows of zeros stay. No square overflows or vanishes.
+
+    Parameters
+    ----------
+    values : float32 or float64
+    starts : int64 (n + 1,)
+    out : same dtype as values
+        Written.
+    """
+    for i in range(starts.shape[0] - 1):
+        largest = 0.0
+        for t in range(starts[i], starts[i + 1]):
+            largest = max(largest, abs(np.float64(values[t])))
+        if largest == 0:
+            for t in range(starts[i], starts[i + 1]):
+                out[t] = values[t]
+            continue
+        d2 = 0.0
+        for t in range(starts[i], starts[i + 1]):
+            value = values[t] / largest
+            d2 += value * value
+        norm = np.sqrt(d2)
+        for t in range(starts[i], starts[i + 1]):
+            out[t] = values[t] / largest / norm

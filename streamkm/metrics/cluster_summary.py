@@ -1,0 +1,210 @@
+"""What is known of each cluster, as values that print well: rows of a table, features that set apart, examples.
+
+Nothing is computed here: `clusters` does that.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_STYLE = "max-width:40em;text-align:left"
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """A feature that sets a cluster apart.
+
+    Attributes
+    ----------
+    feature : str
+        Its name, its word, or its number.
+    mean, mean_of_all : float
+        Of the cluster's rows, and of all rows.
+    deviations : float
+        The difference of both in standard deviations of all rows.
+    """
+
+    feature: str
+    mean: float
+    mean_of_all: float
+    deviations: float
+
+    def __str__(self) -> str:
+        return f"{self.feature} {self.mean:.4g} ({self.deviations:+.1f} sd)"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row of a cluster.
+
+    Attributes
+    ----------
+    row : int
+        Its number, from 0.
+    distance : float
+        To the center.
+    id : str or None
+        What the data call it, where they have an id column.
+    text : str or None
+        The row as it stands in the data, cut short, where that was asked for.
+    """
+
+    row: int
+    distance: float
+    id: str | None = None
+    text: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.row) if self.id is None else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """One cluster.
+
+    Attributes
+    ----------
+    cluster : int
+        Its label.
+    size : float
+        Rows, or their weight.
+    share : float
+        Of all rows.
+    nearest : int
+        The cluster whose mean lies nearest; -1 where there is no other.
+    distance : float
+        Between the two means.
+    traits : tuple of Trait
+        Those that set it apart most, first.
+    mean_distance, largest_distance : float or None
+        Of its rows to the center; None where no pass measured them, and for clusters without rows.
+    silhouette : float or None
+        Mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
+        nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and
+        512 clusters or more, where second nearest centers are not looked for.
+    typical, outlying : tuple of Example
+        Rows nearest to the center, and farthest from it.
+    """
+
+    cluster: int
+    size: float
+    share: float
+    nearest: int
+    distance: float
+    traits: tuple[Trait, ...]
+    mean_distance: float | None = None
+    largest_distance: float | None = None
+    silhouette: float | None = None
+    typical: tuple[Example, ...] = ()
+    outlying: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """All clusters, the largest first. Prints as a table; notebooks show it as one.
+
+    Attributes
+    ----------
+    rows : tuple of ClusterRow
+    by_words : bool
+        Whether traits are words.
+    """
+
+    rows: tuple[ClusterRow, ...]
+    by_words: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        head, cells = self.table()
+        lines = [head, *cells]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        out = []
+        for line, row in zip(lines, (None, *self.rows), strict=True):
+            *numbers, text = line
+            padded = [cell.rjust(width) for cell, width in zip(numbers, widths, strict=False)]
+            out.append("  ".join([*padded, text]).rstrip())
+            shown = () if row is None else row.typical
+            out += [f"{'':{widths[0]}}  {each}: {each.text}" for each in shown if each.text is not None]
+        return "\n".join(out)
+
+    def _repr_html_(self) -> str:
+        head, cells = self.table()
+        lines = [_html_line(head, "th")]
+        for line, row in zip(cells, self.rows, strict=True):
+            lines.append(_html_line(line, "td"))
+            for each in row.typical:
+                if each.text is not None:
+                    text = html.escape(f"{each}: {each.text}")
+                    lines.append(f'<tr><td></td><td colspan="{len(head) - 1}" style="{_STYLE}">{text}</td></tr>')
+        return f"<table>{''.join(lines)}</table>"
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heads and cells of the table, as text; columns that say nothing are left out."""
+        columns: dict[str, list[str]] = {
+            "cluster": [str(row.cluster) for row in self.rows],
+            "size": [f"{row.size:,.6g}" if row.size < 1e6 else f"{row.size:,.0f}" for row in self.rows],
+            "share": [f"{row.share:.1%}" for row in self.rows],
+            "mean distance": [number_text(row.mean_distance) for row in self.rows],
+            "largest": [number_text(row.largest_distance) for row in self.rows],
+            "silhouette": ["-" if row.silhouette is None else f"{row.silhouette:.2f}" for row in self.rows],
+            "nearest": ["-" if row.nearest < 0 else f"{row.nearest} ({row.distance:.3g})" for row in self.rows],
+            "typical row": [str(row.typical[0]) if row.typical else "-" for row in self.rows],
+            "words" if self.by_words else "set apart by": [self.traits_text(row) for row in self.rows],
+        }
+        last = list(columns)[-1]
+        told = {head: cells for head, cells in columns.items() if head == last or any(each != "-" for each in cells)}
+        return tuple(told), list(zip(*told.values(), strict=True))
+
+    def traits_text(self, row: ClusterRow) -> str:
+        """What sets a cluster apart, in one line."""
+        return ", ".join(trait.feature if self.by_words else str(trait) for trait in row.traits)
+
+    def with_examples(self, ids: Mapping[int, str], texts: Mapping[int, str]) -> ClusterSummary:
+        """The same, its examples with what the data call them and how they stand there, as far as that is known."""
+
+        def told(examples: Sequence[Example]) -> tuple[Example, ...]:
+            return tuple(
+                replace(each, id=ids.get(each.row, each.id), text=texts.get(each.row, each.text)) for each in examples
+            )
+
+        rows = (replace(row, typical=told(row.typical), outlying=told(row.outlying)) for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
+    def example_rows(self) -> list[int]:
+        """Numbers of all example rows, ascending."""
+        return sorted({each.row for row in self.rows for each in (*row.typical, *row.outlying)})
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """JSON values, a mapping for each cluster."""
+        return [asdict(row) for row in self.rows]
+
+    def to_pandas(self) -> DataFrame:
+        """A data frame with a row for each cluster; ``traits``, ``typical`` and ``outlying`` as text. Needs pandas."""
+        import pandas as pd
+
+        rows = []
+        for row in self.rows:
+            values = {name: getattr(row, name) for name in ClusterRow.__dataclass_fields__}
+            values |= {name: ", ".join(map(str, values[name])) for name in ("typical", "outlying")}
+            rows.append({**values, "traits": self.traits_text(row)})
+        frame = pd.DataFrame(rows).set_index("cluster")
+        measured = ["mean_distance", "largest_distance", "silhouette"]
+        return frame.astype(dict.fromkeys(measured, float))
+
+
+def number_text(value: float | None) -> str:
+    """A number for people, four digits of it; a dash for none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _html_line(cells: Sequence[str], tag: str) -> str:
+    styles = ["", *([""] * (len(cells) - 2)), f' style="{_STYLE}"']
+    return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))}</tr>"

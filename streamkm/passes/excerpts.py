@@ -1,0 +1,105 @@
+"""A few rows as they stand in the data, for people: the first words of a document, the values of other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from streamkm.core.matrix import Matrix
+from streamkm.sources.base import RowSource
+from streamkm.sources.documents.hashed import HashedText
+from streamkm.sources.documents.weighted import TfIdfRows
+
+CHARACTERS = 160
+VALUES = 8  # of a row
+READ_BYTES = 1 << 22  # at a time
+
+
+def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
+    """Read a source once, up to the last of some rows, and give these rows as short text.
+
+    Parameters
+    ----------
+    source : RowSource
+    wanted : sequence of int
+        Numbers of rows, ascending.
+    names : sequence of str, optional
+        Of the features.
+
+    Returns
+    -------
+    dict of int to str
+        Without the rows that the source does not have.
+    """
+    while isinstance(source, TfIdfRows):
+        source = source.source
+    found: dict[int, str] = {}
+    first, at = 0, 0
+    pieces = _documents(source) if isinstance(source, HashedText) else _rows(source, names)
+    for n_rows, text_of in pieces:
+        while at < len(wanted) and wanted[at] < first + n_rows:
+            found[wanted[at]] = text_of(wanted[at] - first)
+            at += 1
+        first += n_rows
+        if at == len(wanted):
+            break
+    return found
+
+
+def row_ids(source: Any, wanted: Sequence[int]) -> dict[int, str]:
+    """What the id column of a source calls some rows, in one pass over that column; nothing where there is none.
+
+    Parameters
+    ----------
+    source : RowSource
+    wanted : sequence of int
+        Numbers of rows, ascending.
+    """
+    found: dict[int, str] = {}
+    if getattr(source, "id_column", None) is None:
+        return found
+    first = at = 0
+    for piece in source.ids():
+        while at < len(wanted) and wanted[at] < first + len(piece):
+            found[wanted[at]] = str(piece[wanted[at] - first].as_py())
+            at += 1
+        first += len(piece)
+        if at == len(wanted):
+            break
+    return found
+
+
+def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
+    for batch in source.documents.stream(READ_BYTES):
+        yield len(batch.documents), lambda i, documents=batch.documents: _shortened(documents[i])
+
+
+def _rows(source: RowSource, names: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    for rows in source.stream(READ_BYTES):
+        yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names)
+
+
+def _shortened(document: Any) -> str:
+    """The beginning of a document, in one line."""
+    text = document if isinstance(document, str) else " ".join(map(str, document))
+    line = " ".join(text[: 4 * CHARACTERS].split())
+    return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 3]}..."
+
+
+def _values_text(X: Matrix, row: int, names: Sequence[str] | None) -> str:
+    """The first values of a dense row; the largest of a sparse one."""
+    if isinstance(X, np.ndarray):
+        features, values = np.arange(min(VALUES, X.shape[1])), X[row, :VALUES]
+        more = X.shape[1] > VALUES
+    else:
+        entries = slice(X.indptr[row], X.indptr[row + 1])
+        most = np.argsort(-np.abs(X.data[entries]), kind="stable")[:VALUES]
+        features, values = X.indices[entries][most], X.data[entries][most]
+        more = X.indptr[row + 1] - X.indptr[row] > VALUES
+    told = (
+        f"{f'x{feature}' if names is None else names[feature]}={value:.4g}"
+        for feature, value in zip(features.tolist(), values.tolist(), strict=True)
+    )
+    return ", ".join(told) + (", ..." if more else "")

@@ -1,0 +1,77 @@
+"""Means and standard deviations of features, as sums over rows: what the step "standardize" must know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.matrix import Matrix, as_working
+from streamkm.kernels.preparation import moments as kernels
+from streamkm.preparation.preparation import Scaling
+
+SUM_BYTES = 24
+"""Of the sums of a feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsFit:
+    """Sums that means and deviations follow from: `step` chunk by chunk, `join`, `finish`; a `SketchFit` in form.
+
+    The state is a float64 array (3, 1 + d): the number of rows in front; then of each feature the number of values,
+    their mean and the sum of their squared deviations from it. Of sparse rows, stored values alone are counted.
+
+    Attributes
+    ----------
+    centers : bool
+        Whether means are taken off: of dense rows.
+    """
+
+    centers: bool
+
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Add rows, each once, whatever it weighs. O(nnz).
+
+        Parameters
+        ----------
+        state : float64 (3, 1 + d), or None to start
+            Changed, but for sparse rows that are wider.
+        X : ndarray (n, d) or csr_array (n, d)
+        weights : ignored
+        """
+        state = _widened(np.zeros((3, 1)) if state is None else state, 1 + X.shape[1])
+        state[0, 0] += X.shape[0]
+        if isinstance(X, np.ndarray):
+            kernels.add_dense(as_working(X), *state[:, 1:])
+        else:
+            kernels.add_entries(X.indices, as_working(X.data), *state[:, 1:])
+        return state
+
+    def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Add up states, in order; changes none of them."""
+        joined = _widened(states[0].copy(), max(state.shape[1] for state in states))
+        for state in states[1:]:
+            joined[0, 0] += state[0, 0]
+            kernels.join(*joined[:, 1 : state.shape[1]], *state[:, 1:])
+        return joined
+
+    def finish(self, state: NDArray[np.float64]) -> Scaling:
+        """Means, and one over standard deviations, by n; 1 for features whose values are all the same."""
+        n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
+        # the values that are not stored are zeros
+        variances = (squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows
+        deviations = np.sqrt(variances)
+        factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
+        return Scaling(means.copy() if self.centers else np.empty(0), factor)
+
+
+def _widened(state: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The state with zeros for further features."""
+    if state.shape[1] >= width:
+        return state
+    wider = np.zeros((3, width))
+    wider[:, : state.shape[1]] = state
+    return wider

@@ -1,0 +1,177 @@
+"""Steps that rows go through before they are clustered, by name, and what those of them know that look at all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
+from streamkm.core.matrix import Matrix, as_working
+from streamkm.kernels.preparation import rows as kernels
+
+TOTAL = 10_000.0
+"""What the values of a row add up to after the step "total"."""
+
+FOUND = ("standardize", "robust")
+"""Steps that must know all rows, in a pass of their own."""
+
+_BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], None]] = {
+    "log1p": lambda values, starts, out: kernels.log1p(values, out),  # noqa: ARG005 - one value at a time
+    "total": lambda values, starts, out: kernels.common_total(values, starts, TOTAL, out),
+    "unit": kernels.unit_length,
+}
+
+STEPS = (*FOUND, *_BY_ROW)
+"""Names of all steps."""
+
+
+def check_steps(steps: Any) -> tuple[str, ...]:
+    """The names of steps; none for None.
+
+    Raises
+    ------
+    InvalidParameterError
+        For what is no list of names of steps.
+    """
+    if steps is None:
+        return ()
+    known = ", ".join(map(repr, STEPS))
+    if isinstance(steps, str) or not isinstance(steps, Sequence):
+        raise InvalidParameterError(f"steps={steps!r}; needed: a list of names, of {known}, or None")
+    for step in steps:
+        if step not in STEPS:
+            raise InvalidParameterError(f"steps={list(steps)!r}: there is no step {step!r}; needed: names of {known}")
+    return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """What a step has found: features are shifted and then scaled.
+
+    Attributes
+    ----------
+    shift : float64 (d,), or (0,)
+        Taken off; empty for sparse rows, whose zeros stay.
+    factor : float64 (d,)
+    """
+
+    shift: NDArray[np.float64]
+    factor: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparation:
+    """Steps in their order, and what was found for some of them. Cheap to pickle: two numbers a feature and such step.
+
+    Attributes
+    ----------
+    steps : tuple of str
+        Of `STEPS`.
+    found : tuple of Scaling
+        Of the first so many steps that must know all rows.
+    """
+
+    steps: tuple[str, ...]
+    found: tuple[Scaling, ...] = ()
+
+    @property
+    def finding(self) -> tuple[str, ...]:
+        """The steps that must know all rows: each takes a pass."""
+        return tuple(step for step in self.steps if step in FOUND)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether rows can be prepared."""
+        return len(self.found) == len(self.finding)
+
+    def before(self, number: int) -> Preparation:
+        """The steps in front of one, which is given by its number."""
+        steps = self.steps[:number]
+        return Preparation(steps, self.found[: len(Preparation(steps).finding)])
+
+    def apply(self, X: Matrix) -> Matrix:
+        """Prepare rows, in float64, rounded to their `working_dtype` after each step. O(nnz); X is not changed.
+
+        Parameters
+        ----------
+        X : ndarray (n, d) of any real dtype, C-contiguous, or csr_array (n, d)
+            Rows wider than those that the steps were found on keep the further features as they are.
+
+        Returns
+        -------
+        ndarray or csr_array (n, d)
+            NaN stays NaN. Values become NaN that a step has no use for: up to -1 before "log1p", negative ones before
+            "total".
+        """
+        if not self.is_complete:
+            raise ValueError(f"{self.steps} were not found yet")
+        given: NDArray[Any] = X if isinstance(X, np.ndarray) else X.data
+        starts = np.arange(len(X) + 1) * X.shape[1] if isinstance(X, np.ndarray) else X.indptr
+        starts = starts.astype(np.int64, copy=False)
+        values = as_working(given)
+        out = np.empty_like(values) if values is given else values
+        scalings = iter(self.found)
+        for step in self.steps:
+            if step not in FOUND:
+                _BY_ROW[step](values.reshape(-1), starts, out.reshape(-1))
+            elif isinstance(X, np.ndarray):
+                scaling = next(scalings)
+                kernels.scale_dense(values, scaling.shift, scaling.factor, out)
+            else:
+                kernels.scale_entries(X.indices, values, next(scalings).factor, out)
+            values = out
+        if isinstance(X, np.ndarray):
+            return out
+        prepared = sp.csr_array(X.shape, dtype=out.dtype)
+        prepared.data, prepared.indices, prepared.indptr = out, X.indices, X.indptr
+        return prepared
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all steps shift and scale features, so that what was prepared can be given back in original units."""
+        return self.is_complete and len(self.finding) == len(self.steps)
+
+    def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Give prepared rows, or means of such, in original units; of steps that are linear.
+
+        Parameters
+        ----------
+        X : ndarray (n, d)
+        """
+        X = X.astype(np.float64)
+        for scaling in reversed(self.found):
+            X = X / scaling.factor + (scaling.shift if len(scaling.shift) else 0.0)
+        return X
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
+        named: dict[str, NDArray[np.float64]] = {}
+        for number, scaling in enumerate(self.found):
+            named |= {f"shift{number}": scaling.shift, f"factor{number}": scaling.factor}
+        return named
+
+    @classmethod
+    def restored(cls, steps: Any, arrays: Mapping[str, NDArray[Any]], n_features: int) -> Preparation:
+        """Make what `arrays` wrote; any values may stand there.
+
+        Raises
+        ------
+        ModelFileError
+            For anything else.
+        """
+        try:
+            bare = cls(check_steps(steps))
+            found = tuple(Scaling(arrays[f"shift{i}"], arrays[f"factor{i}"]) for i in range(len(bare.finding)))
+        except (KeyError, InvalidParameterError) as error:
+            raise ModelFileError(f"steps are {steps!r}, and {error} is wrong with what they have found") from error
+        for scaling in found:
+            for values, lengths in ((scaling.shift, (0, n_features)), (scaling.factor, (n_features,))):
+                fits = values.dtype == np.float64 and values.ndim == 1 and len(values) in lengths
+                if not fits or not np.isfinite(values).all():
+                    raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
+        return cls(bare.steps, found)

@@ -1,0 +1,158 @@
+"""Rows of a source, prepared as they are read: scaled, logarithms taken, and the like. See `preparation`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.preparation import Preparation
+from streamkm.preparation.moments import SUM_BYTES
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, Skimmed
+
+if TYPE_CHECKING:
+    from streamkm.sources.dask.row_graphs import RowGraphs
+
+INDEX_BYTES = 4  # of a stored value
+
+
+class PreparedRows(RowSource):
+    """Rows of another source, prepared, in order only; made by `prepared`.
+
+    Parameters
+    ----------
+    source : RowSource
+        Of original rows.
+    preparation : Preparation
+        Where it is not complete, the rows can be planned for, and not be read.
+
+    Attributes
+    ----------
+    source : RowSource
+    preparation : Preparation
+    """
+
+    def __init__(self, source: RowSource, preparation: Preparation) -> None:
+        self.source, self.preparation = source, preparation
+        dtype, beside = working_dtype(source.dtype), INDEX_BYTES * source.is_sparse
+        # prepared values over those that are read, in bytes
+        self._growth = (dtype.itemsize + beside) / (source.dtype.itemsize + beside)
+        made_with = {**(source.made_with or {}), "steps": list(preparation.steps)}
+        read_factor = source.read_factor / self._growth + 1  # both are there at the same time
+        self.take_after(source, dtype=dtype, made_with=made_with, read_factor=read_factor)
+
+    @property
+    def estimated_rows(self) -> int | None:
+        return self.source.estimated_rows
+
+    @property
+    def estimated_features(self) -> int | None:
+        return self.source.estimated_features
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of what a pass that finds a step holds for each call."""
+        return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        for rows in self.source.stream(self._original_bytes(target_bytes)):
+            yield self._prepared(rows)
+
+    def describe(self, place: int) -> str:
+        return _after(self.source, self.preparation.steps, place)
+
+    def ids(self) -> Iterator[Any]:
+        return self.source.ids()
+
+    def details(self) -> dict[str, str]:
+        return {**self.source.details(), "steps": ", ".join(self.preparation.steps)}
+
+    def stand_in(self) -> RowSource:
+        if not self.in_process:
+            return self
+        return SentRows(self, _Described(self.source.stand_in(), self.preparation.steps).describe)
+
+    def _prepared(self, rows: Rows) -> Rows:
+        return Rows(self.preparation.apply(rows.X), rows.places)
+
+    def _original_bytes(self, target_bytes: int) -> int:
+        """Decoded bytes to read for so many prepared ones."""
+        return max(1, int(target_bytes / self._growth))
+
+
+class PreparedChunks(PreparedRows, ChunkedSource):
+    """The same where the source's pieces can be read in any order."""
+
+    source: ChunkedSource
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        found = self.source.chunks(self._original_bytes(target_bytes))
+        if self._growth == 1:
+            return found
+        return tuple(replace(chunk, n_bytes=int(chunk.n_bytes * self._growth)) for chunk in found)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return self._prepared(self.source.read(chunk))
+
+    def skim(self, chunk: Chunk) -> Skimmed | None:
+        found = self.source.skim(chunk)
+        return None if found is None else _PreparedSkimmed(found.places, found.n_features, found, self.preparation)
+
+
+class PreparedGraphs(PreparedChunks, GraphSource):
+    """The same of a Dask array: where a cluster computes its blocks, they are prepared where that is done."""
+
+    source: GraphSource
+
+    def graphs(self) -> RowGraphs:
+        return self.source.graphs()
+
+    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
+        return self.source.packed(chunk)
+
+    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
+        """As of the array that is prepared."""
+        found: tuple[tuple[int, ...], bool] = self.source.row_blocks(chunk_rows)  # type: ignore[attr-defined]
+        return found
+
+    def stand_in(self) -> RowSource:
+        """Give what calls on a cluster need: it prepares blocks that were computed there."""
+        described = _Described(self.source.stand_in(), self.preparation.steps)
+        return SentRows(self, described.describe, self.preparation.apply)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedSkimmed(Skimmed):
+    """Rows that were found but not read; those that are read are prepared."""
+
+    found: Skimmed
+    preparation: Preparation
+
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        return self.preparation.apply(self.found.take(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """Says where prepared rows are; cheap to pickle where `source` is."""
+
+    source: RowSource
+    steps: tuple[str, ...]
+
+    def describe(self, place: int) -> str:
+        return _after(self.source, self.steps, place)
+
+
+def _after(source: RowSource, steps: tuple[str, ...], place: int) -> str:
+    return f"{source.describe(place)}, after {', '.join(steps)}"
+
+
+def prepared(source: RowSource, preparation: Preparation) -> PreparedRows:
+    """Prepare the rows of a source: in any order where it can be read so."""
+    if isinstance(source, GraphSource):
+        return PreparedGraphs(source, preparation)
+    return (PreparedChunks if isinstance(source, ChunkedSource) else PreparedRows)(source, preparation)

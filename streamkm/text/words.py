@@ -1,0 +1,133 @@
+"""The words behind hashed features: a bounded table of frequent words, counted while documents are hashed.
+
+Counting knows nothing of features; `WordTable` finds them once, at the end. Opens no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.text.feature_hashing import FeatureHashing
+
+MOST_WORDS = 1 << 16  # that are counted at a time
+WORDS_A_FEATURE = 2
+LONGEST_WORD = 64  # characters; longer ones name nothing
+BOTH_SHARE = 0.5  # of the first word's count that the second must have for a feature to be called by both
+ARRAYS = ("word_features", "word_counts", "word_lengths", "word_bytes")
+
+
+@dataclass(slots=True)
+class WordCounts:
+    """In how many documents words occur, at most `MOST_WORDS` of them: frequent ones are never lost.
+
+    Counts are too low by at most ``documents * words a document / MOST_WORDS``. They depend on the order of what is
+    added and joined alone.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+
+    References
+    ----------
+    Misra and Gries, "Finding repeated elements", Sci. Comput. Program. 2 (1982). Agarwal, Cormode, Huang, Phillips, Wei
+    and Yi, "Mergeable summaries", PODS 2012, section 3.1: joining two of them.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Add counts of more documents, in place."""
+        known = self.counts
+        for word, count in counts.items():
+            known[word] = known.get(word, 0) + count
+        if len(known) > MOST_WORDS:
+            values = np.fromiter(known.values(), np.int64, len(known))
+            cut = int(np.partition(values, len(values) - MOST_WORDS - 1)[len(values) - MOST_WORDS - 1])
+            self.counts = {word: count - cut for word, count in known.items() if count > cut}
+
+    @classmethod
+    def joined(cls, parts: Iterable[WordCounts]) -> WordCounts:
+        """Of the documents of all parts, in their order; no part is changed."""
+        out = cls()
+        for part in parts:
+            out.add(part.counts)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class WordTable:
+    """The most frequent words of hashed features, at most two of each.
+
+    Attributes
+    ----------
+    features : int64 (v,)
+        Ascending; of equal ones the more frequent word stands first.
+    counts : int64 (v,)
+        Documents that have the word, about, of those that were looked at.
+    words : tuple of str
+    """
+
+    features: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counted: WordCounts, hashing: FeatureHashing) -> WordTable:
+        """Find the features of counted words. O(v log v)."""
+        words = sorted(word for word in counted.counts if 0 < len(word) <= LONGEST_WORD)
+        counts = np.array([counted.counts[word] for word in words], np.int64)
+        features = hashing.features_of(words)
+        order = np.lexsort((-counts, features))  # stable: of equal counts the first of the alphabet
+        features, counts = features[order], counts[order]
+        first = np.flatnonzero(np.diff(features, prepend=-1))
+        rank = np.arange(len(features)) - np.repeat(first, np.diff(np.append(first, len(features))))
+        kept = np.flatnonzero(rank < WORDS_A_FEATURE)
+        return cls(features[kept], counts[kept], tuple(words[i] for i in order[kept]))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def name(self, feature: int) -> str | None:
+        """The word, or both words, behind a feature; None where none is known. O(log v)."""
+        at, stop = np.searchsorted(self.features, [feature, feature + 1])
+        if at == stop:
+            return None
+        if stop - at > 1 and self.counts[at + 1] >= BOTH_SHARE * self.counts[at]:
+            return f"{self.words[at]}|{self.words[at + 1]}"
+        return self.words[at]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As plain arrays, named as `ARRAYS`."""
+        coded = [word.encode("utf-8", "surrogatepass") for word in self.words]
+        lengths = np.array([len(word) for word in coded], np.int64)
+        values = (self.features, self.counts, lengths, np.frombuffer(b"".join(coded), np.uint8))
+        return dict(zip(ARRAYS, values, strict=True))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> WordTable:
+        """The inverse of `arrays`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            For arrays that are none of a table.
+        """
+        features, counts, lengths, coded = (arrays[name] for name in ARRAYS)
+        given: Sequence[NDArray[Any]] = (features, counts, lengths)
+        if any(each.dtype != np.int64 or each.ndim != 1 or len(each) != len(features) for each in given):
+            raise ValueError("words: needed are int64 arrays of one length")
+        if coded.dtype != np.uint8 or coded.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(coded):
+            raise ValueError("words: lengths and bytes do not fit")
+        if len(features) and (features[0] < 0 or (np.diff(features) < 0).any()):
+            raise ValueError("words: features must ascend")
+        ends = np.cumsum(lengths)
+        text = coded.tobytes()
+        words = (
+            text[end - length : end].decode("utf-8", "surrogatepass") for end, length in zip(ends, lengths, strict=True)
+        )
+        return cls(features, counts, tuple(words))

@@ -1,0 +1,161 @@
+"""Rows y and z: thousands of clusters of embeddings, against faiss; certain assignment, against a look at all centers.
+
+Row y: seconds of a fit from .npy to labels, and objectives of the labels about their own means, as faiss' with 10
+iterations on all rows and a search; fresh processes, by turns. Row z: processor seconds of one thread, with and without
+the index, on embeddings and on rows made bad on purpose; and how they grow with the number of centers.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.two_level import two_level_plusplus
+from streamkm.compute import open_executor
+from streamkm.core.blas import ONE_BLAS_THREAD
+from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
+
+FITS = {1024: (0.9925, 2.0, {"max_iter": 20}), 4096: (0.9945, 3.0, {"max_iter": 10})}
+"""Objective and speed against faiss, and what is passed, by the number of clusters."""
+FASTER = {4096: 3.0, 65_536: 8.0}
+SLOWER = 1.1  # where nothing can be excluded
+PART_ROWS = 20_000
+ASSIGNED, SEEDED = 20_000, 131_072
+
+
+def embeddings(first: int, n_rows: int, d: int = 256, n_groups: int = 20_000, seed: int = 0) -> NDArray[np.float32]:
+    """Unit rows of groups in topics in themes, whose directions have a falling spectrum (n, d)."""
+    rng = np.random.default_rng([seed, 0])
+    spectrum = (1 + np.arange(d)) ** -0.6
+    themes = rng.normal(size=(64, d))
+    topics = themes[rng.integers(64, size=1000)] + 0.8 * rng.normal(size=(1000, d))
+    groups = ((topics[rng.integers(1000, size=n_groups)] + 0.7 * rng.normal(size=(n_groups, d))) * spectrum).astype(
+        "f4"
+    )
+    share = (1 + rng.permutation(n_groups)) ** -0.7
+    rng = np.random.default_rng([seed, 1, first])
+    X = groups[rng.choice(n_groups, n_rows, p=share / share.sum())]
+    X += 1.3 * spectrum.astype(np.float32) * rng.normal(size=X.shape).astype(np.float32)
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+def run(settings: Settings) -> list[Row]:
+    """Rows y and z."""
+    n_rows = 6000 if settings.quick else 300_000
+    path = settings.folder / f"embeddings-{n_rows}.npy"
+    if not path.exists():
+        X = np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, 256))
+        for first in range(0, n_rows, PART_ROWS):
+            part = min(PART_ROWS, n_rows - first)
+            X[first : first + part] = embeddings(first, part)
+        X.flush()
+    sizes = {520: (1.0, 1.0, {"max_iter": 3})} if settings.quick else FITS
+    return [*(_fit(settings, path, k, *given) for k, given in sizes.items()), *_assignments(settings, np.load(path))]
+
+
+def fit_rows(path: str, k: int, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a fit from a file to labels, and the objective of these about their own means."""
+    from streamkm import StreamKMeans
+
+    started = time.perf_counter()
+    labels = np.asarray(StreamKMeans(k, random_state=0, progress=False, **parameters).fit(path).labels_)
+    return {"seconds": time.perf_counter() - started, "objective": _objective(path, labels)}
+
+
+def faiss_rows(path: str, k: int) -> dict[str, Any]:
+    """The same of faiss' k-means, which takes rows in memory, and a search."""
+    try:
+        import faiss
+    except ImportError as error:
+        return {"missing": str(error)}
+    started = time.perf_counter()
+    X = np.load(path)
+    found = faiss.Kmeans(X.shape[1], k, niter=10, max_points_per_centroid=len(X), seed=1)
+    found.train(X)
+    labels = found.index.search(X, 1)[1][:, 0]
+    return {"seconds": time.perf_counter() - started, "objective": _objective(path, labels)}
+
+
+def _objective(path: str, labels: NDArray[Any]) -> float:
+    """Mean squared distance of rows to the means of their labels."""
+    X = np.load(path, mmap_mode="r")
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    sums = np.add.reduceat(X[order].astype(np.float64), starts)
+    counts = np.diff(np.append(starts, len(labels)))
+    return float((np.square(X, dtype=np.float64).sum() - np.square(sums).sum(axis=1) @ (1 / counts)) / len(labels))
+
+
+def _fit(settings: Settings, path: Path, k: int, most: float, faster: float, parameters: dict[str, Any]) -> Row:
+    """A fit against faiss'."""
+    ours, theirs = [], []
+    what = f"{path.stem}, k={k:,}, {parameters}"
+    for _ in range(1 if settings.quick else settings.runs):
+        ours.append(run_child("call", function="bench_many:fit_rows", path=path, k=k, parameters=parameters))
+        try:
+            theirs.append(
+                run_child("call", limit_s=settings.peer_limit_s, function="bench_many:faiss_rows", path=path, k=k)
+            )
+        except MissingPeerError as missing:
+            return Row("y", what, "faiss, 10 iterations", note=str(missing))
+    ratio = median(b["seconds"] / a["seconds"] for a, b in zip(ours, theirs, strict=True))
+    objective = median(a["objective"] / b["objective"] for a, b in zip(ours, theirs, strict=True))
+    met = None if settings.quick else ratio >= faster and objective <= most
+    seconds = [median(each["seconds"] for each in side) for side in (ours, theirs)]
+    return Row(
+        "y", what, "faiss, 10 iterations", f"{ratio:.2f} x", f"{ours[0]['objective']:.5f}",
+        f"{theirs[0]['objective']:.5f}", f">= {faster} x, objective <= {most}", met,
+        f"{seconds[0]:.1f} of {seconds[1]:.1f} s; objective {objective:.4f} of theirs",
+        {"ours": ours, "theirs": theirs},
+    )  # fmt: skip
+
+
+def _assignments(settings: Settings, X: NDArray[np.float32]) -> list[Row]:
+    """Labels by an index, and by a look at all centers."""
+    rng = np.random.default_rng(0)
+    sphere = rng.normal(size=(ASSIGNED, 256)).astype(np.float32)
+    sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
+    rows = []
+    for k in (520,) if settings.quick else (1024, 4096, 16_384, 65_536):
+        centers = _centers(X[:SEEDED], k)
+        rows.append(_assigned(settings, f"embeddings, k={k:,}", X[-ASSIGNED:], centers, FASTER.get(k)))
+    for k in () if settings.quick else (4096,):
+        name = f"uniform on the sphere, k={k:,}"
+        rows.append(_assigned(settings, name, sphere, sphere[:k].astype(np.float64), 1 / SLOWER))
+    return rows
+
+
+def _centers(X: NDArray[np.float32], k: int) -> NDArray[np.float64]:
+    with ONE_BLAS_THREAD, open_executor(2) as executor:
+        block = Block(X, row_d2norms(X), NO_WEIGHTS)
+        start = two_level_plusplus(block, k, rng=np.random.default_rng(0), executor=executor)
+        return lloyd(LocalBlocks.of(executor, block), start, max_iter=3, tol=1e-9, accelerated=True).centers
+
+
+def _assigned(settings: Settings, what: str, X: NDArray[np.float32], centers: NDArray[np.float64], least: Any) -> Row:
+    table = CenterTable.build(centers, np.float32)
+    with ONE_BLAS_THREAD:
+        table.index()
+        sides = {"all": lambda: table.nearest(X)[:2], "index": lambda: table.lowest(X)}
+        found, seconds = {}, {name: [] for name in sides}
+        for _ in range(1 if settings.quick else settings.runs):
+            for name, side in sides.items():
+                started = time.thread_time()
+                found[name] = side()
+                seconds[name].append(time.thread_time() - started)
+    equal = all(np.array_equal(*pair) for pair in zip(found["all"], found["index"], strict=True))
+    ratio = median(a / b for a, b in zip(seconds["all"], seconds["index"], strict=True))
+    per_row = {name: 1e6 * median(each) / len(X) for name, each in seconds.items()}
+    met = None if settings.quick or least is None else equal and ratio >= least
+    note = f"{per_row['index']:.1f} of {per_row['all']:.1f} microseconds a row; {'equal' if equal else 'other'} bits"
+    target = "" if least is None else f">= {least:.2f} x, equal bits"
+    return Row("z", what, "all centers", f"{ratio:.2f} x", target=target, met=met, note=note, figures=seconds)

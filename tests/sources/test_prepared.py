@@ -1,0 +1,88 @@
+"""Rows that are prepared as they are read keep the contract of sources, whatever they are read from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm.preparation import Preparation
+from streamkm.preparation.preparation import Scaling
+from streamkm.sources import open_source
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.prepared import prepared
+from tests.contracts import Opened, RowSourceContract, SourceContract
+
+SHIFT, FACTOR = np.arange(7.0), np.linspace(0.5, 2, 7)
+STANDARDIZED = Preparation(("standardize",), (Scaling(SHIFT, FACTOR),))
+SCALED = Preparation(("standardize",), (Scaling(np.empty(0), FACTOR),))
+
+
+def small(kind=np.float32):
+    return np.random.default_rng(0).integers(0, 9, (40, 7)).astype(kind)
+
+
+class TestDense(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = small()
+        np.save(tmp_path / "x.npy", X)
+        wanted = ((X - SHIFT) * FACTOR).astype(np.float32)
+        return Opened(prepared(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
+
+
+class TestBytes(SourceContract):
+    """Prepared rows take four times the memory of those that are read."""
+
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = small(np.uint8)
+        np.save(tmp_path / "x.npy", X)
+        wanted = ((X - SHIFT) * FACTOR).astype(np.float32)
+        return Opened(prepared(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
+
+    def test_chunks_count_what_they_become(self, opened):
+        for target in (100, 560, 1 << 20):
+            chunks = opened.source.chunks(target)
+            assert sum(chunk.n_bytes for chunk in chunks) == opened.X.nbytes
+            assert max(chunk.n_bytes for chunk in chunks) <= max(target, 7 * 4)
+
+
+class TestSparse(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        lines = [" ".join(["1", *(f"{j + 1}:{v}" for j, v in enumerate(row) if v)]) for row in small()]
+        (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
+        return Opened(prepared(open_source(tmp_path / "x.svm"), SCALED), small(np.float64) * FACTOR)
+
+    def test_chosen_rows_alone_are_prepared(self, opened):
+        first, second, *_ = opened.source.chunks(600)
+        assert opened.source.skim(first) is None  # there may be a mark of the byte order
+        found, n_before = opened.source.skim(second), len(opened.source.read(first).places)
+        assert found.n_features == 7
+        np.testing.assert_array_equal(found.take(np.array([1, 3])).toarray(), opened.X[[n_before + 1, n_before + 3]])
+
+
+class TestInMemory(SourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = sp.csr_array(small(np.float64))
+        return Opened(prepared(open_source(X), SCALED), X.toarray() * FACTOR)
+
+
+class TestOnce(RowSourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = small()
+        source = open_source(lambda: iter([X[:11], X[11:]]))
+        assert not isinstance(source, ChunkedSource)
+        return Opened(prepared(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
+
+
+def test_rows_are_not_written_to():
+    X = small(np.float64)
+    before = X.copy()
+    for steps in (("unit",), ("log1p", "total"), ("total", "log1p", "unit")):
+        for each in (X, sp.csr_array(X)):
+            Preparation(steps).apply(each)
+    np.testing.assert_array_equal(X, before)

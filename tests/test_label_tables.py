@@ -1,0 +1,248 @@
+"""Labels where they are needed: tables with distances, columns beside frames, obs of AnnData."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import anndata
+import dask.dataframe as dd
+import h5py
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+from click.testing import CliRunner
+
+from streamkm import StreamKMeans, open_source
+from streamkm.cli.main import main
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError, SourceError
+from streamkm.passes.label_tables import COLUMNS, write_table
+
+
+def rows(n=500, d=4):
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(n, d)) + 8 * rng.integers(0, 3, (n, 1))).astype(np.float32)
+
+
+def fitted(X, n_clusters=3, **parameters):
+    return StreamKMeans(n_clusters, random_state=0, progress=False, **parameters).fit(X)
+
+
+def read(path):
+    return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "skipped", "one cluster", "in the sketch"])
+def test_tables_hold_what_loops_find(suffix, kind, tmp_path):
+    X, given = rows(), {"chunk_bytes": 2000}
+    if kind == "skipped":
+        X[[3, 499], 1] = np.nan
+        given["on_invalid"] = "skip"
+    if kind == "in the sketch":
+        X, given = np.tile(X, 30), {"sketch": "signs", "n_components": 8, "assign_space": "sketch"}
+    source = sp.csr_array(X) if kind == "sparse" else X
+    model = fitted(source, 1 if kind == "one cluster" else 3, **given)
+    path = tmp_path / f"labels{suffix}"
+    written = model.predict_to(source, path)
+    table = read(path)
+    assert tuple(table.columns) == ("row", *COLUMNS)
+    assert table.row.tolist() == list(range(len(X)))
+    assert (written.n_rows, written.n_skipped) == (len(X), int((model.labels_ < 0).sum()))
+    assert table.label.tolist() == model.labels_.tolist()
+    seen = model.labels_ >= 0
+    away = model.transform(source)[seen].astype(np.float64)
+    order = np.argsort(away, axis=1)
+    some, at = table[seen], np.arange(seen.sum())
+    np.testing.assert_allclose(some.distance, away[at, order[:, 0]], rtol=1e-5)
+    usual = np.bincount(model.labels_[seen], some.distance) / np.bincount(model.labels_[seen])
+    np.testing.assert_allclose(some.outlier_score, some.distance / usual[some.label], rtol=1e-4)
+    if kind == "one cluster":
+        assert some.second_label.isna().all()
+        assert some.second_distance.isna().all()
+    else:
+        np.testing.assert_allclose(some.second_distance, away[at, order[:, 1]], rtol=1e-4)
+        assert some.second_label.tolist() == order[:, 1].tolist()
+    assert table[~seen].drop(columns=["row", "label"]).isna().all(axis=None)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_fit_writes_them_and_a_loaded_model_the_same(suffix, tmp_path):
+    np.save(tmp_path / "X.npy", rows())
+    path = tmp_path / f"a{suffix}"
+    model = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "X.npy", labels_to=path)
+    assert model.n_passes_ == 3
+    assert isinstance(model.labels_, np.ndarray)
+    model.save(tmp_path / "m.npz")
+    StreamKMeans.load(tmp_path / "m.npz").predict_to(tmp_path / "X.npy", tmp_path / f"b{suffix}")
+    assert read(tmp_path / f"b{suffix}").equals(read(path))
+    with pytest.raises(OutputError, match="exists"):
+        StreamKMeans(3).fit(tmp_path / "X.npy", labels_to=path)
+    with pytest.raises(InvalidInputError, match="walked once only"):
+        StreamKMeans(3).fit(iter([rows()]), labels_to=tmp_path / "c.csv")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_only_tables_of_labels_are_replaced(suffix, tmp_path):
+    X = rows()
+    model, path = fitted(X), tmp_path / f"labels{suffix}"
+    model.predict_to(X, path)
+    with pytest.raises(OutputError, match="exists"):
+        model.predict_to(X, path)
+    model.predict_to(X[:7], path, overwrite=True)
+    assert len(read(path)) == 7
+    other = pd.DataFrame({"label": [1]})
+    other.to_csv(path, index=False) if suffix == ".csv" else other.to_parquet(path)
+    before = path.read_bytes()
+    for content in (before, b"", b"\xff\x00"):
+        path.write_bytes(content)
+        with pytest.raises(OutputError, match="no table of labels"):
+            model.predict_to(X, path, overwrite=True)
+        assert path.read_bytes() == content
+    with pytest.raises(OutputError, match=r"\.csv or \.parquet"):
+        model.predict_to(X, tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_what_fails_leaves_nothing(suffix, tmp_path):
+    X = rows()
+    model = fitted(X)
+    X[400, 0] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(InvalidInputError, match="row 400"):
+        model.set_params(chunk_bytes=800).predict_to(tmp_path / "X.npy", tmp_path / f"labels{suffix}")
+    assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_ids_stand_in_place_of_numbers(suffix, tmp_path):
+    parts = [np.tile([0.0, 1, 1, 2], (n, 1)) for n in (2, 0, 3)]
+    names = ["a", 'b,"x"', "c", "ü", "e"]
+    path = tmp_path / f"labels{suffix}"
+    for cuts in ([0, 5], [0, 1, 1, 4, 5], [0, 3, 5]):
+        pieces = [pa.chunked_array([names[i:j]], pa.string()) for i, j in pairwise(cuts)]
+        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces)
+        table = read(path)
+        assert table.who.tolist() == names
+        assert table.outlier_score.tolist() == [2.0] * 5
+    for wrong in (names[:4], [*names, "f"]):
+        with pytest.raises(InvalidInputError, match=r"(fewer|more) ids than rows"):
+            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])])
+    assert read(path).who.tolist() == names
+
+
+def test_sources_that_name_rows_have_them_named(tmp_path):
+    source = open_source(rows(50))
+    names = [f"row {i}" for i in range(50)]
+    source.id_column = "who"
+    source.ids = lambda: iter([pa.chunked_array([names[:20]]), pa.chunked_array([names[20:]])])
+    model = fitted(source)
+    model.predict_to(source, tmp_path / "labels.csv")
+    assert read(tmp_path / "labels.csv").who.tolist() == names
+    for row in model.summary(rows=source).rows:
+        assert [each.id for each in row.typical] == [f"row {each.row}" for each in row.typical]
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    model = fitted(rows())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match=r"streamkm\[tables\]"):
+        model.predict_to(rows(), tmp_path / "labels.parquet")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_commands_write_them(suffix, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("X.npy", rows())
+
+    def run(*given, code=0):
+        done = CliRunner().invoke(main, list(given))
+        assert done.exit_code == code, done.output
+        return done.output
+
+    run("fit", "X.npy", "-k", "3", "--seed", "0", "--labels-format", suffix, "-o", "out", "-q")
+    table = read(tmp_path / "out" / f"labels.{suffix}")
+    assert len(table) == 500
+    assert f'pd.read_{suffix}("out/labels.{suffix}")' in (tmp_path / "out" / "report.html").read_text().replace(
+        "&quot;", '"'
+    )
+    told = run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}")
+    assert "500" in told
+    assert read(tmp_path / f"again.{suffix}").equals(table)
+    assert "pass --overwrite" in run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}", code=2)
+    run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}", "--overwrite", "-q")
+    run("fit", "X.npy", "-k", "3", "-o", "out", "--overwrite", "-q")
+    assert not (tmp_path / "out" / f"labels.{suffix}").exists()
+    assert (tmp_path / "out" / "labels.npy").exists()
+
+
+def test_columns_beside_frames():
+    frame = pd.DataFrame(rows(), columns=list("abcd"))
+    model = fitted(frame)
+    labels = model.labels_.tolist()
+    with_pandas = model.with_labels(frame)
+    assert with_pandas["cluster"].tolist() == labels
+    assert "cluster" not in frame
+    assert model.with_labels(with_pandas, overwrite=True)["cluster"].tolist() == labels
+    with pytest.raises(InvalidInputError, match="already"):
+        model.with_labels(with_pandas)
+    polars = pl.from_pandas(frame)
+    assert model.with_labels(polars, "k")["k"].to_list() == labels
+    assert model.with_labels(polars.lazy(), "k").collect()["k"].to_list() == labels
+    assert model.with_labels(model.with_labels(polars), overwrite=True).columns == ["a", "b", "c", "d", "cluster"]
+    lazy = model.with_labels(dd.from_pandas(frame, npartitions=3))
+    assert hasattr(lazy, "dask")
+    assert lazy.compute()["cluster"].tolist() == labels
+    for other in (rows(), "x.npy", [[1.0]]):
+        with pytest.raises(InvalidInputError, match=r"takes no|no \.h5ad"):
+            model.with_labels(other)
+
+
+def cells(path, sparse=True):
+    X = rows()
+    adata = anndata.AnnData(sp.csr_matrix(X) if sparse else X)
+    adata.obs["batch"] = pd.Categorical(["x", "y"] * 250)
+    adata.write_h5ad(path)
+    return adata
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
+    path = tmp_path / "cells.h5ad"
+    adata = cells(path, sparse)
+    before, inode = path.stat().st_size, path.stat().st_ino
+    model = fitted(path)
+    with h5py.File(path) as file:
+        where = (file["X/data"] if sparse else file["X"]).id.get_offset()
+    assert model.with_labels(path, "kind") == str(path)
+    again = anndata.read_h5ad(path)
+    assert list(again.obs.columns) == ["batch", "kind"]
+    assert again.obs["kind"].astype(int).tolist() == model.labels_.tolist()
+    assert again.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
+    assert (again.X != adata.X).sum() == 0
+    assert path.stat().st_size < before + 20_000
+    assert path.stat().st_ino == inode
+    with h5py.File(path) as file:
+        assert (file["X/data"] if sparse else file["X"]).id.get_offset() == where
+    with pytest.raises(OutputError, match="obs/kind already"):
+        model.with_labels(path, "kind")
+    StreamKMeans.with_labels(fitted(path, 2), path, "kind", overwrite=True)
+    assert anndata.read_h5ad(path).obs["kind"].cat.categories.tolist() == ["0", "1"]
+    in_memory = model.with_labels(adata, "kind")
+    assert in_memory is adata
+    assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
+
+
+def test_files_that_are_not_annotated_cells_are_refused(tmp_path):
+    cells(tmp_path / "cells.h5ad")
+    model = fitted(tmp_path / "cells.h5ad")
+    with h5py.File(tmp_path / "bare.h5ad", "w") as file:
+        file["X"] = rows()
+    with pytest.raises(SourceError, match="no obs as AnnData"):
+        model.with_labels(tmp_path / "bare.h5ad")
+    for column in ("a/b", "", "_index"):
+        with pytest.raises(InvalidInputError, match="needed: a name"):
+            model.with_labels(tmp_path / "cells.h5ad", column)

@@ -1,0 +1,333 @@
+"""Many centers: what an index excludes is never the nearest, with the same bits; starts and steps among neighbours."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import pytest
+
+from streamkm import StreamKMeans
+from streamkm.cluster.center_index import FEWEST_CENTERS, are_orthonormal, principal_directions
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.init import local_search
+from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.model import Model
+from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.split_merge import split_merge
+from streamkm.cluster.two_level import quotas_of, two_level_plusplus
+from streamkm.compute import open_executor
+from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.core.exceptions import ModelFileError
+from streamkm.kernels.intrinsics import products, sieve
+from streamkm.passes.resume import pack_lloyd, unpack_lloyd
+from streamkm.planning import plan as plan_module
+from streamkm.sketches import IdentitySketch
+from tests import naive
+
+K = FEWEST_CENTERS + 88
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """BLAS as it is in a fit: its threads would wait for each other."""
+    with ONE_BLAS_THREAD:
+        yield
+
+
+@nb.njit
+def _mark(X, first, n_rows, table, place, bias, column, limits, marks, at):
+    sieve.mark_columns(X, first, n_rows, table, place, bias, column, limits, marks, at)
+
+
+@nb.njit
+def _bits(word):
+    return sieve.lowest_bit(word), sieve.count_bits(word)
+
+
+@nb.njit
+def _chained(a, b, n):
+    return sieve.chained_product(a, 5, b, 7, n)
+
+
+def embeddings(n_rows, n_features=64, n_topics=40, seed=0):
+    """Rows in clusters of clusters whose directions have a falling spectrum, float32 of about unit length."""
+    rng = np.random.default_rng(seed)
+    spectrum = (1 + np.arange(n_features)) ** -0.6
+    topics = rng.normal(size=(n_topics, n_features)) * spectrum
+    groups = topics[rng.integers(n_topics, size=20 * n_topics)] + 0.6 * rng.normal(size=(20 * n_topics, 1)) * spectrum
+    groups += 0.5 * rng.normal(size=groups.shape) * spectrum
+    X = groups[rng.integers(len(groups), size=n_rows)] + 0.5 * rng.normal(size=(n_rows, n_features)) * spectrum
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+def objective(X, centers):
+    """Sum of squared distances to the nearest centers, by differences."""
+    labels = CenterTable.build(centers, np.float32).labels(X)
+    return ((X - centers[labels]) ** 2).sum()
+
+
+def cases():
+    """Rows and centers: what an index serves, and what is made bad on purpose."""
+    rng = np.random.default_rng(1)
+    X = embeddings(2200, 130)
+    centers = X[:K].astype(np.float64)
+    far = np.concatenate([X, 1e6 * np.ones((1, 130), np.float32)])
+    sphere = rng.normal(size=(2200, 64)).astype(np.float32)
+    sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
+    grid = rng.integers(-1, 2, (900, 64)).astype(np.float32)
+    flat = np.zeros((1000, 70), np.float32)
+    flat[:, :3] = rng.normal(size=(1000, 3))
+    return {
+        "clusters": (X, centers),
+        "a feature more than a chain": (embeddings(700, 129), embeddings(K + 1, 129, seed=0).astype(np.float64)),
+        "wide": (embeddings(300, products.WIDE + 3), embeddings(K, products.WIDE + 3, seed=2).astype(np.float64)),
+        "no float32 rows in order": (np.asfortranarray(X), centers),
+        "float64": (X.astype(np.float64) + 1e-9 * rng.normal(size=X.shape), centers),
+        "float16": (X.astype(np.float16), centers),
+        "far from the origin": (X + np.float32(50), centers + 50),
+        "one row far away": (far, far[-K:].astype(np.float64)),
+        "rows of zeros": (
+            np.concatenate([np.zeros((40, 130), np.float32), X]),
+            np.concatenate([centers, centers[:1] * 0]),
+        ),
+        "centers of zeros": (X, np.zeros((K, 130))),
+        "each center twice": (X, np.repeat(centers[: K // 2], 2, axis=0)[rng.permutation(K)]),
+        "ties": (grid, grid[:K].astype(np.float64)),
+        "few directions": (flat, flat[:K].astype(np.float64)),
+        "uniform on the sphere": (sphere, sphere[:K].astype(np.float64)),
+        "tiny": (X * np.float32(1e-30), centers * 1e-30),
+    }
+
+
+@pytest.mark.parametrize("around_origin", [False, True])
+def test_an_index_changes_no_bit(around_origin):
+    for name, (X, centers) in cases().items():
+        table = CenterTable.build(centers, np.float32, around_origin=around_origin)
+        table.index()  # whatever the number of rows
+        labels, scores, _ = table.nearest(X)  # of the second nearest too: all centers are looked at
+        for likely in (None, np.roll(labels, 1), np.zeros(len(X), np.int32)):
+            found, lowest = table.lowest(X, likely)
+            np.testing.assert_array_equal(found, labels, name)
+            np.testing.assert_array_equal(lowest, scores, name)
+
+
+def test_labels_by_an_index_are_nearest_in_truth():
+    for name, (X, centers) in cases().items():
+        some = np.random.default_rng(0).permutation(len(X))[:60]
+        table = CenterTable.build(centers, np.float32)
+        table.index()
+        found = table.labels(X)[some]
+        rows = np.asarray(X[some], np.float64)
+        unit = np.ldexp(1.0, 100) if name == "tiny" else 1.0  # squares in range, with the same labels
+        expected, d2 = naive.nearest(rows * unit, centers * unit)
+        own = ((rows * unit - centers[found] * unit) ** 2).sum(axis=1)
+        np.testing.assert_allclose(own, d2, rtol=1e-12, atol=0, err_msg=name)
+        if "twice" in name or "zeros" in name:  # the lower of equal ones
+            np.testing.assert_array_equal(found, expected, name)
+
+
+def test_most_centers_are_excluded_where_rows_have_directions():
+    X = embeddings(6000, 256)
+    centers = X[:2000].astype(np.float64)
+    table = CenterTable.build(centers, np.float32)
+    index, layout = table.index(), table.layout(np.float32, sparse=False)
+    found = np.empty(6000, np.int32), np.empty(6000, np.float32), np.empty(6000, np.bool_)
+    left = index.nearest(layout.ready(X), (-1.0, 200 * layout.slope), layout.slack, found)
+    assert left.mean() < 0.1
+
+
+def test_an_index_is_orthonormal_whatever_the_centers():
+    rng = np.random.default_rng(0)
+    for columns in (
+        rng.normal(size=(600, 64)),
+        np.zeros((600, 70)),
+        np.ones((600, 100)),
+        1e20 * rng.normal(size=(600, 80)),
+    ):
+        assert are_orthonormal(principal_directions(columns.astype(np.float32)))
+
+
+@pytest.mark.parametrize("n_rows", [1, 8, 37])
+def test_readable_forms_of_the_sieve(n_rows):
+    rng = np.random.default_rng(n_rows)
+    X, table = rng.normal(size=(48, 16)).astype(np.float32), rng.normal(size=2 * 16 * 48).astype(np.float32)
+    bias, limits = rng.normal(size=96).astype(np.float32), rng.normal(size=48).astype(np.float32)
+    limits[0], bias[50] = np.nan, np.inf
+    marks, expected = np.zeros((48, 2), np.uint64), np.zeros((48, 2), np.uint64)
+    for q in range(2):
+        given = (X, 3, n_rows, table, q * 16 * 48, bias, 48 * q, limits)
+        _mark(*given, marks, 6 * q)
+        sieve.mark_columns(*given, expected, 6 * q)
+    np.testing.assert_array_equal(marks[:n_rows], expected[:n_rows])
+    for word in marks[marks > 0]:
+        assert _bits(word) == (sieve.lowest_bit(word), sieve.count_bits(word))
+    for n in (1, 128, 300):
+        a, b = rng.normal(size=(2, 600)).astype(np.float32)
+        assert _chained(a, b, n) == sieve.chained_product(a, 5, b, 7, n)
+
+
+def test_neighbours_are_the_nearest_of_those_listed():
+    X = embeddings(3000, 70)
+    centers = X[:K].astype(np.float64)
+    table = CenterTable.build(centers, np.float32)
+    near = Neighbourhood.of(table)
+    labels, scores, seconds = table.nearest(X)
+    found, lowest, second = near.nearest(X, labels)
+    np.testing.assert_array_equal(found, labels)  # a row's own center is always listed, with the same score
+    np.testing.assert_array_equal(lowest, scores)
+    assert (second >= seconds).all()
+    assert (second == seconds).mean() > 0.9
+    listed = near.candidates[near.group_of[np.arange(K)]]
+    assert (listed == np.arange(K)[:, None]).any(axis=1).all()
+    assert (np.diff(listed, axis=1) > 0).all()
+    before = np.random.default_rng(0).integers(K, size=len(X)).astype(np.int32)
+    some = np.arange(0, 3000, 7)
+    found = near.nearest(X, before)[0][some]
+    for row, label in zip(some, found, strict=True):
+        few = near.candidates[near.group_of[before[row]]]
+        assert label == few[naive.nearest(X[row : row + 1].astype(float), centers[few])[0][0]]
+    gone = np.unique(labels)[::3]
+    assert not np.isin(near.without(gone).nearest(X, labels)[0], gone).any()
+
+
+def test_quotas():
+    rng = np.random.default_rng(0)
+    for n_parts, wanted in ((1, 5), (7, 100), (30, 31), (30, 2000)):
+        sizes = rng.integers(0, 200, n_parts) + (n_parts == 1) * 10
+        n_clusters = max(np.count_nonzero(sizes), min(wanted, sizes.sum()))
+        shares = rng.exponential(size=n_parts) * (rng.random(n_parts) < 0.8)
+        quotas = quotas_of(shares, sizes, n_clusters)
+        assert quotas.sum() == n_clusters
+        assert (quotas <= sizes).all()
+        assert (quotas[sizes > 0] > 0).all()
+    np.testing.assert_array_equal(quotas_of(np.array([1.0, 3.0]), np.array([90, 90]), 42), [11, 31])
+
+
+def test_two_levels_start_near_where_one_does():
+    """Half of the rows weigh nothing: none is a center. At least as good as k-means++ that tries one row a step."""
+    X = embeddings(12_000)
+    weights = np.repeat([1.0, 0.0], 6000)
+    block = Block(X, row_d2norms(X), weights)
+    found = []
+    for n_threads in (1, 2):
+        with open_executor(n_threads) as executor:
+            found.append(two_level_plusplus(block, K, rng=np.random.default_rng(0), executor=executor))
+    np.testing.assert_array_equal(*found)
+    from sklearn.cluster import kmeans_plusplus
+
+    taken = kmeans_plusplus(X[:6000].astype(float), K, random_state=0, n_local_trials=1)[0]
+    assert objective(X[:6000], found[0]) < objective(X[:6000], taken)
+    assert (found[0][:, None, 0] == X[:6000, 0]).any(axis=1).all()
+
+
+def test_search_among_neighbours_mends_a_bad_start():
+    X = embeddings(6000)
+    block = Block(X, row_d2norms(X), NO_WEIGHTS)
+    start = X[:K].astype(np.float64)
+    start[: K // 4] = start[:1] + 1e-3 * np.random.default_rng(0).normal(size=(K // 4, 64))  # a quarter in one place
+    with open_executor(2) as executor:
+        pieces = LocalBlocks.of(executor, block)
+        begun = LloydResult(start, float("nan"), 0, False, ())
+        found = local_search(block, pieces, begun, rng=np.random.default_rng(0))
+    before, after = objective(X, start), objective(X, found.centers)
+    assert after < 0.85 * before
+    assert after <= found.inertia * (1 + 1e-6)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X = embeddings(12_000)
+    return X, StreamKMeans(K, random_state=0, executor=1, chunk_bytes=1 << 19, progress=False).fit(X)
+
+
+def test_threads_and_clusters_give_the_same_bits(fitted, client):
+    X, one = fitted
+    for executor in (2, client):
+        other = StreamKMeans(K, random_state=0, executor=executor, chunk_bytes=1 << 19, progress=False).fit(X)
+        np.testing.assert_array_equal(one.labels_, other.labels_)
+        np.testing.assert_array_equal(one.cluster_centers_, other.cluster_centers_)
+        assert one.inertia_ == other.inertia_
+
+
+def test_a_fit_is_as_good_as_one_that_compares_all(fitted):
+    """k-means++ on one level, steps and swaps among all centers, on the same rows."""
+    X, found = fitted
+    block = Block(X, row_d2norms(X), NO_WEIGHTS)
+    rng = np.random.default_rng(0)
+    with open_executor(2) as executor:
+        pieces = LocalBlocks.of(executor, block)
+        begun = lloyd(pieces, kmeans_plusplus(block, K, rng=rng, executor=executor), max_iter=10, tol=0)
+        wanted = split_merge(block, pieces, begun, max_rounds=10, rng=rng).inertia
+    assert found.inertia_ < 1.002 * wanted
+    own = ((X - found.model_.centers[found.labels_]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(own[:200], naive.nearest(X[:200], found.model_.centers)[1], rtol=1e-9)
+    assert [step["inertia"] for step in found.history_] == sorted(
+        (step["inertia"] for step in found.history_), reverse=True
+    )
+
+
+def test_steps_go_on_from_what_was_saved():
+    X = embeddings(5000)
+    with open_executor(2) as executor:
+        pieces = LocalBlocks.of(executor, Block(X, row_d2norms(X), NO_WEIGHTS))
+        states = []
+        whole = lloyd(pieces, X[:K].astype(float), max_iter=7, tol=1e-9, accelerated=True, on_step=states.append)
+        for state in states[1:4]:
+            begun = unpack_lloyd(pack_lloyd(state))
+            again = lloyd(pieces, begun.centers, max_iter=7, tol=1e-9, accelerated=True, begun=begun)
+            np.testing.assert_array_equal(again.centers, whole.centers)
+            assert again.history == whole.history
+
+
+def test_fewer_distinct_rows_than_clusters():
+    X = np.repeat(embeddings(K - 50), 9, axis=0)
+    with pytest.warns(UserWarning, match="distinct"):
+        found = StreamKMeans(K, random_state=0, progress=False).fit(X)
+    assert len(np.unique(found.labels_)) == K - 50
+    assert found.inertia_ < 1e-6
+
+
+def test_an_index_is_saved(tmp_path):
+    X = embeddings(5000, 256)
+    found = StreamKMeans(1100, random_state=0, max_iter=2, progress=False).fit(X)
+    assert ("centers", plan_module.MANY_CENTERS) in found.plan_.lines()
+    found.save(tmp_path / "model")
+    loaded = StreamKMeans.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), found.labels_)
+    for kept, saved in zip(loaded.model_.index, found.model_.index, strict=True):
+        np.testing.assert_array_equal(kept, saved)
+    loaded.cluster_centers_ = loaded.cluster_centers_[::-1]  # whose index is another one
+    centers = np.array(loaded.cluster_centers_, np.float64)
+    np.testing.assert_array_equal(loaded.predict(X), CenterTable.build(centers, np.float64).nearest(X)[0])
+
+
+def test_a_wrong_index_is_refused(tmp_path):
+    centers = embeddings(2100, 128).astype(np.float64)
+    whole = Model(centers, 128, "euclidean", "original", IdentitySketch(128)).indexed()
+    directions, groups = whole.index
+    whole.save(tmp_path / "model", {})
+    assert Model.load(tmp_path / "model")[0].index is not None
+    with np.load(tmp_path / "model") as stored:
+        arrays = dict(stored)
+    wrong = {
+        "index_directions": [
+            directions * np.float32(1.01),
+            directions[:-1],
+            directions.astype(np.float64),
+            directions * np.nan,
+        ],
+        "index_groups": [groups[:-1], groups.astype(np.int64), groups - 1, groups + np.int32(2100)],
+    }
+    for name, values in wrong.items():
+        for value in values:
+            np.savez(tmp_path / "wrong.npz", **{**arrays, name: value})
+            with pytest.raises(ModelFileError, match=name):
+                Model.load(tmp_path / "wrong.npz")
+    np.savez(tmp_path / "wrong.npz", **{name: array for name, array in arrays.items() if name != "index_groups"})
+    with pytest.raises(ModelFileError):
+        Model.load(tmp_path / "wrong.npz")
+    np.savez(tmp_path / "old.npz", **{name: array for name, array in arrays.items() if "index" not in name})
+    assert Model.load(tmp_path / "old.npz")[0].index is None

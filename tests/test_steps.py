@@ -1,0 +1,336 @@
+"""Steps: rows scaled as they are read, against scikit-learn's scalers in front of the same fit."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
+
+from streamkm import StreamKMeans
+from streamkm.cli.config import load_run, parse_set
+from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.kernels.preparation import rows as kernels
+from streamkm.planning.forecast import Cluster
+from streamkm.preparation import Preparation, check_steps
+from streamkm.preparation.moments import MomentsFit
+from streamkm.preparation.quartiles import quartile_scaling
+from streamkm.sources.binary.dense import DenseSource
+from tests import children
+from tests.sources.counting import CountingArray
+
+COMMON = {"random_state": 0, "chunk_bytes": 20_000, "progress": False}
+
+
+def groups(n_rows=3_000, kind=np.float64):
+    """Four groups whose features differ in scale by ten powers of ten; one lies far away, one is constant."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 6)) + 6 * rng.integers(0, 4, (n_rows, 1)) * (np.arange(6) % 2)
+    return (X * [1, 10, 0.1, 1e3, 1e-4, 0] + [0, 1e6, 0, 5, 0, 3]).astype(kind)
+
+
+def counts(n_rows=2_000, d=200):
+    """Sparse counts; one feature is in every row, always the same."""
+    rng = np.random.default_rng(1)
+    X = sp.random_array(
+        (n_rows, d), density=0.05, format="lil", rng=rng, data_sampler=lambda size: rng.poisson(3, size)
+    )
+    X[:, 7] = 2
+    return sp.csr_array(X).astype(np.float64)
+
+
+def log_total(X):
+    dense = (X.toarray() if sp.issparse(X) else X).astype(np.float64)
+    totals = dense.sum(axis=1, keepdims=True)
+    return np.log1p(dense * np.divide(10_000, totals, out=np.ones_like(totals), where=totals > 0))
+
+
+def scaled_like(X, scaler):
+    return scaler.fit_transform(X.toarray() if sp.issparse(X) else X.astype(np.float64))
+
+
+REFERENCES = {
+    ("standardize",): lambda X: scaled_like(X, StandardScaler(with_mean=not sp.issparse(X))),
+    ("robust",): lambda X: scaled_like(X, RobustScaler(with_centering=not sp.issparse(X))),
+    ("unit",): lambda X: normalize(X.toarray() if sp.issparse(X) else X.astype(np.float64)),
+    ("total", "log1p"): log_total,
+    ("total", "log1p", "standardize"): lambda X: scaled_like(
+        log_total(X), StandardScaler(with_mean=not sp.issparse(X))
+    ),
+}
+
+
+def prepared_by_fit(X, steps):
+    kmeans = StreamKMeans(4, steps=steps, max_iter=1, n_init=1, refine=0, **COMMON).fit(X)
+    rows = kmeans.preparation_.apply(sp.csr_array(X) if sp.issparse(X) else X)
+    return rows.toarray() if sp.issparse(rows) else rows
+
+
+@pytest.mark.parametrize("steps", REFERENCES, ids="-".join)
+def test_rows_are_what_scikit_learn_makes_of_them(steps):
+    dense = groups() if "total" not in steps else counts(d=20).toarray()
+    for X in (dense, dense.astype(np.float32), np.abs(dense).astype(np.int32), counts(), counts().astype(np.float32)):
+        got = prepared_by_fit(X, list(steps))
+        wanted = REFERENCES[steps](X)
+        assert got.dtype == (np.float32 if X.dtype == np.float32 else np.float64)
+        exact = 2e-6 if X.dtype == np.float32 else 1e-9
+        np.testing.assert_allclose(got, wanted, rtol=exact, atol=exact)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_fit_is_that_of_scaled_rows(tmp_path, kind):
+    X = groups(kind=kind)
+    np.save(tmp_path / "x.npy", X)
+    scaled = StandardScaler().fit_transform(X.astype(np.float64)).astype(kind)
+    wanted = StreamKMeans(4, **COMMON).fit(scaled)
+    got = StreamKMeans(4, steps=["standardize"], **COMMON).fit(tmp_path / "x.npy")
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    assert got.inertia_ == pytest.approx(wanted.inertia_, rel=1e-6)
+    np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, atol=1e-5)
+    assert got.score(X) == pytest.approx(-got.inertia_, rel=1e-9)
+    np.testing.assert_array_equal(got.predict(X), got.labels_)
+    np.testing.assert_allclose(got.transform(X), wanted.transform(scaled), rtol=1e-4, atol=1e-4)
+    got.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), got.labels_)
+    assert loaded.get_params()["steps"] == ["standardize"]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(got)).predict(X), got.labels_)
+
+
+def test_centers_come_back_in_original_units():
+    X = groups()
+    scaler = StandardScaler().fit(X)
+    kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    np.testing.assert_allclose(
+        kmeans.original_centers(), scaler.inverse_transform(kmeans.cluster_centers_), rtol=1e-9, atol=1e-9
+    )
+    twice = StreamKMeans(4, steps=["robust", "standardize"], **COMMON).fit(X)
+    np.testing.assert_allclose(
+        twice.preparation_.apply(twice.original_centers()), twice.cluster_centers_, rtol=1e-9, atol=1e-9
+    )
+    plain = StreamKMeans(4, **COMMON).fit(X)
+    np.testing.assert_array_equal(plain.original_centers(), plain.cluster_centers_)
+    sparse = StreamKMeans(4, steps=["standardize"], **COMMON).fit(counts())
+    deviations = np.sqrt(StandardScaler(with_mean=False).fit(counts()).var_)
+    deviations[7] = 1  # constant
+    np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
+    with pytest.raises(InvalidInputError, match="standardize and robust"):
+        StreamKMeans(4, steps=["unit"], **COMMON).fit(X).original_centers()
+
+
+def test_every_step_is_one_pass_that_the_plan_has_counted():
+    X = counts().toarray()
+    for steps, first in ((["unit"], []), (["robust"], ["robust"]), (["standardize", "unit"], ["standardize"])):
+        array = CountingArray(X, 100, "x")
+        source = DenseSource(array)
+        kmeans = StreamKMeans(4, steps=steps, refine=0, **COMMON)
+        plan = kmeans.plan(source)
+        kmeans.fit(source)
+        assert [stage.name for stage in kmeans.stages_][: len(first) + 1] == [*first, "sketch"]
+        assert plan.passes == kmeans.plan_.passes == kmeans.n_passes_ == 2 + len(first)
+        assert array.most() == plan.passes
+        assert ("the first for" in dict(plan.lines())["passes"]) == bool(first)
+
+
+def test_the_same_bits_for_any_workers_and_on_a_cluster(client):
+    for X in (groups(), counts()):
+        for steps in (["standardize"], ["robust", "unit"]):
+            wanted = StreamKMeans(4, steps=steps, executor=1, **COMMON).fit(X)
+            for executor in (3, client):
+                got = StreamKMeans(4, steps=steps, executor=executor, **COMMON).fit(X)
+                np.testing.assert_array_equal(got.labels_, wanted.labels_)
+                np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+
+
+def test_dask_arrays_are_prepared_where_they_are_computed(client):
+    X = groups(1_000)
+    array = da.from_array(X, chunks=(300, 4))
+    for executor in (2, client):
+        got = StreamKMeans(4, steps=["standardize"], executor=executor, **COMMON).fit(array)
+        wanted = StreamKMeans(4, **COMMON).fit(StandardScaler().fit_transform(X))
+        assert got.inertia_ == pytest.approx(wanted.inertia_, rel=1e-6)
+        np.testing.assert_array_equal(got.predict(array).compute(), got.labels_)
+        np.testing.assert_array_equal(got.dask_labels_.compute(), got.labels_)
+
+
+def test_invalid_rows_take_no_part():
+    X = groups()
+    spoilt = np.insert(X, [5, 1_000], np.nan, axis=0)
+    wanted = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    got = StreamKMeans(4, steps=["standardize"], on_invalid="skip", **COMMON).fit(spoilt)
+    assert np.flatnonzero(got.labels_ < 0).tolist() == [5, 1_001]
+    np.testing.assert_allclose(got.preparation_.found[0].shift, wanted.preparation_.found[0].shift, rtol=1e-12)
+    with pytest.raises(InvalidInputError, match="NaN in row 5 of"):
+        StreamKMeans(4, steps=["standardize"], **COMMON).fit(spoilt)
+
+
+def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
+    X = np.abs(groups(200)) + 1
+    X[17, 3] = -2
+    pd.DataFrame(X, columns=list("abcdef")).to_csv(tmp_path / "x.csv", index=False)
+    for step in ("log1p", "total"):
+        with pytest.raises(InvalidInputError, match=rf"NaN in .*x.csv, line 19 .*after {step}; pass on_invalid"):
+            StreamKMeans(2, steps=[step], **COMMON).fit(tmp_path / "x.csv")
+        kmeans = StreamKMeans(2, steps=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
+        assert np.flatnonzero(kmeans.labels_ < 0).tolist() == [17]
+
+
+def test_streams_take_steps_of_one_row():
+    X = counts()
+    kmeans = StreamKMeans(4, steps=["total", "log1p"], random_state=0)
+    plain = StreamKMeans(4, random_state=0)
+    for part in (X[:700], X[700:]):
+        kmeans.partial_fit(part)
+        np.testing.assert_array_equal(kmeans.labels_, kmeans.predict(part))
+        plain.partial_fit(sp.csr_array(log_total(part)))
+    np.testing.assert_allclose(kmeans.cluster_centers_, plain.cluster_centers_, rtol=1e-5, atol=1e-6)
+    with pytest.raises(InvalidInputError, match="'standardize' must see all rows"):
+        StreamKMeans(4, steps=["log1p", "standardize"]).partial_fit(X)
+
+
+def test_a_stream_after_a_fit_is_prepared_as_the_fit_was():
+    X = groups()
+    kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    labels = kmeans.labels_
+    kmeans.partial_fit(X)
+    assert np.unique(list(zip(labels, kmeans.predict(X), strict=True)), axis=0).shape == (4, 2)
+
+
+def test_what_no_step_can_be_done_to():
+    cases = (
+        (["standardise"], InvalidParameterError, "no step 'standardise'"),
+        ("standardize", InvalidParameterError, "needed: a list of names"),
+        (3, InvalidParameterError, "needed: a list of names"),
+    )
+    for steps, error, words in cases:
+        with pytest.raises(error, match=words):
+            StreamKMeans(4, steps=steps).fit(groups())
+    with pytest.raises(InvalidInputError, match="can be walked once only, and the step 'robust'"):
+        StreamKMeans(4, steps=["unit", "robust"]).fit(iter([groups()]))
+    StreamKMeans(4, steps=["unit"]).fit(iter([groups()]))
+    assert check_steps(None) == check_steps([]) == ()
+
+
+def test_damaged_models_are_refused():
+    found = Preparation(("standardize",), (quartile_scaling(groups()),))
+    arrays = found.arrays()
+    assert Preparation.restored(["standardize"], arrays, 6).steps == ("standardize",)
+    cases = (
+        (["standardize", "robust"], arrays), (["no"], arrays), (7, arrays), (["standardize"], {}),
+        (["standardize"], {**arrays, "factor0": np.ones(5)}),
+        (["standardize"], {**arrays, "shift0": np.full(6, np.nan)}),
+        (["standardize"], {**arrays, "factor0": np.ones(6, np.float32)}),
+    )  # fmt: skip
+    for steps, stored in cases:
+        with pytest.raises(ModelFileError):
+            Preparation.restored(steps, stored, 6)
+
+
+def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
+    X = groups()
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.setattr("streamkm.passes.resume.INTERVAL_S", 0.0)
+    monkeypatch.setattr("streamkm.passes.resume.SHARE", 1.0)
+    given = {"steps": ["standardize", "robust"], **COMMON}
+    wanted = StreamKMeans(4, **given).fit(tmp_path / "x.npy")
+    for stops in ("step-0-sums", "step-0", "step-1", "found"):
+        with monkeypatch.context() as patch:
+            children.stopped_after(patch, stops)
+            with pytest.raises(children.StoppedError):
+                StreamKMeans(4, checkpoint=tmp_path / stops, **given).fit(tmp_path / "x.npy")
+        got = StreamKMeans(4, checkpoint=tmp_path / stops, **given).fit(tmp_path / "x.npy")
+        children.assert_same_fit(children.outcome(got), wanted)
+        assert ("standardize" in [stage.name for stage in got.stages_]) == (stops == "step-0-sums")
+
+
+def test_time_is_forecast_with_the_passes_of_steps(tmp_path):
+    np.save(tmp_path / "x.npy", groups())
+    given = StreamKMeans(4, steps=["standardize"], refine=0, **COMMON)
+    found = given.forecast(str(tmp_path / "x.npy"), Cluster(2))
+    assert [stage.name for stage in found.stages][:2] == ["standardize", "sketch"]
+    assert given.estimate_seconds(str(tmp_path / "x.npy")) > 0
+
+
+def test_configurations_have_them(tmp_path):
+    np.save(tmp_path / "x.npy", groups())
+    given = [parse_set(f"data.path={tmp_path / 'x.npy'}"), parse_set("estimator.steps=[total, log1p]")]
+    run = load_run(None, given)
+    assert run.estimator.steps == ["total", "log1p"]
+    with pytest.raises(ConfigError, match=r"estimator.steps must be a list of standardize, robust, .* or null"):
+        load_run(None, [*given[:1], parse_set("estimator.steps=[scale]")])
+
+
+class TestSums:
+    @given(
+        st.integers(1, 400), st.integers(1, 5), st.lists(st.integers(0, 400), max_size=4),
+        st.sampled_from([0.0, 1.0, 1e8]), st.integers(0, 99),
+    )  # fmt: skip
+    def test_any_cut_gives_means_and_deviations(self, n, d, cuts, far, seed):
+        X = np.random.default_rng(seed).normal(size=(n, d)) + far
+        X[:, 0] = 0.1
+        fit = MomentsFit(centers=True)
+        parts = [part for part in np.split(X, sorted(cut % n for cut in cuts)) if len(part)]
+        found = fit.finish(fit.join([fit.step(None, part, np.empty(0)) for part in parts]))
+        np.testing.assert_allclose(found.shift, X.mean(axis=0), rtol=1e-13, atol=1e-13)
+        deviations = X.std(axis=0)
+        deviations[0] = 0
+        wanted = np.divide(1, deviations, out=np.ones(d), where=deviations > 0)
+        np.testing.assert_allclose(found.factor, wanted, rtol=1e-6)
+        assert found.factor[0] == 1
+        assert found.shift[0] == 0.1
+
+    @given(st.integers(0, 99))
+    def test_sparse_rows_may_become_wider(self, seed):
+        rng = np.random.default_rng(seed)
+        parts = [sp.random_array((30, width), density=0.2, format="csr", rng=rng) for width in (3, 9, 6)]
+        whole = np.concatenate([np.pad(part.toarray(), ((0, 0), (0, 9 - part.shape[1]))) for part in parts])
+        fit = MomentsFit(centers=False)
+        one = None
+        for part in parts:
+            one = fit.step(one, part, np.empty(0))
+        for state in (one, fit.join([fit.step(None, part, np.empty(0)) for part in parts])):
+            deviations = whole.std(axis=0)
+            wanted = np.divide(1, deviations, out=np.ones(9), where=deviations > 0)
+            np.testing.assert_allclose(fit.finish(state).factor, wanted, rtol=1e-12)
+
+    def test_quartiles_of_sparse_rows_are_those_of_dense_ones(self):
+        X = sp.random_array((300, 40), density=0.6, format="csr", rng=np.random.default_rng(0))
+        X.data -= 0.3
+        for part in (X, X[:, :3], X[:1]):
+            got, wanted = quartile_scaling(sp.csr_array(part)), quartile_scaling(part.toarray())
+            np.testing.assert_allclose(got.factor, wanted.factor, rtol=1e-12)
+
+
+class TestKernels:
+    def test_logarithms_are_right_to_a_few_units_of_the_last_place(self):
+        rng = np.random.default_rng(0)
+        X = np.concatenate([
+            10.0 ** rng.uniform(-300, 300, 2_000), -rng.uniform(0, 1, 2_000), rng.uniform(-0.5, 2, 2_000),
+            [0.0, 5e-324, 1e-17, 1.0, -0.5, -1 + 1e-16],
+        ])  # fmt: skip
+        out = np.empty_like(X)
+        kernels.log1p(X, out)
+        wanted = np.array([math.log1p(x) for x in X])
+        np.testing.assert_array_less(np.abs(out - wanted), 4 * np.spacing(np.abs(wanted)) + 1e-323)
+        kernels.log1p(np.array([-1.0, -2.0, np.nan]), out[:3])
+        assert np.isnan(out[:3]).all()
+
+    def test_unit_rows_neither_overflow_nor_vanish(self):
+        X = np.array([[3e200, 4e200], [3e-320, 4e-320], [0, 0], [np.nan, 1]])
+        got = Preparation(("unit",)).apply(X)
+        np.testing.assert_allclose(got[0], [0.6, 0.8], rtol=1e-15)
+        np.testing.assert_allclose(got[1], [0.6, 0.8], rtol=1e-3)
+        assert got[2].tolist() == [0, 0]
+        assert np.isnan(got[3]).all()
+
+    def test_features_beyond_those_that_were_seen_are_left(self):
+        found = Preparation(("standardize",), (quartile_scaling(sp.csr_array(4 * np.eye(3)[[0, 0, 0, 1]])),))
+        X = sp.csr_array(np.array([[1.0, 0, 0, 5]]))
+        assert found.apply(X).toarray()[0, 3] == 5

@@ -1,0 +1,127 @@
+"""The words behind hashed features: counted in bounded memory, found again, saved, and shown as names of clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm import FeatureHashing, StreamKMeans, open_documents
+from streamkm.core.exceptions import ModelFileError
+from streamkm.text import TfIdf, WordCounts, WordTable
+from streamkm.text import words as module
+
+TOPICS = {"space": "orbit rocket shuttle moon", "hockey": "goal puck league coach", "health": "doctor drug virus dose"}
+
+
+def documents(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    topics = list(TOPICS)
+    return [" ".join([*rng.choice(TOPICS[topics[i % 3]].split(), 6), "and", "the"]) for i in range(n)]
+
+
+@given(parts=st.lists(st.lists(st.integers(0, 30), max_size=40), max_size=12), most=st.integers(3, 12))
+def test_counts_of_frequent_words_are_never_lost(parts, most):
+    exact = Counter(str(word) for part in parts for word in part)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MOST_WORDS", most)
+        counted = WordCounts.joined(WordCounts(dict(Counter(map(str, part)))) for part in parts)
+    assert len(counted.counts) <= most
+    lost = exact.total() / (most + 1)
+    for word, count in exact.items():
+        assert count - lost <= counted.counts.get(word, 0) <= count
+
+
+@pytest.mark.parametrize(
+    ("hashing", "rows", "words"),
+    [
+        (FeatureHashing(n_features=1 << 16, ngram_range=(1, 2)), ["red fish", "blue fish"], {"fish", "red fish"}),
+        (FeatureHashing(n_features=1 << 16, input="tokens"), [["a b", "c"], ["a b", "\n"]], {"a b", "\n"}),
+        (FeatureHashing(n_features=1 << 16, input="counts"), [{"x": 2, "kind": "new"}, {"x": 1}], {"x", "kind=new"}),
+        (FeatureHashing(n_features=1 << 16, analyzer="char", ngram_range=(2, 2)), ["abc", "bcd"], {"bc"}),
+    ],
+    ids=["n-grams", "tokens", "counts", "characters"],
+)
+def test_words_are_found_at_their_features(hashing, rows, words):
+    X, counts = hashing.apply_and_count(rows, np.ones(len(rows), bool))
+    plain = hashing.apply(rows)
+    assert (plain != X).nnz == 0
+    assert X.data.tobytes() == plain.data.tobytes()
+    table = WordTable.of(WordCounts(counts), hashing)
+    assert words <= set(table.words)
+    stored = set(X.indices.tolist())
+    for word, feature in zip(table.words, hashing.features_of(table.words), strict=True):
+        assert feature in stored
+        assert word in table.name(int(feature)).split("|")
+    assert table.name(next(j for j in range(1 << 16) if j not in stored)) is None
+
+
+def test_a_feature_has_the_names_of_frequent_words_only():
+    hashing = FeatureHashing(n_features=2)
+    groups = {j: [w for w in "abcdefghijklmnop" if hashing.features_of([w]) == j] for j in (0, 1)}
+    counts = dict(zip(groups[0], (10, 5, 1), strict=False)) | dict(zip(groups[1], (10, 4, 4), strict=False))
+    table = WordTable.of(WordCounts(counts), hashing)
+    assert (len(table), table.name(0), table.name(1)) == (4, "|".join(groups[0][:2]), groups[1][0])
+
+
+def test_words_are_the_same_for_any_workers_and_saved(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("\n".join(documents(3000)))
+    opened = [open_documents(path, executor=n) for n in (1, 2)]
+    one, two = (source.words.arrays() for source in opened)
+    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
+    opened[0].tfidf.save(tmp_path / "idf.npz")
+    again = TfIdf.load(tmp_path / "idf.npz")
+    assert again.words.words == opened[0].words.words
+    assert again.digest() == opened[0].tfidf.digest()
+    assert open_documents(path, tfidf=again).words is again.words
+    assert open_documents(path, tfidf=False).words is None
+
+
+def test_of_many_documents_a_part_is_looked_at():
+    source = open_documents(documents(6000))
+    exact = Counter(word for text in documents(6000) for word in set(text.split()))
+    known = {table.words[i]: int(table.counts[i]) for table in [source.words] for i in range(len(table))}
+    for word, count in exact.items():
+        assert 0.09 * count < known[word] < 0.16 * count
+
+
+def test_clusters_are_named_by_their_words(tmp_path):
+    model = StreamKMeans(3, random_state=0, progress=False).fit(open_documents(documents()))
+    summary = model.summary(4)
+    assert summary.by_words
+    found = {frozenset(trait.feature for trait in row.traits) for row in summary.rows}
+    assert found == {frozenset(words.split()) for words in TOPICS.values()}
+    assert "words" in str(summary).splitlines()[0]
+    model.save(tmp_path / "m.npz")
+    again = StreamKMeans.load(tmp_path / "m.npz").summary(4)
+    assert [{trait.feature for trait in row.traits} for row in again.rows] == [
+        {trait.feature for trait in row.traits} for row in summary.rows
+    ]
+
+
+def test_damaged_tables_are_refused():
+    table = WordTable.of(WordCounts({"red": 2, "blue": 1}), FeatureHashing())
+    good = table.arrays()
+    assert WordTable.from_arrays(good).words == table.words
+    bad = [
+        {"word_features": good["word_features"][::-1]},
+        {"word_counts": good["word_counts"][:1]},
+        {"word_lengths": good["word_lengths"] + 1},
+        {"word_bytes": np.full(7, 0xFF, np.uint8)},
+        {"word_bytes": good["word_bytes"].astype(np.int64)},
+    ]
+    for change in bad:
+        with pytest.raises(ValueError, match=r"words|utf-8"):
+            WordTable.from_arrays(good | change)
+
+
+def test_damaged_words_of_frequencies_name_the_file(tmp_path):
+    source = open_documents(documents(20))
+    arrays = source.tfidf._arrays() | source.words.arrays()
+    np.savez(tmp_path / "idf.npz", **arrays | {"word_lengths": arrays["word_lengths"] * 2})
+    with pytest.raises(ModelFileError, match=r"idf\.npz"):
+        TfIdf.load(tmp_path / "idf.npz")
