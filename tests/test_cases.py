@@ -1,4 +1,4 @@
-"""The tables of tests and the contract of sources: all runs, with fixtures of its own, and what fails is named."""
+"""The tables of tests and the contract of sources: all of it runs, and what fails is named."""
 
 import os
 

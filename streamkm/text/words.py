@@ -5,6 +5,7 @@ Counting knows nothing of features; `WordTable` finds them once, at the end. Ope
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,8 @@ from streamkm.text.feature_hashing import FeatureHashing
 
 MOST_WORDS = 1 << 16  # that are counted at a time
 WORDS_A_FEATURE = 2
-LONGEST_WORD = 64  # characters; longer ones name nothing
+LONGEST_WORD = 64  # characters; longer ones name nothing,
+NO_LETTERS = string.punctuation + string.whitespace  # nor do those of nothing else
 BOTH_SHARE = 0.5  # of the first word's count that the second must have for a feature to be called by both
 ARRAYS = ("word_features", "word_counts", "word_lengths", "word_bytes")
 
@@ -79,7 +81,7 @@ class WordTable:
     @classmethod
     def of(cls, counted: WordCounts, hashing: FeatureHashing) -> WordTable:
         """Find the features of counted words. O(v log v)."""
-        words = sorted(word for word in counted.counts if 0 < len(word) <= LONGEST_WORD)
+        words = sorted(word for word in counted.counts if len(word) <= LONGEST_WORD and word.strip(NO_LETTERS))
         counts = np.array([counted.counts[word] for word in words], np.int64)
         features = hashing.features_of(words)
         order = np.lexsort((-counts, features))  # stable: of equal counts the first of the alphabet
