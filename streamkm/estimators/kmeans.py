@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -667,12 +668,13 @@ class StreamKMeans(Incremental, Assigner):
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
-        most = given.n_clusters
+        counts = {given.n_clusters}
         if given.max_cluster_size is not None:
-            most = most_clusters(given.max_cluster_size, total_weight or source.estimated_rows, most)
-        return plan_fit(
+            n_rows = total_weight or source.estimated_rows
+            counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
+        planned = partial(
+            plan_fit,
             self._planned_rows(source),
-            n_clusters=most,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
             n_components=given.n_components,
@@ -688,6 +690,8 @@ class StreamKMeans(Incremental, Assigner):
             gathers_labels=gathers_labels,
             refuses=refuses,
         )
+        # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
+        return max((planned(n_clusters=count) for count in sorted(counts)), key=lambda plan: plan.peak_bytes)
 
     def _planned_rows(self, source: RowSource) -> RowSource:
         """The rows that will be clustered, as far as they can be described before steps have found what they need.
