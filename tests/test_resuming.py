@@ -72,6 +72,18 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     assert not (tmp_path / "state").exists()  # of no more use
 
 
+def test_what_a_further_pass_begins_with_is_kept_of_a_young_run_too(tmp_path, monkeypatch):
+    """A run that made the pass before again would write its labels over those that the further pass has saved."""
+    X = np.random.default_rng(0).normal(size=(500, 3))
+    np.save(tmp_path / "x.npy", X)
+    assert resume.INTERVAL_S >= 1  # nothing else of so short a run is kept
+    stopped_after(monkeypatch, "refined")
+    with pytest.raises(StoppedError):
+        StreamKMeans(3, refine=1, random_state=0, checkpoint=tmp_path / "state", progress=False).fit(
+            str(tmp_path / "x.npy")
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_fits_killed_twenty_times_end_with_the_same_bits(folder, wanted, name, tmp_path, reduced):

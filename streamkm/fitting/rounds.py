@@ -113,7 +113,8 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         index += 1
         model = replace(model, centers=centers)
         meta = {"index": index, "history": list(history), "n_rounds": n_rounds}
-        context.writer.save("refined", partial(_refined, centers, meta))
+        # a run that makes this pass again would write its labels over those that the next pass has saved
+        context.writer.save("refined", partial(_refined, centers, meta), always=True)
         del assigned, held  # the next pass needs the memory
         give_back(plan.limit_bytes)
     return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)

@@ -72,9 +72,15 @@ class CheckpointWriter:
         """Call `save` if the last one is long enough ago."""
         self._throttle.save_if_due(save)
 
-    def save(self, name: str, make: Callable[[], Record]) -> None:
-        """Save a record that ends a stage, unless the run is young: doing it again would take no longer."""
-        if self.checkpoint is not None and time.monotonic() >= self._worth_from:
+    def save(self, name: str, make: Callable[[], Record], *, always: bool = False) -> None:
+        """Save a record that ends a stage, unless the run is young: doing it again would take no longer.
+
+        Parameters
+        ----------
+        always : bool
+            Of a young run too: what is saved next is of no use, or does harm, to a run that does this stage again.
+        """
+        if self.checkpoint is not None and (always or time.monotonic() >= self._worth_from):
             self.checkpoint.save(name, *make())
 
 

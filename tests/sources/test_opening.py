@@ -96,7 +96,7 @@ def test_several_files(folder):
     ("given", "options", "message"),
     [
         ("x.h5", {"datset": "X"}, r"unknown option datset \(did you mean dataset\?\)"),
-        ("x.npy", {"dataset": "X"}, r"dataset= is of no use for \.npy; its options are none"),
+        ("x.npy", {"dataset": "X"}, r"dataset= is of no use for \.npy; its options are dtype"),
         ("x.svm", {"key": "X"}, "key= is of no use for svmlight text"),
         ("x.h5", {"zero_based": True}, "zero_based= is of no use for HDF5; its options are dataset, follow_external"),
         (X, {"dataset": "X"}, "of no use for an array"),

@@ -13,6 +13,7 @@ from streamkm.fitting.benchmark import _Few
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.bfloat16 import Bfloat16Source
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
@@ -30,6 +31,7 @@ TOLD = {
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
     "shared_bytes": 99, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
+    "words": "a table of words",
 }  # fmt: skip
 
 
@@ -74,6 +76,7 @@ WRAPPERS = {
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
+    "bfloat16": (Bfloat16Source, {"dtype", "read_factor", "is_sparse"}),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 
@@ -87,8 +90,8 @@ def test_the_odd_source_leaves_nothing_out():
 @cases("wrapper", WRAPPERS)
 def test_a_wrapper_says_what_it_wraps_says(wrapper):
     wrap, own = WRAPPERS[wrapper]
-    source = OddSource()
-    wrapped = wrap(source)
+    words = {"dtype": np.dtype(np.uint16), "is_sparse": False} if wrapper == "bfloat16" else {}
+    wrapped = wrap(OddSource(**words))
     for name in set(TOLD) - own:
         assert getattr(wrapped, name) == TOLD[name], name
 
@@ -96,7 +99,7 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
 def test_every_wrapper_is_among_them():
     """Sources that hold another: whoever adds one, adds it above."""
     known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
-    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs"}
+    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs", "Bfloat16Source"}
     found, waiting = set(), [RowSource]
     while waiting:
         kinds = waiting.pop().__subclasses__()
