@@ -22,30 +22,14 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.two_level import two_level_plusplus
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
+from tests.benchmarks.make_embeddings import Embeddings, write
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
 
 FITS = {1024: (0.9925, 2.0, {"max_iter": 20}), 4096: (0.9945, 3.0, {"max_iter": 10})}
 """Objective and speed against faiss, and what is passed, by the number of clusters."""
 FASTER = {4096: 3.0, 65_536: 8.0}
 SLOWER = 1.1  # where nothing can be excluded
-PART_ROWS = 20_000
 ASSIGNED, SEEDED = 20_000, 131_072
-
-
-def embeddings(first: int, n_rows: int, d: int = 256, n_groups: int = 20_000, seed: int = 0) -> NDArray[np.float32]:
-    """Unit rows of groups in topics in themes, whose directions have a falling spectrum (n, d)."""
-    rng = np.random.default_rng([seed, 0])
-    spectrum = (1 + np.arange(d)) ** -0.6
-    themes = rng.normal(size=(64, d))
-    topics = themes[rng.integers(64, size=1000)] + 0.8 * rng.normal(size=(1000, d))
-    groups = ((topics[rng.integers(1000, size=n_groups)] + 0.7 * rng.normal(size=(n_groups, d))) * spectrum).astype(
-        "f4"
-    )
-    share = (1 + rng.permutation(n_groups)) ** -0.7
-    rng = np.random.default_rng([seed, 1, first])
-    X = groups[rng.choice(n_groups, n_rows, p=share / share.sum())]
-    X += 1.3 * spectrum.astype(np.float32) * rng.normal(size=X.shape).astype(np.float32)
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
 
 
 def run(settings: Settings) -> list[Row]:
@@ -53,11 +37,7 @@ def run(settings: Settings) -> list[Row]:
     n_rows = 6000 if settings.quick else 300_000
     path = settings.folder / f"embeddings-{n_rows}.npy"
     if not path.exists():
-        X = np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, 256))
-        for first in range(0, n_rows, PART_ROWS):
-            part = min(PART_ROWS, n_rows - first)
-            X[first : first + part] = embeddings(first, part)
-        X.flush()
+        write(path, Embeddings(), n_rows)
     sizes = {520: (1.0, 1.0, {"max_iter": 3})} if settings.quick else FITS
     return [*(_fit(settings, path, k, *given) for k, given in sizes.items()), *_assignments(settings, np.load(path))]
 
