@@ -73,7 +73,7 @@ TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"held_bytes", "made_bytes"}),  # they are another process's
-    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with"}),
+    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "read_factor", "is_sparse"}),
