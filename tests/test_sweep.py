@@ -111,11 +111,14 @@ class Counting:
 
 
 def test_data_are_read_once(blobs, swept):
-    """Once more where rows are drawn that a sample has not."""
+    """And once more where rows are drawn that the sample has not."""
     counting = Counting(blobs)
     result = sweep(counting, range(1, 17), **QUIET)
     assert counting.read == 5
     assert result.rows[-1].inertia == pytest.approx(swept.rows[-1].inertia, rel=1e-6)
+    more = Counting(np.tile(blobs, (50, 1)))
+    sweep(more, [3], sample_rows=2000, **QUIET)
+    assert more.read == 10
     once = sweep(iter(counting.parts), [3], **QUIET)  # cannot be walked twice
     np.testing.assert_array_equal(once.sample_rows, result.sample_rows)
 

@@ -35,9 +35,8 @@ MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see,
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
-FARTHEST = (
-    4.0  # times the mean squared distance that a row may lie away from the mean where any sample shows the clusters
-)
+# Times the mean squared distance from rough centers: where no row lies farther from the mean, any sample will do.
+FARTHEST = 4.0
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
