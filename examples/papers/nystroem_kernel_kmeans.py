@@ -1,6 +1,6 @@
 """Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation", JMLR 20 (2019).
 
-    python nystroem_kernel_kmeans.py DATA --out OUT [--quick]
+    python nystroem_kernel_kmeans.py DATA --out OUT [--seeds 3] [--quick]
 
 - Section 4.3: NMI of kernel k-means by rank-restricted Nystroem features against spectral clustering with the Nystroem
   method (Fowlkes et al., 2004), with the same drawn landmarks and features of the same dimension k, and of kernel
@@ -282,8 +282,8 @@ def plot(path, rows):
 
 
 def main():
-    data, out, quick = common.arguments(__doc__)
-    sizes, n_seeds, most = (SIZES[1:3], 1, QUICK_ROWS) if quick else (SIZES, SEEDS, ROWS)
+    data, out, quick, n_seeds = common.arguments(__doc__, seeds=(int, SEEDS, "of every fit"))
+    sizes, n_seeds, most = (SIZES[1:3], 1, QUICK_ROWS) if quick else (SIZES, n_seeds, ROWS)
     loads = {
         "Mushrooms": ("mushrooms.svm", common.svmlight),
         "PenDigits": ("pendigits.scale", common.svmlight),
