@@ -103,6 +103,13 @@ def sizing(
     InvalidParameterError
         For a sketch without such a theorem, or a number out of range.
 
+    See Also
+    --------
+    eps_of_loss : The eps that a loss of the clusters found asks for.
+    feature_hashing : Components for one given partition, from its rows (Senuma's theorem 4.5).
+    kernel_columns : Rows of the kernel matrix (theorem 1 of Yin et al.).
+    nystroem_columns : Columns of rank-restricted Nystroem features (Wang et al.).
+
     Examples
     --------
     >>> from streamkm import sizing
