@@ -112,12 +112,14 @@ def test_rows_are_compared_by_the_entries_that_they_keep():
 def test_feature_hashing(data, tmp_path):
     run("feature_hashing.py", data, tmp_path)
     rows = table(tmp_path / "feature_hashing.csv")
-    assert len(rows) == 2 * 3 * (4 + 1)  # both weights; the vocabulary and two sizes; seeds of both methods
+    assert len(rows) == 2 * (3 * (4 + 1) + 1)  # both weights; the vocabulary and two sizes; seeds of both; the default
     whole = [row["f5"] for row in rows if row["m"] == "vocabulary" and row["method"] == "ours"]
     assert min(map(float, whole)) > 0.95  # words of different groups differ
     lines = lines_beside(tmp_path / "senuma2011.csv")
     bounds = [line for line in lines if line["setting"].startswith("theorem 4.5")]
     assert [line["holds"] for line in bounds] == ["True", "True"]
+    ours = [line["holds"] for line in lines if line["measure"] == "objective over ours as it comes"]
+    assert ours == ["True", "True"]
     assert (tmp_path / "feature_hashing.png").exists()
 
 
