@@ -143,14 +143,19 @@ def section_4_and_5(name, rows):
         )
         seconds = [mean_of(rows, "feature_seconds", method=method, width=width) for method in (CUT, SPECTRAL)]
         setting = f"sigma = {width} s, equal c, equal dimension"
-        narrow = "narrow kernel: rows resemble few others, and row sums mend that" if width == min(WIDTHS) else ""
+        holds, reason = bool(ours.mean() >= theirs.mean()), ""
+        if not holds and width == min(WIDTHS):
+            reason = "narrow kernel: rows resemble few others, and row sums mend that"
+        elif not holds:
+            reason = f"by {theirs.mean() - ours.mean():.3f}"
+            reason += "; without a cut it is above" if whole.mean() >= theirs.mean() else ""
         add(
             setting,
             "NMI",
             "kernel k-means above spectral",
             f"{ours.mean():.3f} and {theirs.mean():.3f} over all c; without a cut {whole.mean():.3f}",
-            bool(max(ours.mean(), whole.mean()) >= theirs.mean()),
-            narrow if max(ours.mean(), whole.mean()) < theirs.mean() else "",
+            holds,
+            reason,
         )
         add(
             setting,
