@@ -39,6 +39,7 @@ from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.fitting.settings import Settings
+from streamkm.kernels.compiling import COMPILATION
 from streamkm.metrics.cluster_summary import ClusterSummary
 from streamkm.metrics.clusters import describe_clusters, steadied
 from streamkm.passes.context import PassContext
@@ -425,6 +426,12 @@ class StreamKMeans(Incremental, Assigner):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
+        COMPILATION.expect(
+            f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}",
+            n_threads=plan.n_threads,
+            spare_bytes=plan.limit_bytes - plan.peak_bytes,
+            announce=progress.say,
+        )
         with FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),

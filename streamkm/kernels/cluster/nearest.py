@@ -16,6 +16,7 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.cluster.layout import LAID_OUT
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
@@ -34,7 +35,7 @@ ROUNDINGS = 5
 """Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every CSR row.
 
@@ -91,14 +92,14 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
             doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * wrong  # of NaN too
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _tile(table, n_columns, first, stop):
     """Columns `first` to `stop` of a table in tiles: (m, stop - first)."""
     n_rows = table.shape[0] // n_columns
     return table[first * n_rows : stop * n_rows].reshape((n_rows, stop - first))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every dense row: products and search in one. O(n * m * k).
 
@@ -137,7 +138,7 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def load_rows(X, shift, scale, out):
     """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
 
@@ -151,7 +152,7 @@ def load_rows(X, shift, scale, out):
     load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
     block, totals, best, second, where = room
@@ -163,7 +164,7 @@ def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, ro
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
     block, totals, best, second, where = room
@@ -212,7 +213,7 @@ def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtf
             doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (slope * norm + slack)  # of NaN too
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_dense_exactly(X, centers, rows, labels):
     """Find the nearest centers of dense rows by differences in float64, one center after the other. O(r * m * k).
 
@@ -240,7 +241,7 @@ def nearest_dense_exactly(X, centers, rows, labels):
         labels[rows[q]] = nearest
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels):
     """Find the nearest centers of CSR rows by differences in float64. O(entries * k).
 
@@ -267,7 +268,7 @@ def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels
         labels[i] = nearest
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def scores_csr(indptr, indices, data, table, width, bias, out):
     """Write the scores of CSR rows for every center: ``out = X @ table + bias``. O(nnz * k).
 

@@ -20,6 +20,7 @@ from numba.core import cgutils
 from numba.extending import register_jitable
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 
 LINE_BYTES = 64
@@ -513,7 +514,7 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
             column, q = stop, q + 1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply`, of rows of up to `WIDE` features.
 
@@ -530,7 +531,7 @@ def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
         _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply_narrow`, of C-contiguous rows of the table's dtype and without a shift: read where they are."""
     for first in range(0, X.shape[0], BLOCK_ROWS):
@@ -563,7 +564,7 @@ def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, o
         column = stop
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply_narrow`, of wider rows."""
     n_padded = table.shape[0] // X.shape[1]
