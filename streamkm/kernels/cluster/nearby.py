@@ -9,7 +9,8 @@ import numpy as np
 
 from streamkm.kernels.cluster.nearest import search_block
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, lowest_lanes, panel_stop
+from streamkm.kernels.intrinsics.lowest import lowest_lanes
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 POWER_STEPS = 3

@@ -18,18 +18,17 @@ from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.cluster.layout import LAID_OUT
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import add_entries
+from streamkm.kernels.intrinsics.lowest import lower, lowest_lanes
 from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
     block_room,
     load_block,
-    lower,
-    lowest_lanes,
     multiply_panel,
     multiply_wide,
     panel_stop,
-    vector_lanes,
 )
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+from streamkm.kernels.intrinsics.vectors import vector_lanes
 
 ROUNDINGS = 5
 """Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""

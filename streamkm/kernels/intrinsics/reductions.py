@@ -3,7 +3,7 @@
 A sum that the compiler may reorder has other last bits on another processor, or for memory that is read-only. These run
 in `N_LANES` lanes, whatever the processor has, which are added up in a tree; what is left over is added last. What is
 done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked. May import forms, products, numba and numpy only.
+compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.products import NUMBER, PLACE, multiply_adds
+from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds
 
 N_LANES = 16
 _TINY = float(np.finfo(np.float32).tiny)
