@@ -90,7 +90,7 @@ class Progress:
             sys.stderr.write(f"{name}: {stage.seconds:.2f} s{read}\n")
 
     def say(self, line: str) -> None:
-        """Log a line; where nobody logs and stages are shown, write it on stderr."""
+        """Log a line; write it on stderr where stages are shown and the log does not take it."""
         if not logger.isEnabledFor(logging.INFO) and (self._show or self._verbose > 0):
             sys.stderr.write(f"{line}\n")
         logger.info("%s", line)

@@ -56,7 +56,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return partial(kernel, **options)
-    # nobody asks for its address in C
+    # no wrapper for C: only Python and other kernels call it
     dispatcher = nb.njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
     if dispatcher is not function:
         dispatcher.compile = partial(_compile_alone, dispatcher)

@@ -188,7 +188,22 @@ def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]
 
 @nb.njit(inline="always")
 def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
-    """Search the scores of a block of rows, panel after panel."""
+    """Search the scores of a block of rows, panel after panel. O(n_rows * m * n_clusters).
+
+    Parameters
+    ----------
+    rows, start, n_rows
+        As of `multiply_panel`.
+    table : same dtype (m * p,)
+        Centers in panels.
+    bias : same dtype (p,)
+        What is added to the products of a center.
+    n_clusters : int64
+    totals : same dtype (BLOCK_ROWS, columns of a panel)
+        Overwritten.
+    best, second, where
+        As of `lower`; written.
+    """
     n_features, column = rows.shape[1], 0
     while column < n_clusters:
         stop = panel_stop(column, bias.shape[0], table.itemsize)

@@ -1,10 +1,10 @@
 """Numbers of comma-separated text to rows of a matrix, in one pass over the bytes; and where records start.
 
 Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
-anything else it stops, and whoever called has the text read by a parser that knows all of CSV. May import `words` and
-`decimals` only; makes no messages.
+anything else it stops, and its caller takes a parser that knows all of CSV. May import `words` and `decimals` only;
+makes no messages.
 
-Numba's cache follows a function's own file alone: whoever edits `words` or `decimals` must empty the folder
+Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.
 """
 

@@ -3,8 +3,8 @@
 Lines, order of the indices, and what is kept; the tokens are `svmlight_tokens`'s business. May import `words` and
 `svmlight_tokens` only; opens no files, makes no messages.
 
-Numba's cache follows a function's own file alone: whoever edits `words`, `decimals` or `svmlight_tokens` must empty the
-folder ``__pycache__`` here, or runs the old ones.
+Numba's cache follows a function's own file alone: after an edit of `words`, `decimals` or `svmlight_tokens`, empty the
+folder ``__pycache__`` here, or the old ones run.
 """
 
 from __future__ import annotations
