@@ -1,14 +1,13 @@
 """How kernels are compiled: once for all processes that share a cache, side by side with others of a first fit.
 
 Numba compiles a function when it is first called with arguments of some types, and keeps what it made in its cache on
-disk. A process holds one lock while it compiles, so that threads do not help; processes do. Imports numba and the
-standard library only.
+disk. A process holds one lock while it compiles, so that threads do not help; processes do. Imports numba, `core`
+and the standard library only.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import os
 import subprocess
@@ -24,6 +23,7 @@ import numba as nb
 from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
+from streamkm.core.collector import collector_off
 from streamkm.kernels.ahead import kernels_of
 
 try:
@@ -114,7 +114,6 @@ class Compilation(event.Listener):
         self._first_fit = ("", 0)
         self._helped = False
         self._depth = 0
-        self._collects = False
 
     def expect(
         self, first_fit: str, *, n_threads: int, spare_bytes: int, announce: Callable[[str], None] = logger.info
@@ -141,8 +140,7 @@ class Compilation(event.Listener):
         """Called where numba begins to compile a function; numba's lock is held."""
         self._depth += 1
         if self._depth == 1:  # collections look at all that is imported, and free little of what numba makes
-            self._collects = gc.isenabled()
-            gc.disable()
+            collector_off.__enter__()
         if not event.data["dispatcher"].py_func.__module__.startswith("streamkm.kernels"):
             return
         if not self.announced:
@@ -156,8 +154,8 @@ class Compilation(event.Listener):
     def on_end(self, event: Any) -> None:
         """Called where it has ended, by an error too."""
         self._depth -= 1
-        if self._depth == 0 and self._collects:
-            gc.enable()
+        if self._depth == 0:
+            collector_off.__exit__()
 
 
 def start_helpers(first_fit: str, n_helpers: int) -> None:
