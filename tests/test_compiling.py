@@ -58,8 +58,8 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
         monkeypatch.setattr(COMPILATION, "announced", False)
         with caplog.at_level(level, "streamkm"):
             progress = Progress(False, verbose=shown)
-            COMPILATION.expect("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say)
-            nb.jit(**totals.join.targetoptions)(totals.join.py_func)(*[np.ones((1, 1))] * 3)
+            with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say):
+                nb.jit(**totals.join.targetoptions)(totals.join.py_func)(*[np.ones((1, 1))] * 3)
         assert capsys.readouterr().err.startswith("compiling kernels, once") == said
         assert len(caplog.messages) == (level == "INFO")
 

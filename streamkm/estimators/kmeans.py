@@ -400,13 +400,13 @@ class StreamKMeans(Incremental, Described, Planned):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
-        COMPILATION.expect(
+        kernels = COMPILATION.expecting(
             f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}",
             n_threads=plan.n_threads,
             spare_bytes=plan.limit_bytes - plan.peak_bytes,
             announce=progress.say,
         )
-        with FitContext.opened(
+        opening = FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),
             plan=plan,
@@ -414,7 +414,8 @@ class StreamKMeans(Incremental, Described, Planned):
             weights=weights.each,
             writer=writer,
             progress=progress,
-        ) as context:
+        )
+        with kernels, opening as context:
             fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)

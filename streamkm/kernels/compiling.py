@@ -115,9 +115,10 @@ class Compilation(event.Listener):
         self._helped = False
         self._depth = 0
 
-    def expect(
-        self, first_fit: str, *, n_threads: int, spare_bytes: int, announce: Callable[[str], None] = logger.info
-    ) -> None:
+    @contextmanager
+    def expecting(
+        self, first_fit: str, *, n_threads: int, spare_bytes: int, announce: Callable[[str], None]
+    ) -> Iterator[None]:
         """Have processes compile what a first fit needs beside it, from the first kernel on that the cache lacks.
 
         Once in the life of a process: what they find in the cache they only load, which takes them a second.
@@ -133,8 +134,12 @@ class Compilation(event.Listener):
         announce : callable
             Given the line that says, once in the life of a process, that kernels are compiled.
         """
-        self._announce = announce
         self._first_fit = first_fit, min(n_threads - 1, HELPERS_MOST, spare_bytes // HELPER_BYTES)
+        self._announce = announce
+        try:
+            yield
+        finally:
+            self._first_fit, self._announce = ("", 0), logger.info
 
     def on_start(self, event: Any) -> None:
         """Called where numba begins to compile a function; numba's lock is held."""
