@@ -47,8 +47,6 @@ class TestRecords:
             assert found.keys() == arrays.keys()
             for name, array in arrays.items():
                 np.testing.assert_array_equal(found[name], array, strict=True)
-            saved.forget("lloyd")
-            assert saved.load("lloyd") is None
 
     def test_a_later_one_replaces_it_and_leaves_nothing_beside(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN) as saved:

@@ -66,7 +66,26 @@ def choose(
     ladder: list[Sizes],
     allowance: Allowance,
 ) -> Choice:
-    """The best space, in it the best regime, with it the largest sizes, that fit; else what takes the least memory."""
+    """Choose the best space, in it the best regime, with it the largest sizes, that fit in memory.
+
+    Parameters
+    ----------
+    source : RowSource
+    needs : Needs
+        Of a fit, whatever its regime.
+    regimes : dict of str
+        Those to choose from, the best first, and why each.
+    spaces : tuple of Space
+        The best first.
+    ladder : list of Sizes
+        The largest first.
+    allowance : Allowance
+
+    Returns
+    -------
+    Choice
+        Of what takes the least memory, where nothing fits.
+    """
     cuts: dict[int, _Cut] = {}
     least: Choice | None = None
     for space in spaces:
