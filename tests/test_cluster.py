@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from streamkm.cluster import in_memory
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.init import Streams, start_centers
+from streamkm.cluster.init import Starts, Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, absorb_totals, assigned, join_totals, lloyd
 from streamkm.cluster.polish import original_centers, polish
@@ -426,6 +426,20 @@ def test_start_centers_find_far_groups(executor, init, n_init, n_groups, sparse)
     sampled = one_block(stored(X, sparse))
     start = start_centers(executor, sampled, n_groups, init=init, n_init=n_init, streams=streams())
     assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("n_groups", "n_starts"), [(3, 10), (10, 16)])
+def test_starts_go_on_until_many_end_where_the_best_does(executor, n_groups, n_starts):
+    """The seeding stream tells how many there were: groups far apart need no more than ten, even rows all that may."""
+    X = blobs(n=600, k=3, d=4, cluster_std=0.05)[0] if n_groups == 3 else rng().random((600, 4))
+    found = {}
+    for n_init in (Starts(10, 16), 10, n_starts):
+        drawn = streams()
+        centers = start_centers(executor, one_block(X), n_groups, init="k-means++", n_init=n_init, streams=drawn)
+        found[n_init] = (naive.within(X, naive.nearest(X, centers)[0]), drawn.seeding.bit_generator.state)
+    assert found[Starts(10, 16)] == found[n_starts]
+    assert found[Starts(10, 16)][0] <= found[10][0] * (1 + 1e-9)
+    assert (found[Starts(10, 16)][1] == found[10][1]) == (n_starts == 10)
 
 
 def test_start_centers_do_not_depend_on_threads():
