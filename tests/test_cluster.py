@@ -671,7 +671,9 @@ def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
 def test_rows_without_weight_get_no_cluster_that_lost_its_rows(executor):
     X = np.array([[0.0], [1], [10], [100]])
     blocks = in_blocks(executor, X, 2, weights=np.array([1.0, 1, 1, 0]))
-    found = lloyd(blocks, np.array([[0.5], [10], [500]]), max_iter=20, tol=0)
+    start = np.array([[0.5], [10], [500]])
+    assert lloyd(blocks, start, max_iter=1, tol=0).centers.max() == 10
+    found = lloyd(blocks, start, max_iter=20, tol=0)
     np.testing.assert_array_equal(np.sort(found.centers[:, 0]), [0, 1, 10])
 
 
