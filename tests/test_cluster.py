@@ -14,7 +14,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.metrics.pairwise import euclidean_distances
 
-from streamkm.cluster import in_memory
+from streamkm.cluster import in_memory, row_sample
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.init import Starts, Streams, start_centers
@@ -545,6 +545,24 @@ def test_every_row_is_sampled_equally_often():
     assert np.abs(counts - 150).max() < 5 * 11.6
 
 
+def test_an_estimate_of_the_rows_that_is_far_too_high_leaves_candidates():
+    rule, places = SampleRule.of(100, 0, 10**9, NO_WEIGHTS), np.arange(1000)
+    picked, keys = rule.picks(places, NO_WEIGHTS)
+    assert len(picked) == row_sample.FEWEST_CANDIDATES
+    every, of_all = SampleRule.of(1000, 0, None, NO_WEIGHTS).picks(places, NO_WEIGHTS)
+    np.testing.assert_array_equal(every, places)
+    np.testing.assert_array_equal(picked, np.sort(np.argsort(of_all)[: len(picked)]))
+    np.testing.assert_array_equal(keys, of_all[picked])
+
+
+@cases("scale", [0.01, 1.0, 100.0])
+def test_about_as_many_weighted_rows_are_candidates_as_wanted(scale):
+    weights = scale * np.concatenate([np.zeros(500), np.linspace(0.1, 3, 5000)])
+    limit = SampleRule.of(400, 0, None, weights).limit
+    wanted = row_sample.SPARE * 400
+    assert 0.998 * wanted <= (1 - np.exp(-weights * limit)).sum() <= wanted
+
+
 def test_a_sample_of_everything_is_complete():
     rule, X = SampleRule.of(100, 0, 50, NO_WEIGHTS), np.arange(50.0)[:, None]
     collector = SampleCollector(100)
@@ -666,6 +684,15 @@ def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     found = lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6, accelerated=True)
     assert found.centers.shape == (7, 6)
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
+
+
+def test_rows_without_weight_get_no_cluster_that_lost_its_rows(executor):
+    X = np.array([[0.0], [1], [10], [100]])
+    blocks = in_blocks(executor, X, 2, weights=np.array([1.0, 1, 1, 0]))
+    start = np.array([[0.5], [10], [500]])
+    assert lloyd(blocks, start, max_iter=1, tol=0).centers.max() == 10
+    found = lloyd(blocks, start, max_iter=20, tol=0)
+    np.testing.assert_array_equal(np.sort(found.centers[:, 0]), [0, 1, 10])
 
 
 # ---- polishing
