@@ -15,7 +15,6 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
@@ -257,7 +256,7 @@ class StreamKernelKMeans(Assigner):
             settings=self._settings(self._sizes(source), seed),
             weights=weights.each,
             writer=writer,
-            progress=Progress(self.progress, int(self.verbose)),
+            progress=self._progress(),
         ) as context:
             fitted = run_kernel_fit(context)
         self._take(fitted.fit, fitted.fit.model, context, weights, seed)
