@@ -60,16 +60,21 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
          "skip_invalid": "estimator.on_invalid"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
-        click.option(
-            "--steps", callback=_names, metavar="A,B",
-            help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
-        ),
+        steps_option,
         click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
         ),
     )  # fmt: skip
+
+
+def steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done to rows as they are read: `steps`."""
+    return click.option(
+        "--steps", callback=_names, metavar="A,B",
+        help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
+    )(command)  # fmt: skip
 
 
 def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from streamkm.cli.common import (
     overwrite_option,
     restart_option,
     set_option,
+    steps_option,
     table_options,
     talk_options,
     work,
@@ -32,6 +33,9 @@ from streamkm.cli.common import (
     "--seed", "--random-state", "random_state", type=int, help="Seed of the sample, the sketch and the starts."
 )
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
+@steps_option
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
 @set_option
 @table_options
@@ -56,6 +60,9 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 source,
                 clusters_of(n_clusters),
                 seeds=options["seeds"],
+                metric=options["metric"],
+                steps=options["steps"],
+                on_invalid="skip" if options["skip_invalid"] else "raise",
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],
                 checkpoint=f"{Path(output)}.checkpoint",

@@ -44,6 +44,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.words import look_at_words
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -161,8 +162,10 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
-        parts = self._map(source, "predict", nearest_two, N_VALUES)
-        return write_table(target, parts, usual, id_column=column, ids=ids)
+        progress = Progress(self.progress, int(self.verbose))
+        parts = self._map(source, "predict", nearest_two, N_VALUES, progress)
+        written = write_table(target, parts, usual, id_column=column, ids=ids)
+        return replace(written, stage=progress.stages[0])
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.
@@ -337,7 +340,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.n_passes_ = context.plan.passes + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
-        self.feature_words_ = source.words
+        self.feature_words_ = look_at_words(source)
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components
@@ -389,11 +392,13 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             return None
         return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
-    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
+    def _map(
+        self, X: Any, name: str, function: Any, n_columns: int | None = None, progress: Progress | None = None
+    ) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
         walk, model = self._walk(X)
-        progress = Progress(self.progress, int(self.verbose))
+        progress = Progress(self.progress, int(self.verbose)) if progress is None else progress
         with open_executor(self.executor) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 

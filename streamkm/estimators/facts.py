@@ -19,6 +19,7 @@ from streamkm.estimators.validation import plain
 from streamkm.passes.labels import count_skipped
 
 if TYPE_CHECKING:
+    from streamkm.core.progress import Stage
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
 
@@ -82,6 +83,13 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
     summary |= _clusters(estimator)
     values: dict[str, Any] = _plain(summary)
     return values
+
+
+def add_pass(summary: dict[str, Any], stage: Stage) -> None:
+    """Add a pass to a summary that was made before it, in place."""
+    summary["stages"].append({name: getattr(stage, name) for name in _STAGE})
+    summary["seconds"] += stage.seconds
+    summary["result"]["n_passes"] += 1
 
 
 def _shares(estimator: Any) -> dict[str, float]:
