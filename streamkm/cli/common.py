@@ -117,6 +117,21 @@ def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
 
 
+def image_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a report shows clusters as pictures: `image_shape`."""
+    return click.option(
+        "--image-shape", callback=_sizes, metavar="HxW",
+        help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
+    )(command)  # fmt: skip
+
+
+def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    sizes = () if value is None else tuple(value.lower().split("x"))
+    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
+        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
+    return None if value is None else tuple(map(int, sizes))
+
+
 def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Whether a pass begins anew: `restart`."""
     return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)

@@ -24,7 +24,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.facts import shown_clusters, summarize
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.validation import (
     Weights,
@@ -560,7 +560,9 @@ class StreamKMeans(Incremental, Assigner):
         inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
         return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
+    def report(
+        self, path: str | os.PathLike[str], *, rows: Any = None, image_shape: Sequence[int] | None = None
+    ) -> None:
         """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
 
         Figures need matplotlib.
@@ -569,16 +571,26 @@ class StreamKMeans(Incremental, Assigner):
         ----------
         path : path
             Replaced only by a complete file.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more for the typical rows: their ids, and pictures of them.
+        image_shape : (height, width) or (height, width, 3), optional
+            For rows of pixels: each cluster's center is shown as a picture, and so are typical and far `rows`.
 
         Raises
         ------
         NotFittedError
             Also for a loaded model, which has no sample.
+        InvalidParameterError
+            An `image_shape` that rows do not have.
         DiskFullError, OutputError
             It cannot be written; the old file is as it was.
         """
         check_is_fitted(self, "sketch_sample_")
-        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        facts = summarize(self)
+        if facts["clusters"] is not None:
+            source = None if rows is None else self._open(rows, reset=None)
+            facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
+        text = report_page(facts, self._places(), _NEXT_STEPS).encode()
         replace_file(path, lambda file: file.write(text), len(text))
 
     def _places(self) -> ClusterMap:

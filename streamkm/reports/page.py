@@ -38,6 +38,9 @@ th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--li
 th { font-weight: 600 } .number { text-align: right; white-space: nowrap }
 thead th.number { white-space: normal }
 .bar { display: block; height: 3px; background: var(--bar); border-radius: 2px; margin: .15em 0 0 auto }
+td.pictures { white-space: nowrap }
+.pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
+.pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
 .traits { min-width: 10em; overflow-wrap: anywhere } .typical { white-space: nowrap }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
@@ -52,6 +55,7 @@ _SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
 _NUMBERS = frozenset({"cluster", "size", "silhouette", "mean_distance", "nearest"})
 _HEADS = {  # of the table of clusters: what it is called, and what it says
     "cluster": ("cluster", "the label of its rows"),
+    "pictures": ("pictures", "its center; then rows nearest to it, and far ones, where there are some"),
     "size": ("rows, share", "and their share of all"),
     "silhouette": ("silhouette", "mean over its rows: 1 far from other clusters, 0 on the border"),
     "mean_distance": ("distance, largest", "mean distance of its rows to the center, and the largest"),
@@ -201,6 +205,12 @@ class _Cells:
 
     def cluster(self, row: Mapping[str, Any]) -> str:
         return str(row["cluster"])
+
+    def pictures(self, row: Mapping[str, Any]) -> str:
+        return "".join(
+            f'<img src="{address}" alt="{html.escape(name)}" title="{html.escape(name)}">'
+            for name, address in row["pictures"]
+        )
 
     def size(self, row: Mapping[str, Any]) -> str:
         bar = f'<span class="bar" style="width:{100 * row["size"] / self.largest:.1f}%"></span>'
