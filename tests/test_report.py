@@ -304,7 +304,7 @@ def test_rows_of_pixels_are_shown_as_pictures(tmp_path, monkeypatch):
     pixels = pictures_of(Path("y.html").read_text())["center of cluster 2"]
     np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
     for shape in ((8, 7), (64,), (8, 4, 2), "8x8", (8.0, 8)):
-        with pytest.raises(InvalidParameterError, match="image_shape="):
+        with pytest.raises(InvalidParameterError, match="image_shape"):
             kmeans.report("x.html", image_shape=shape)
 
 
@@ -324,7 +324,8 @@ def test_commands_show_pictures(tmp_path, monkeypatch):
     assert run("report out --image-shape 3x4 -q").exit_code == 0
     assert len(pictures_of(Path("out/report.html").read_text())) == 3
     for command in ("fit x.npy -k 3 -o new", "report out"):
-        for shape, said in (("3x5", "has 15 values, and rows have 12"), ("3", "no shape of pictures")):
+        many = "have 15 values, and rows have 12 features; give another --image-shape"
+        for shape, said in (("3x5", many), ("3", "no shape of pictures")):
             done = run(f"{command} --image-shape {shape}")
             assert done.exit_code == 2
             assert said in done.output

@@ -32,7 +32,8 @@ def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
         raise InvalidParameterError(f"image_shape={shape!r}; needed: (height, width) or (height, width, 3)")
     if int(np.prod(given)) != n_features:
         raise InvalidParameterError(
-            f"image_shape={shape!r} has {int(np.prod(given)):,} values, and rows have {n_features:,} features"
+            f"pictures of {' x '.join(map(str, given))} have {int(np.prod(given)):,} values, and rows have "
+            f"{n_features:,} features; give another image_shape"
         )
     return tuple(map(int, given))
 
