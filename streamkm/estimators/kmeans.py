@@ -525,7 +525,7 @@ class StreamKMeans(Incremental, Assigner):
             steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
             name=name,
             n_traits=n_traits,
-            by_words=bool(words),
+            words=words.features if words else None,
             profile=getattr(self, "profile_", None),
         )
         if rows is None:

@@ -25,7 +25,7 @@ def describe_clusters(
     *,
     name: Callable[[int], str],
     n_traits: int,
-    by_words: bool = False,
+    words: NDArray[np.int64] | None = None,
     profile: Profile | None = None,
 ) -> ClusterSummary:
     """Say what is in each cluster. O(k^2 * d).
@@ -40,13 +40,15 @@ def describe_clusters(
         Of a feature's number.
     n_traits : int
         Features for each cluster, at most.
-    by_words : bool
-        Features are words: only those that are more frequent in a cluster name it.
+    words : int64 (v,), optional
+        Features that are words: these name a cluster, as far as they are more frequent in it. None: none are words.
     profile : Profile, optional
         How rows lie about the centers.
     """
     total, (others, far) = float(counts.sum()), nearest_means(means)
-    everywhere, varies = counts @ means / total, deviations > 0
+    everywhere, varies, by_words = counts @ means / total, deviations > 0, words is not None
+    if words is not None:
+        varies &= np.isin(np.arange(len(deviations)), words)
     signs = np.sign(everywhere)  # of hashed words, half of which count negative
     rows = []
     for cluster in np.argsort(-counts, kind="stable").tolist():

@@ -41,7 +41,8 @@ thead th.number { white-space: normal }
 td.pictures { white-space: nowrap }
 .pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
 .pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
-.traits { min-width: 10em; overflow-wrap: anywhere } .typical { white-space: nowrap }
+.traits { min-width: 10em; overflow-wrap: anywhere } .traits span { display: inline-block }
+figure + h2 { margin-top: 1em } .typical { white-space: nowrap }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
 pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;
@@ -166,6 +167,8 @@ def _certificate(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _clusters(clusters: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     """The table of clusters, in a region that scrolls by keys."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
+    if "pictures" in known:  # they say more than the numbers of some pixels
+        known = [name for name in known if name != "traits"]
     heads = {**_HEADS, "traits": ("words", "that it has more of than all rows")} if facts.get("by_words") else _HEADS
     head = "".join(
         f'<th scope="col"{_kind(name)} title="{html.escape(heads[name][1])}">{heads[name][0]}</th>' for name in known
@@ -226,7 +229,9 @@ class _Cells:
         return "-" if row["nearest"] < 0 else f"{row['nearest']} <span class=faint>{row['distance']:.4g}</span>"
 
     def traits(self, row: Mapping[str, Any]) -> str:
-        return html.escape(", ".join(str(t["feature"]) if self.by_words else _trait(t) for t in row["traits"]))
+        if self.by_words:
+            return html.escape(", ".join(str(trait["feature"]) for trait in row["traits"]))
+        return ", ".join(f"<span>{html.escape(_trait(trait))}</span>" for trait in row["traits"])
 
     def typical(self, row: Mapping[str, Any]) -> str:
         shown = (each["row"] if each["id"] is None else each["id"] for each in row["typical"][:_MOST_TYPICAL])
