@@ -40,7 +40,7 @@ from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
 from streamkm.fitting.settings import Settings
 from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.metrics.clusters import Told, describe_clusters, steadied
 from streamkm.passes.context import PassContext
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
@@ -487,7 +487,8 @@ class StreamKMeans(Incremental, Assigner):
         n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
             deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
-            are behind the features, and name the clusters then.
+            are behind the features, and name the clusters then. Means are told in the units of the data where `steps`
+            only shift and scale; distances are always those of prepared rows.
         rows : as for `fit`, optional
             The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
             their ids where there is an id column, the first words of documents, the values of other rows.
@@ -519,13 +520,17 @@ class StreamKMeans(Incremental, Assigner):
             word = words.name(number) if words else None if names is None else str(names[number])
             return f"x{number}" if word is None else word
 
+        means, preparation = getattr(self, "cluster_means_", self.model_.centers), self.model_.preparation
         summary = describe_clusters(
-            getattr(self, "cluster_means_", self.model_.centers),
+            means,
             self.counts_,
             steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
-            name=name,
-            n_traits=n_traits,
-            words=words.features if words else None,
+            Told(
+                name,
+                n_traits,
+                words.features if words else None,
+                preparation.undone(means) if preparation is not None and preparation.is_linear else None,
+            ),
             profile=getattr(self, "profile_", None),
         )
         if rows is None:

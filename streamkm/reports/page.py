@@ -41,8 +41,9 @@ thead th.number { white-space: normal }
 td.pictures { white-space: nowrap }
 .pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
 .pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
-.traits { min-width: 10em; overflow-wrap: anywhere } .traits span { display: inline-block }
-figure + h2 { margin-top: 1em } .typical { white-space: nowrap }
+.traits { min-width: 13em; overflow-wrap: anywhere }
+.traits span { display: block } .traits small { color: var(--faint) }
+figure + h2 { margin-top: 1em } .typical { overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
 pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;
@@ -167,8 +168,9 @@ def _certificate(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _clusters(clusters: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     """The table of clusters, in a region that scrolls by keys."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
-    if "pictures" in known:  # they say more than the numbers of some pixels
-        known = [name for name in known if name != "traits"]
+    if "pictures" in known:  # they say more than the numbers of some pixels, and of rows that are shown
+        told = {"traits", *(["typical"] if any(len(row["pictures"]) > 1 for row in clusters) else [])}
+        known = [name for name in known if name not in told]
     heads = {**_HEADS, "traits": ("words", "that it has more of than all rows")} if facts.get("by_words") else _HEADS
     head = "".join(
         f'<th scope="col"{_kind(name)} title="{html.escape(heads[name][1])}">{heads[name][0]}</th>' for name in known
@@ -231,7 +233,7 @@ class _Cells:
     def traits(self, row: Mapping[str, Any]) -> str:
         if self.by_words:
             return html.escape(", ".join(str(trait["feature"]) for trait in row["traits"]))
-        return ", ".join(f"<span>{html.escape(_trait(trait))}</span>" for trait in row["traits"])
+        return "".join(f"<span>{_trait(trait)}</span>" for trait in row["traits"])
 
     def typical(self, row: Mapping[str, Any]) -> str:
         shown = (each["row"] if each["id"] is None else each["id"] for each in row["typical"][:_MOST_TYPICAL])
@@ -239,7 +241,8 @@ class _Cells:
 
 
 def _trait(trait: Mapping[str, Any]) -> str:
-    return f"{trait['feature']} {trait['mean']:.4g} ({trait['deviations']:+.1f} sd)"
+    name = html.escape(str(trait["feature"]))
+    return f"{name} {trait['mean']:.4g} <small>({trait['deviations']:+.1f} sd)</small>"
 
 
 def _sizes(counts: Sequence[float]) -> str:
