@@ -200,7 +200,8 @@ class StreamKMeans(Incremental, Described, Planned):
         How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
         silhouettes and typical rows. None for rows that can be walked once only.
     feature_words_ : WordTable or None
-        The words behind hashed features, where the pass that counted document frequencies counted words too.
+        The words behind hashed features: counted by the pass that counts document frequencies, else in a look at some
+        of the documents.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -389,7 +390,8 @@ class StreamKMeans(Incremental, Described, Planned):
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
             if table is not None:
-                self._predict_to_table(source, table)
+                written = self._predict_to_table(source, table)
+                self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
         return self
 
