@@ -74,7 +74,7 @@ def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, 
     inertia = weights @ np.square(sketched - means[labels]).sum(axis=1)
     (last,) = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "lloyd"][-1:]
     np.testing.assert_allclose(last, inertia, rtol=1e-9)
-    sampled = kmeans(sketch=kind, n_components=5, coreset="auto", tol=0, max_iter=500).fit(X, sample_weight=weights)
+    sampled = kmeans(sketch=kind, n_components=5, coreset="uniform", tol=0, max_iter=500).fit(X, sample_weight=weights)
     there = sampled.sketch_.apply(sampled.cluster_means_) - sampled.sketch_.apply(sampled.cluster_centers_)
     assert np.abs(there).max() > 0.1
 
@@ -96,7 +96,7 @@ def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
 def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
     X = wide_rows(seed=seed)
     whole, sampled = (
-        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "auto")
+        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "uniform")
     )
     assert whole.inertia_ < sampled.inertia_
 

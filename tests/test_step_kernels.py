@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numba.core import event
 
 from streamkm.core.matrix import rows_between
-from streamkm.kernels import ANNOUNCEMENT
 from streamkm.kernels.cluster import nearest, ordering, rows, splitting, totals, trials
 from streamkm.kernels.intrinsics import nonzeros
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
@@ -174,18 +173,6 @@ def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
         assert np.shares_memory(found.data, X.data)
         assert np.shares_memory(found.indices, X.indices)
     assert np.shares_memory(rows_between(dense, 2, 5), dense)
-
-
-def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
-    monkeypatch.setattr(ANNOUNCEMENT, "done", False)
-    with caplog.at_level("INFO", "streamkm.kernels"):
-        nb.njit(lambda: 0)()  # none of ours
-        assert not caplog.messages
-        for kernel in (totals.join, totals.mean_row):
-            arguments = [np.ones((1, 1))] * 3 if kernel is totals.join else [np.ones((1, 1)), np.ones(1)]
-            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("compiling kernels, once")
 
 
 @pytest.mark.slow
