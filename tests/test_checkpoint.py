@@ -50,6 +50,36 @@ class TestRecords:
             for name, array in arrays.items():
                 np.testing.assert_array_equal(found[name], array, strict=True)
 
+    def test_one_with_other_arrays_than_it_says_is_damaged(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            header = np.array(json.dumps({"name": "a", "arrays": ["x"], "meta": {}}))
+            np.savez(tmp_path / "a.npz", header=header, array_x=np.arange(3))
+            assert saved.load("a")[0]["x"].tolist() == [0, 1, 2]
+            np.savez(tmp_path / "a.npz", header=header, array_x=np.arange(3), array_y=np.arange(3))
+            assert saved.load("a") is None
+
+    def test_labels_of_another_type_or_number_are_none(self, tmp_path):
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            for labels in (np.zeros(20, np.int32), np.zeros(20, np.int64), np.zeros(20, "f4"), np.zeros(10, np.int32)):
+                np.save(tmp_path / LABELS, labels)
+                assert saved.has_labels(20) == (labels.dtype == np.int32 and len(labels) == 20)
+
+    def test_half_of_them_are_no_state(self, tmp_path, monkeypatch):
+        """Killed when it had removed some, or none yet: what is left is of no run."""
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {"x": np.arange(3)}, {})
+
+        def killed(_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Owned, "remove_all", killed)
+            with pytest.raises(KeyboardInterrupt), Checkpoint.open(tmp_path, RUN, restart=True):
+                pass
+        assert records(tmp_path) == set()
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            assert not saved.resumed
+
     def test_a_later_one_replaces_it_and_leaves_nothing_beside(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN) as saved:
             for n in range(3):

@@ -17,6 +17,7 @@ from streamkm.cli.main import main
 from streamkm.compute.reduction import fold_run, run_lengths, runs_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
+from streamkm.planning import cost_model
 from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
 from streamkm.planning.memory import LIBRARY_BYTES, READ_BYTES, Needs
@@ -100,6 +101,11 @@ def test_stages_by_hand():
     assert assign.client_bytes == 4 * N + shared + f
     assert assign.network_bytes == assign.client_bytes + 4 * shared + 23 * f
     assert stage(quick, "sketch").bound == "client"
+
+
+def test_joins_that_lie_one_above_the_other():
+    runs = (1, 2, 8, 9, 64, 65, 512, 513)
+    assert [cost_model._levels(n_runs) for n_runs in runs] == [1, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_steps_on_all_rows_by_hand():

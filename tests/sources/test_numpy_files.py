@@ -146,3 +146,11 @@ def test_any_damage_is_an_error_of_ours_or_other_values(tmp_path, name):
         path.write_bytes(stored)
         with suppress(StreamkmError):
             list(open_source(path, format=path.suffix[1:]).stream(1_000))
+
+
+def test_chunks_tell_the_bytes_of_their_rows(tmp_path):
+    np.save(tmp_path / "x.npy", dense_matrix())
+    source = open_source(tmp_path / "x.npy")
+    for target_bytes in (1, 300, 1 << 40):
+        for chunk in source.chunks(target_bytes):
+            assert chunk.n_bytes == 7 * 4 * (chunk.stop - chunk.start)

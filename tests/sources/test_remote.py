@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import fsspec
@@ -294,12 +295,18 @@ def test_a_storage_chunk_of_zarr_is_one_request(web):
 SMALL = {"plain": {}, "gzip": {"compression": "gzip"}, "lzf": {"compression": "lzf"}}
 
 
-def put_small_chunks(web: Web, name: str) -> str:
-    """An HDF5 file whose index lies everywhere between storage chunks of 2 KiB; gives its URL."""
+@cache
+def small_chunks(name: str) -> bytes:
+    """An HDF5 file whose index lies everywhere between storage chunks of 2 KiB."""
     X, file = np.random.default_rng(0).normal(size=(40_000, 16)).astype(np.float32), io.BytesIO()
     with h5py.File(file, "w") as made:
         made.create_dataset("X", data=X, chunks=(32, 16), **SMALL[name])
-    web.objects[f"{name}.h5"] = file.getvalue()
+    return file.getvalue()
+
+
+def put_small_chunks(web: Web, name: str) -> str:
+    """Such a file on the server; gives its URL."""
+    web.objects[f"{name}.h5"] = small_chunks(name)
     return f"{web.url}/{name}.h5"
 
 
