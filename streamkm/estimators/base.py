@@ -232,7 +232,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
         self.seed_ = seed
         self.stages_ = [*source.stages_before, *context.progress.stages]
-        self.n_passes_ = context.plan.passes + fitted.n_rounds + len(source.stages_before)
+        again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
+        self.n_passes_ = context.plan.passes + again + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
         self.feature_words_ = source.words

@@ -230,6 +230,15 @@ class StreamKMeans(Incremental, Described, Planned):
     --------
     sklearn.cluster.KMeans : For data in memory.
 
+    Notes
+    -----
+    Methods of the papers, which take the labels of the sketch (``assign_space="sketch", refine=0``) where the defaults
+    assign the rows themselves: sparse embedding (Liu et al.) is "countsketch" with `n_components`; random signs
+    (Boutsidis et al.) "signs"; draws of features by leverage "leverage"; singular vectors "svd" with
+    ``sketch_fit="all"``; Laplacian scores "laplacian"; preconditioned sparsification a `PreconditionedSampling`. For
+    hashed words (Senuma) rows come from `streamkm.FeatureHashing`, with "identity". `streamkm.sizing` gives the
+    components by the name of a theorem.
+
     References
     ----------
     Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017; Boutsidis, Zouzias, Mahoney and Drineas,

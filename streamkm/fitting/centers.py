@@ -49,6 +49,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             blocks=None if sample.complete else sketched.blocks,
         )
     rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
+    rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
     with progress.stage("lloyd", context.settings.max_iter, "steps") as stage:
         if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
             result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
