@@ -34,7 +34,7 @@ except ImportError:  # not on Windows: there each process compiles for itself
 logger = logging.getLogger("streamkm.kernels")
 HELPERS_MOST = 3
 """Processes that compile beside a first fit: each takes most of a second to start."""
-HELPER_BYTES = 256 << 20
+HELPER_BYTES = 320 << 20
 """Resident memory of such a process at most."""
 _LOCKS: dict[str, int | None] = {}
 

@@ -1,17 +1,17 @@
 """Lines of one, two or three numbers to columns of numbers, in one pass over the bytes.
 
-Takes what is plain; at the first line with anything else it stops, and whoever called looks at that line. May import
+Takes what is plain; at the first line with anything else it stops, and its caller looks at that line. May import
 `words` and `decimals` only; makes no messages.
 
-Numba's cache follows a function's own file alone: whoever edits `words` or `decimals` must empty the folder
+Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.decimals import DECIDED, read_decimal
 from streamkm.kernels.text.words import text_of
 
@@ -20,7 +20,7 @@ LEAST_LINE_BYTES = 2
 MOST_INDEX = 1 << 59
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def read_lines(buf, span, n_indices, valued, first, second, values):
     """Read lines of ``[row column] [value]``.
 
