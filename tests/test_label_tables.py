@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -18,8 +20,10 @@ from click.testing import CliRunner
 
 from streamkm import StreamKMeans, open_source
 from streamkm.cli.main import main
-from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError, SourceError
+from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError, SourceError
 from streamkm.passes.label_tables import COLUMNS, write_table
+from streamkm.sources.binary.h5ad_obs import write_obs
+from streamkm.sources.local import opened
 
 
 def rows(n=500, d=4):
@@ -210,10 +214,11 @@ def cells(path, sparse=True):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
+def test_obs_of_a_file_gets_the_column(sparse, tmp_path):
     path = tmp_path / "cells.h5ad"
     adata = cells(path, sparse)
-    before, inode = path.stat().st_size, path.stat().st_ino
+    before = path.stat().st_size
+    path.chmod(0o640)
     model = fitted(path)
     with h5py.File(path) as file:
         where = (file["X/data"] if sparse else file["X"]).id.get_offset()
@@ -224,7 +229,8 @@ def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
     assert again.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
     assert (again.X != adata.X).sum() == 0
     assert path.stat().st_size < before + 20_000
-    assert path.stat().st_ino == inode
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with h5py.File(path) as file:
         assert (file["X/data"] if sparse else file["X"]).id.get_offset() == where
     with pytest.raises(OutputError, match="obs/kind already"):
@@ -234,6 +240,72 @@ def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
     in_memory = model.with_labels(adata, "kind")
     assert in_memory is adata
     assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from streamkm.core import atomic_io
+from streamkm.sources.binary import h5ad_obs
+
+def killed(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[2] == "change":  # while the library is at it: what it has flushed by then is in the file that it changes
+    h5ad_obs.h5py.Group.create_dataset = killed
+else:
+    atomic_io.os.replace = killed
+h5ad_obs.write_obs(sys.argv[1], "kind", np.zeros(500, np.int32))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_file_that_labels_were_being_written_to_is_whole(tmp_path):
+    cells(tmp_path / "cells.h5ad")
+    link = tmp_path / "link.h5ad"
+    link.symlink_to("cells.h5ad")
+    before = (tmp_path / "cells.h5ad").read_bytes()
+    for when in ("change", "replace"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(link), when], check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert (tmp_path / "cells.h5ad").read_bytes() == before
+    write_obs(link, "kind", np.zeros(500, np.int32))
+    assert link.is_symlink()
+    assert list(anndata.read_h5ad(link).obs.columns) == ["batch", "kind"]
+
+
+def test_a_file_that_changes_before_it_gets_its_labels_is_left(tmp_path):
+    path = tmp_path / "cells.h5ad"
+    cells(path)
+    noted = opened(str(path))
+    with h5py.File(path, "r+") as file:
+        file["obs/batch/codes"][0] = 1
+    before = path.read_bytes()
+    with pytest.raises(SourceError, match="was changed while it was in use"):
+        write_obs(noted, "kind", np.zeros(500, np.int32))
+    with h5py.File(path, "r+"), pytest.raises(SourceError, match="open elsewhere"):
+        write_obs(path, "kind", np.zeros(500, np.int32))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
+    """Where the copy ends, and within what the library adds to it."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "cells.h5ad"
+    cells(path)
+    before = path.read_bytes()
+    labels = np.arange(500, dtype=np.int32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (len(before) // 2, len(before) + 500):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            with pytest.raises(DiskFullError, match=r"cells\.h5ad: no space"):
+                write_obs(path, "kind", labels)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == before
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_files_that_are_not_annotated_cells_are_refused(tmp_path):

@@ -179,7 +179,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         -------
         frame, AnnData or str
             A new frame with the column, lazy for Dask's: labels are found when it is computed. AnnData gets the column
-            of `obs`, of categories "0", "1", ..., in place, in memory or in the file, whose matrix is not touched.
+            of `obs`, of categories "0", "1", ..., in place; a file is replaced by a copy with the column, complete and
+            on the disk, so there must be room for both.
 
         Raises
         ------
