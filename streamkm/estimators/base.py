@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Metric, Model
-from streamkm.compute import open_executor
+from streamkm.compute import local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.attached import with_labels
@@ -44,10 +44,10 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.planning.allowance import Allowance
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
@@ -106,7 +106,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             array in blocks of the same rows, computed when asked for.
         """
         lazy = self._lazily(X, nearest_labels)
-        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
+        return self._gathered(X, "predict", nearest_labels, np.empty(0, np.int32)) if lazy is None else lazy
 
     def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and write what was found to a file; one pass.
@@ -161,7 +161,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
-        parts = self._map(source, "predict", nearest_two, N_VALUES)
+        self._check_fitted()
+        parts = self._map(*self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES)
         return write_table(target, parts, usual, id_column=column, ids=ids)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
@@ -218,7 +219,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         lazy = self._lazily(X, distances, n_clusters)
         if lazy is not None:
             return lazy
-        return joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
+        return self._gathered(X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
         """Cluster the rows of X and return their distances to all centers (n, k)."""
@@ -229,10 +230,10 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
         Invalid rows count nothing, where they are skipped.
         """
-        d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
+        d2 = self._gathered(X, "score", nearest_d2, np.empty(0))
         weights = check_weights(sample_weight)
         weights.check_rows(len(d2), "X")
-        d2 = np.where(np.isnan(d2), 0.0, d2)
+        d2[np.isnan(d2)] = 0
         return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -390,23 +391,32 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             return None
         return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
-    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
-        """Walk X once; yield the function's values chunk by chunk."""
+    def _gathered(
+        self, X: Any, name: str, function: Any, empty: NDArray[Any], n_columns: int | None = None
+    ) -> NDArray[Any]:
+        """Walk X once; the function's values of all rows, `empty` where there are none."""
         self._check_fitted()
-        walk, model = self._walk(X)
+        walk, model = self._walk(X, n_columns or 0)
+        return joined(self._map(walk, model, name, function, n_columns), empty, walk.source.n_rows)
+
+    def _map(
+        self, walk: Walk, model: Model, name: str, function: Any, n_columns: int | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Walk rows once; yield the function's values chunk by chunk."""
         progress = Progress(self.progress, int(self.verbose))
         with open_executor(self.executor) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
-    def _walk(self, X: Any) -> tuple[Walk, Model]:
-        """How X is walked, and the model for its rows."""
+    def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model]:
+        """How X is walked within the limit, where each row gives so many values beside its label; the model for it."""
         source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
         if stored is not None:
             model = _model_on(stored, model)
         if model.preparation is not None:
             source = prepared(source, model.preparation)
-        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        allowance, n_threads = Allowance.of(self.memory_limit, source), local_threads(self.executor)
+        size = allowance.mapped_bytes(source, self.chunk_bytes, n_threads, n_columns)
         return Walk(source, size, model.metric, self.on_invalid), model
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

@@ -29,6 +29,7 @@ N_VALUES = 4  # of a row, as `nearest_two` gives them
 MARK = b"streamkm_labels"  # key of a Parquet file's metadata
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 _READ_ROWS = 1 << 14
+_CSV_ROWS = 1 << 13  # that are Python objects at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,12 @@ def _write_csv(file: BinaryIO, first: str, batches: Iterator[tuple[Any, tuple[ND
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([first, *COLUMNS])
     for names, columns in batches:
-        labels, distances, seconds, second_distances, scores = columns
-        cells = (_filled(distances), ["" if at < 0 else at for at in seconds.tolist()], _filled(second_distances))
-        numbers = names.tolist() if isinstance(names, np.ndarray) else names.to_pylist()
-        writer.writerows(zip(numbers, labels.tolist(), *cells, _filled(scores), strict=True))
+        for start in range(0, len(names), _CSV_ROWS):
+            rows = slice(start, start + _CSV_ROWS)
+            labels, distances, seconds, second_distances, scores = (column[rows] for column in columns)
+            cells = (_filled(distances), ["" if at < 0 else at for at in seconds.tolist()], _filled(second_distances))
+            numbers = names[rows].tolist() if isinstance(names, np.ndarray) else names[rows].to_pylist()
+            writer.writerows(zip(numbers, labels.tolist(), *cells, _filled(scores), strict=True))
     text.detach()  # the file is closed by whoever opened it
 
 

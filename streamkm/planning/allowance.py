@@ -10,10 +10,11 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
 from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, default_chunk_bytes
+from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
 AnyPlan = TypeVar("AnyPlan", bound="Projected")
@@ -50,6 +51,14 @@ class Allowance:
             return int(asked)
         largest = int(self._room / (SHARE * source.read_factor * n_threads))
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
+
+    def mapped_bytes(self, source: RowSource, asked: int | str, n_threads: int, n_columns: int) -> int:
+        """As `chunk_bytes`, of a pass that gives each row's label and so many values: those count, too."""
+        if asked != "auto":
+            return int(asked)
+        row_bytes = decoded_row_bytes(source)
+        size = self.chunk_bytes(source, asked, row_bytes, n_threads)
+        return max(1, size * row_bytes // max(row_bytes, LABELLED_BYTES + 8 * n_columns))
 
     def most_sampled(self, row_bytes: int) -> int:
         """Rows that the row sample has room for."""
