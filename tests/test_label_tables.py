@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -108,6 +109,45 @@ def test_only_tables_of_labels_are_replaced(suffix, tmp_path):
         assert path.read_bytes() == content
     with pytest.raises(OutputError, match=r"\.csv or \.parquet"):
         model.predict_to(X, tmp_path / "labels.txt")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path):
+    """Nobody writes to the pipes, so whoever opened one would wait for ever."""
+    X = rows()
+    model = fitted(X)
+    np.save(tmp_path / "X.npy", X)
+    model.save(tmp_path / "m.npz")
+    for name in ("pipe.csv", "pipe.parquet", "pipe.npy", "pipe.npz", "pipe.html"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "link.csv").symlink_to(os.devnull)
+    for name in ("pipe.csv", "pipe.parquet", "link.csv"):
+        with pytest.raises(OutputError, match="no regular file"):
+            model.predict_to(X, tmp_path / name, overwrite=True)
+    with pytest.raises(OutputError, match="no regular file"):
+        model.save(tmp_path / "pipe.npz")
+    with pytest.raises(OutputError, match="no regular file"):
+        model.report(tmp_path / "pipe.html")
+    data, target = str(tmp_path / "X.npy"), str(tmp_path / "pipe.npy")
+    for command in (["assign", str(tmp_path / "m.npz"), data], ["dedupe", data]):
+        done = CliRunner().invoke(main, [*command, "-o", target, "--overwrite"])
+        assert done.exit_code == 2
+        assert "no regular file" in done.output
+    assert all(path.is_fifo() for path in tmp_path.glob("pipe.*"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_comes_during_the_pass_is_not_replaced(tmp_path, overwrite):
+    path = tmp_path / "labels.csv"
+
+    def parts():
+        yield np.zeros((3, 4))
+        path.write_text("mine")
+
+    with pytest.raises(OutputError, match="no table of labels" if overwrite else "exists"):
+        write_table(path, parts(), None, overwrite=overwrite)
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -143,7 +143,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         self._check_fitted()
         if os.fspath(path).endswith(SUFFIXES):
-            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite))
+            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite), overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
         walk, model = self._walk(X)
         progress = Progress(self.progress, int(self.verbose))
@@ -154,7 +154,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
 
-    def _predict_to_table(self, X: Any, target: Path) -> Written:
+    def _predict_to_table(self, X: Any, target: Path, *, overwrite: bool = False) -> Written:
         source = self._open(X, reset=False)
         profile, usual = getattr(self, "profile_", None), None
         if profile is not None and len(profile.sums) == self._n_features_out:
@@ -163,7 +163,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         ids = () if column is None else source.ids()
         self._check_fitted()
         parts = self._map(*self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES)
-        return write_table(target, parts, usual, id_column=column, ids=ids)
+        return write_table(target, parts, usual, id_column=column, ids=ids, overwrite=overwrite)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.

@@ -19,7 +19,6 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.model import Metric, Space
 from streamkm.cluster.size_cap import most_clusters
 from streamkm.compute import is_on_cluster, local_threads, open_executor
-from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
@@ -54,7 +53,7 @@ from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
 from streamkm.reports.maps import ClusterMap, cluster_map
-from streamkm.reports.report import check_matplotlib, names_of, report_page
+from streamkm.reports.report import check_matplotlib, check_page_place, names_of, report_page, write_page
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
@@ -566,18 +565,18 @@ class StreamKMeans(Incremental, Assigner):
         Parameters
         ----------
         path : path
-            Replaced only by a complete file.
+            A report that is there is replaced by the complete new one, nothing else is.
 
         Raises
         ------
         NotFittedError
             Also for a loaded model, which has no sample.
         DiskFullError, OutputError
-            It cannot be written; the old file is as it was.
+            Something else is there, or it cannot be written; what was there is as it was.
         """
         check_is_fitted(self, "sketch_sample_")
-        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
-        replace_file(path, lambda file: file.write(text), len(text))
+        check_page_place(path)
+        write_page(path, report_page(summarize(self), self._places(), _NEXT_STEPS))
 
     def _places(self) -> ClusterMap:
         return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)

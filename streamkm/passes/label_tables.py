@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import replace_file
+from streamkm.core.atomic_io import check_replaceable, replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import Matrix, rows_between
 
@@ -80,6 +80,7 @@ def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     if os.path.lexists(target):
         if not overwrite:
             raise OutputError(f"{target} exists; choose another name, or remove it")
+        check_replaceable(target)
         if not _is_table(target):
             raise OutputError(f"{target} exists and is no table of labels that streamkm wrote; choose another name")
     return target.absolute()
@@ -92,6 +93,7 @@ def write_table(
     *,
     id_column: str | None = None,
     ids: Iterable[Any] = (),
+    overwrite: bool = False,
 ) -> Written:
     """Write a table of labels; readers see the old file or the whole new one.
 
@@ -108,6 +110,8 @@ def write_table(
         What the ids are called.
     ids : iterable of pyarrow.ChunkedArray
         Of all rows, in order; in place of row numbers where there is an `id_column`.
+    overwrite : bool
+        As of `check_table_place`, which is asked once more at the end.
 
     Raises
     ------
@@ -131,7 +135,11 @@ def write_table(
             naming.end()
 
     writer = _write_csv if path.suffix == ".csv" else _write_parquet
-    replace_file(path, lambda file: writer(file, first, batches()))
+    replace_file(
+        path,
+        lambda file: writer(file, first, batches()),
+        ready=lambda _: check_table_place(path, overwrite=overwrite),  # the pass may have taken hours
+    )
     return Written(*counted)
 
 
