@@ -168,13 +168,13 @@ def test_ids_stand_in_place_of_numbers(suffix, tmp_path):
     path = tmp_path / f"labels{suffix}"
     for cuts in ([0, 5], [0, 1, 1, 4, 5], [0, 3, 5]):
         pieces = [pa.chunked_array([names[i:j]], pa.string()) for i, j in pairwise(cuts)]
-        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces)
+        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces, overwrite=True)
         table = read(path)
         assert table.who.tolist() == names
         assert table.outlier_score.tolist() == [2.0] * 5
     for wrong in (names[:4], [*names, "f"]):
         with pytest.raises(InvalidInputError, match=r"(fewer|more) ids than rows"):
-            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])])
+            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])], overwrite=True)
     assert read(path).who.tolist() == names
 
 

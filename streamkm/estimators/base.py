@@ -23,6 +23,7 @@ from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Metric, Model
 from streamkm.compute import local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress
 from streamkm.estimators.attached import with_labels
 from streamkm.estimators.registry import name_of
@@ -145,9 +146,9 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         if os.fspath(path).endswith(SUFFIXES):
             return self._predict_to_table(X, check_table_place(path, overwrite=overwrite), overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
-        walk, model = self._walk(X)
+        walk, model, n_threads = self._walk(X)
         progress = Progress(self.progress, int(self.verbose))
-        with open_executor(self.executor) as workers:
+        with open_executor(self.executor, n_threads) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
@@ -162,7 +163,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
         self._check_fitted()
-        parts = self._map(*self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES)
+        parts = self._map(self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES)
         return write_table(target, parts, usual, id_column=column, ids=ids, overwrite=overwrite)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
@@ -396,28 +397,31 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     ) -> NDArray[Any]:
         """Walk X once; the function's values of all rows, `empty` where there are none."""
         self._check_fitted()
-        walk, model = self._walk(X, n_columns or 0)
-        return joined(self._map(walk, model, name, function, n_columns), empty, walk.source.n_rows)
+        walked = self._walk(X, n_columns or 0)
+        return joined(self._map(walked, name, function, n_columns), empty, walked[0].source.n_rows)
 
     def _map(
-        self, walk: Walk, model: Model, name: str, function: Any, n_columns: int | None = None
+        self, walked: tuple[Walk, Model, int], name: str, function: Any, n_columns: int | None = None
     ) -> Iterator[NDArray[Any]]:
-        """Walk rows once; yield the function's values chunk by chunk."""
+        """Walk rows once, as `_walk` says; yield the function's values chunk by chunk."""
+        walk, model, n_threads = walked
         progress = Progress(self.progress, int(self.verbose))
-        with open_executor(self.executor) as workers, progress.stage(name) as stage:
+        with open_executor(self.executor, n_threads) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
-    def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model]:
-        """How X is walked within the limit, where each row gives so many values beside its label; the model for it."""
+    def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model, int]:
+        """How X is walked within the limit, where each row gives so many values; the model for it, and threads."""
         source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
         if stored is not None:
             model = _model_on(stored, model)
         if model.preparation is not None:
             source = prepared(source, model.preparation)
-        allowance, n_threads = Allowance.of(self.memory_limit, source), local_threads(self.executor)
-        size = allowance.mapped_bytes(source, self.chunk_bytes, n_threads, n_columns)
-        return Walk(source, size, model.metric, self.on_invalid), model
+        allowance = Allowance.of(self.memory_limit, source)
+        here, held = local_threads(self.executor), model.centers.nbytes
+        sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
+        give_back(allowance.limit_bytes)
+        return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
