@@ -99,11 +99,16 @@ class InputRows:
         return joined(self._map(walked, name, function, n_columns), empty, walked[0].source.n_rows)
 
     def _map(
-        self, walked: tuple[Walk, Model, int], name: str, function: Any, n_columns: int | None = None
+        self,
+        walked: tuple[Walk, Model, int],
+        name: str,
+        function: Any,
+        n_columns: int | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[NDArray[Any]]:
         """Walk rows once, as `_walk` says; yield the function's values chunk by chunk."""
         walk, model, n_threads = walked
-        progress = self._progress()
+        progress = self._progress() if progress is None else progress
         with open_executor(self.executor, n_threads) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 

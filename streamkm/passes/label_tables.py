@@ -22,6 +22,7 @@ from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import check_replaceable, replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.progress import Stage
 
 SUFFIXES = (".csv", ".parquet")
 COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_score")
@@ -34,10 +35,11 @@ _CSV_ROWS = 1 << 13  # that are Python objects at a time
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: rows, and how many of them have no cluster."""
+    """What was written: rows, how many of them have no cluster, and the pass that it took, where that was timed."""
 
     n_rows: int
     n_skipped: int
+    stage: Stage | None = None
 
 
 def nearest_two(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
@@ -140,7 +142,7 @@ def write_table(
         lambda file: writer(file, first, batches()),
         ready=lambda _: check_table_place(path, overwrite=overwrite),  # the pass may have taken hours
     )
-    return Written(*counted)
+    return Written(counted[0], counted[1])
 
 
 def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tuple[NDArray[Any], ...]:
