@@ -311,6 +311,34 @@ def test_few_results_are_in_flight(n_threads, method):
     assert done["calls"] == 100
 
 
+def large_result(item):
+    return np.zeros(200_000) if isinstance(item, int) else np.zeros((item.stop - item.start, 200))
+
+
+def held_bytes(dask_scheduler):
+    """Bytes of all results that workers hold."""
+    return sum(task.nbytes for task in dask_scheduler.tasks.values() if task.state == "memory")
+
+
+@pytest.mark.parametrize("chunks", [False, True], ids=["items", "chunks that share storage"])
+def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
+    """However slowly they are taken; where neighbours go to one worker, too."""
+    source = open_source(np.zeros((60_000, 4), np.float32))
+    monkeypatch.setattr(source, "in_process", False)
+    source.shared_bytes, n_bytes = 16_000, 8 * 200_000
+    monkeypatch.setattr("streamkm.compute.turns.LARGE_BYTES", 64_000)
+    with open_executor(client) as workers:
+        items = (chunk for chunk, _ in workers.items(source, 16_000)) if chunks else range(60)
+        before, most, count = client.run_on_scheduler(held_bytes), 0, 0
+        for _ in workers.map("large", large_result, items, large=True):
+            time.sleep(0.02)
+            most, count = max(most, client.run_on_scheduler(held_bytes) - before), count + 1
+    assert count == 60
+    # those that both workers are at, or have before them in stretches of twice LARGE_BYTES at most; half as many more,
+    # or two; the one that was taken
+    assert n_bytes <= most <= (2 * 8 * 1.5 + 1 if chunks else 5) * 1.01 * n_bytes
+
+
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_an_error_stops_the_work(n_threads):
     started = Counter()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -19,8 +22,10 @@ from click.testing import CliRunner
 
 from streamkm import StreamKMeans, open_source
 from streamkm.cli.main import main
-from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError, SourceError
+from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError, SourceError
 from streamkm.passes.label_tables import COLUMNS, write_table
+from streamkm.sources.binary.h5ad_obs import write_obs
+from streamkm.sources.local import opened
 
 
 def rows(n=500, d=4):
@@ -108,6 +113,45 @@ def test_only_tables_of_labels_are_replaced(suffix, tmp_path):
         model.predict_to(X, tmp_path / "labels.txt")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path):
+    """Nobody writes to the pipes, so whoever opened one would wait for ever."""
+    X = rows()
+    model = fitted(X)
+    np.save(tmp_path / "X.npy", X)
+    model.save(tmp_path / "m.npz")
+    for name in ("pipe.csv", "pipe.parquet", "pipe.npy", "pipe.npz", "pipe.html"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "link.csv").symlink_to(os.devnull)
+    for name in ("pipe.csv", "pipe.parquet", "link.csv"):
+        with pytest.raises(OutputError, match="no regular file"):
+            model.predict_to(X, tmp_path / name, overwrite=True)
+    with pytest.raises(OutputError, match="no regular file"):
+        model.save(tmp_path / "pipe.npz")
+    with pytest.raises(OutputError, match="no regular file"):
+        model.report(tmp_path / "pipe.html")
+    data, target = str(tmp_path / "X.npy"), str(tmp_path / "pipe.npy")
+    for command in (["assign", str(tmp_path / "m.npz"), data], ["dedupe", data]):
+        done = CliRunner().invoke(main, [*command, "-o", target, "--overwrite"])
+        assert done.exit_code == 2
+        assert "no regular file" in done.output
+    assert all(path.is_fifo() for path in tmp_path.glob("pipe.*"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_comes_during_the_pass_is_not_replaced(tmp_path, overwrite):
+    path = tmp_path / "labels.csv"
+
+    def parts():
+        yield np.zeros((3, 4))
+        path.write_text("mine")
+
+    with pytest.raises(OutputError, match="no table of labels" if overwrite else "exists"):
+        write_table(path, parts(), None, overwrite=overwrite)
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_what_fails_leaves_nothing(suffix, tmp_path):
     X = rows()
@@ -126,13 +170,13 @@ def test_ids_stand_in_place_of_numbers(suffix, tmp_path):
     path = tmp_path / f"labels{suffix}"
     for cuts in ([0, 5], [0, 1, 1, 4, 5], [0, 3, 5]):
         pieces = [pa.chunked_array([names[i:j]], pa.string()) for i, j in pairwise(cuts)]
-        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces)
+        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces, overwrite=True)
         table = read(path)
         assert table.who.tolist() == names
         assert table.outlier_score.tolist() == [2.0] * 5
     for wrong in (names[:4], [*names, "f"]):
         with pytest.raises(InvalidInputError, match=r"(fewer|more) ids than rows"):
-            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])])
+            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])], overwrite=True)
     assert read(path).who.tolist() == names
 
 
@@ -215,10 +259,11 @@ def cells(path, sparse=True):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
+def test_obs_of_a_file_gets_the_column(sparse, tmp_path):
     path = tmp_path / "cells.h5ad"
     adata = cells(path, sparse)
-    before, inode = path.stat().st_size, path.stat().st_ino
+    before = path.stat().st_size
+    path.chmod(0o640)
     model = fitted(path)
     with h5py.File(path) as file:
         where = (file["X/data"] if sparse else file["X"]).id.get_offset()
@@ -229,7 +274,8 @@ def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
     assert again.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
     assert (again.X != adata.X).sum() == 0
     assert path.stat().st_size < before + 20_000
-    assert path.stat().st_ino == inode
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with h5py.File(path) as file:
         assert (file["X/data"] if sparse else file["X"]).id.get_offset() == where
     with pytest.raises(OutputError, match="obs/kind already"):
@@ -239,6 +285,72 @@ def test_obs_of_a_file_is_written_in_place(sparse, tmp_path):
     in_memory = model.with_labels(adata, "kind")
     assert in_memory is adata
     assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from streamkm.core import atomic_io
+from streamkm.sources.binary import h5ad_obs
+
+def killed(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[2] == "change":  # while the library is at it: what it has flushed by then is in the file that it changes
+    h5ad_obs.h5py.Group.create_dataset = killed
+else:
+    atomic_io.os.replace = killed
+h5ad_obs.write_obs(sys.argv[1], "kind", np.zeros(500, np.int32))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_file_that_labels_were_being_written_to_is_whole(tmp_path):
+    cells(tmp_path / "cells.h5ad")
+    link = tmp_path / "link.h5ad"
+    link.symlink_to("cells.h5ad")
+    before = (tmp_path / "cells.h5ad").read_bytes()
+    for when in ("change", "replace"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(link), when], check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert (tmp_path / "cells.h5ad").read_bytes() == before
+    write_obs(link, "kind", np.zeros(500, np.int32))
+    assert link.is_symlink()
+    assert list(anndata.read_h5ad(link).obs.columns) == ["batch", "kind"]
+
+
+def test_a_file_that_changes_before_it_gets_its_labels_is_left(tmp_path):
+    path = tmp_path / "cells.h5ad"
+    cells(path)
+    noted = opened(str(path))
+    with h5py.File(path, "r+") as file:
+        file["obs/batch/codes"][0] = 1
+    before = path.read_bytes()
+    with pytest.raises(SourceError, match="was changed while it was in use"):
+        write_obs(noted, "kind", np.zeros(500, np.int32))
+    with h5py.File(path, "r+"), pytest.raises(SourceError, match="open elsewhere"):
+        write_obs(path, "kind", np.zeros(500, np.int32))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
+    """Where the copy ends, and within what the library adds to it."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "cells.h5ad"
+    cells(path)
+    before = path.read_bytes()
+    labels = np.arange(500, dtype=np.int32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (len(before) // 2, len(before) + 500):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            with pytest.raises(DiskFullError, match=r"cells\.h5ad: no space"):
+                write_obs(path, "kind", labels)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == before
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_files_that_are_not_annotated_cells_are_refused(tmp_path):

@@ -18,11 +18,13 @@ from streamkm.compute.reduction import fold_run, run_lengths, runs_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
 from streamkm.planning import cost_model
+from streamkm.planning.allowance import Allowance
 from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
 from streamkm.planning.memory import LIBRARY_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
+from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.scaled import ScaledSource
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
@@ -413,3 +415,26 @@ def test_command(file):
 )
 def test_command_errors(file, arguments, message):
     assert message in command(file, "-k", 8, *arguments, code=2)
+
+
+def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path):
+    np.save(tmp_path / "narrow.npy", np.zeros((400_000, 2), np.float32))
+    np.save(tmp_path / "wide.npy", np.zeros((2_000, 400), np.float32))
+    narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
+
+    def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
+        return Allowance.of(limit, source).labelling(
+            source, asked, n_threads, centers_bytes=centers_bytes, n_columns=n_columns
+        )
+
+    assert sizes(wide, "4 GiB") == (default_chunk_bytes(wide), 8)
+    # a row of 8 bytes gets 32 for its label, and 8 for each further value
+    assert sizes(narrow, "4 GiB") == (default_chunk_bytes(narrow) * 8 // 32, 8)
+    assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
+    assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
+    wide.read_factor, wide.made_bytes = 20.0, 10 << 20
+    tight = LIBRARY_BYTES + (60 << 20)
+    chunk, n_threads = sizes(wide, tight)
+    assert (chunk, n_threads) == (1 << 20, 1)
+    assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
+    assert sizes(wide, tight, 3_000_000) == (3_000_000, 1)

@@ -22,7 +22,7 @@ from sklearn.exceptions import NotFittedError
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.report import write_report
-from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, OutputError, SourceError
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
 from tests.tables import cases
@@ -216,6 +216,11 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     model = StreamKMeans(2, random_state=0, progress=False).fit(X)
     model.report(tmp_path / "x.html")
     text = (tmp_path / "x.html").read_text("utf-8")
+    model.report(tmp_path / "x.html")  # in place of the first
+    (tmp_path / "mine.html").write_text("<title>mine</title>")
+    with pytest.raises(OutputError, match="no report that streamkm wrote"):
+        model.report(tmp_path / "mine.html")
+    assert (tmp_path / "mine.html").read_text() == "<title>mine</title>"
     for said in (
         "800 rows of 2 features in 2 clusters",
         "fare &lt;EUR&gt;",

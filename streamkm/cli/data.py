@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.passes.idf import count_and_weight, open_documents
 from streamkm.sources import open_source
@@ -143,6 +144,7 @@ def check_frequencies_target(path: str | os.PathLike[str]) -> None:
     OutputError
     """
     if os.path.lexists(path):
+        check_replaceable(path)
         try:
             TfIdf.load(path)
         except (OSError, ModelFileError):

@@ -22,7 +22,7 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
-from streamkm.core.atomic_io import replace_file, writing
+from streamkm.core.atomic_io import check_replaceable, replace_file, writing
 from streamkm.core.exceptions import OutputError
 
 
@@ -109,6 +109,7 @@ def _check_target(target: str, *, overwrite: bool) -> None:
 def _is_row_numbers(path: Path) -> bool:
     import numpy as np
 
+    check_replaceable(path)
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
+from streamkm.core.atomic_io import check_replaceable, remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
@@ -108,6 +108,7 @@ def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> N
 
 
 def _is_labels_file(path: Path) -> bool:
+    check_replaceable(path)
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):

@@ -49,12 +49,12 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     interrupted goes on where it was.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.cli.report import SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, write_sweep
+        from streamkm.cli.report import SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG, write_sweep
         from streamkm.cli.results import check_target
         from streamkm.model_selection.sweep import clusters_of
         from streamkm.model_selection.sweep import sweep as run_sweep
 
-        check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
+        check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG))
         with work(paths, settings) as source:
             result = run_sweep(
                 source,

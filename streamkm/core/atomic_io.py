@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -62,6 +63,18 @@ def partial_name(name: str, tag: str) -> str:
     return f".{name}.{tag}.partial"
 
 
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Refuse what is there and is no file: a pipe blocks whoever opens it, and a device must not be replaced.
+
+    Raises
+    ------
+    OutputError
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OutputError(f"{os.fspath(path)} exists and is no regular file; choose another name")
+
+
 def replace_file(
     path: str | os.PathLike[str],
     write: Callable[[BinaryIO], Any],
@@ -89,9 +102,11 @@ def replace_file(
     Raises
     ------
     OutputError
-        As `writing`; the old file is as it was.
+        As `writing`, and what is there is no file; the old file is as it was.
     """
     target = Path(path)
+    with writing(target, n_bytes):
+        check_replaceable(target)
     partial = target.with_name(partial_name(target.name, str(os.getpid()) if tag is None else tag))
     with writing(target, n_bytes):
         try:

@@ -55,8 +55,10 @@ def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, ove
             f"{name} is no .h5ad file, and no other file takes a column; predict_to writes labels to files of their own"
         )
     from streamkm.sources.binary.h5ad_obs import write_obs
+    from streamkm.sources.local import opened
 
-    write_obs(name, column, predict(path), overwrite=overwrite)
+    noted = opened(name)  # what is labelled is what gets the labels
+    write_obs(noted, column, predict(noted), overwrite=overwrite)
     return name
 
 

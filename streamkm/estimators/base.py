@@ -27,7 +27,6 @@ from streamkm.estimators.validation import (
     centers_dtype,
     check_weights,
     given_start,
-    joined,
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
@@ -66,7 +65,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
             array in blocks of the same rows, computed when asked for.
         """
         lazy = self._lazily(X, nearest_labels)
-        return joined(self._map(X, "predict", nearest_labels), np.empty(0, np.int32)) if lazy is None else lazy
+        return self._gathered(X, "predict", nearest_labels, np.empty(0, np.int32)) if lazy is None else lazy
 
     def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and write what was found to a file; one pass.
@@ -103,18 +102,18 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         """
         self._check_fitted()
         if os.fspath(path).endswith(SUFFIXES):
-            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite))
+            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite), overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
-        walk, model = self._walk(X)
+        walk, model, n_threads = self._walk(X)
         progress = self._progress()
-        with open_executor(self.executor) as workers:
+        with open_executor(self.executor, n_threads) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
 
-    def _predict_to_table(self, X: Any, target: Path) -> Written:
+    def _predict_to_table(self, X: Any, target: Path, *, overwrite: bool = False) -> Written:
         source = self._open(X, reset=False)
         profile, usual = getattr(self, "profile_", None), None
         if profile is not None and len(profile.sums) == self._n_features_out:
@@ -122,8 +121,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
         progress = self._progress()
-        parts = self._map(source, "predict", nearest_two, N_VALUES, progress)
-        written = write_table(target, parts, usual, id_column=column, ids=ids)
+        parts = self._map(self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES, progress)
+        written = write_table(target, parts, usual, id_column=column, ids=ids, overwrite=overwrite)
         return replace(written, stage=progress.stages[0])
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
@@ -141,7 +140,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         -------
         frame, AnnData or str
             A new frame with the column, lazy for Dask's: labels are found when it is computed. AnnData gets the column
-            of `obs`, of categories "0", "1", ..., in place, in memory or in the file, whose matrix is not touched.
+            of `obs`, of categories "0", "1", ..., in place; a file is replaced by a copy with the column, complete and
+            on the disk, so there must be room for both.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         lazy = self._lazily(X, distances, n_clusters)
         if lazy is not None:
             return lazy
-        return joined(self._map(X, "transform", distances, n_clusters), np.empty((0, n_clusters)))
+        return self._gathered(X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
         """Cluster the rows of X and return their distances to all centers (n, k)."""
@@ -190,10 +190,10 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
 
         Invalid rows count nothing, where they are skipped.
         """
-        d2 = joined(self._map(X, "score", nearest_d2), np.empty(0))
+        d2 = self._gathered(X, "score", nearest_d2, np.empty(0))
         weights = check_weights(sample_weight)
         weights.check_rows(len(d2), "X")
-        d2 = np.where(np.isnan(d2), 0.0, d2)
+        d2[np.isnan(d2)] = 0
         return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
     def __sklearn_tags__(self) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.facts import shown_clusters, summarize
@@ -24,7 +23,7 @@ from streamkm.metrics.clusters import Told, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
-from streamkm.reports.report import check_matplotlib, names_of, report_page
+from streamkm.reports.report import check_matplotlib, check_page_place, names_of, report_page, write_page
 
 _NEXT_STEPS = """\
 kmeans.labels_            # of these rows
@@ -161,7 +160,7 @@ class Described(Assigner):
         Parameters
         ----------
         path : path
-            Replaced only by a complete file.
+            A report that is there is replaced by the complete new one, nothing else is.
         rows : as for `fit`, optional
             The data that were fitted, which are read once more for the typical rows: their ids, and pictures of them.
         image_shape : (height, width) or (height, width, 3), optional
@@ -174,15 +173,15 @@ class Described(Assigner):
         InvalidParameterError
             An `image_shape` that rows do not have.
         DiskFullError, OutputError
-            It cannot be written; the old file is as it was.
+            Something else is there, or it cannot be written; what was there is as it was.
         """
         check_is_fitted(self, "sketch_sample_")
+        check_page_place(path)
         facts = summarize(self)
         if facts["clusters"] is not None:
             source = None if rows is None else self._open(rows, reset=None)
             facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
-        text = report_page(facts, self._places(), _NEXT_STEPS).encode()
-        replace_file(path, lambda file: file.write(text), len(text))
+        write_page(path, report_page(facts, self._places(), _NEXT_STEPS))
 
     def _places(self) -> ClusterMap:
         return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)

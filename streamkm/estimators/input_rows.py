@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.model import Model
-from streamkm.compute import open_executor
+from streamkm.compute import local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.memory import give_back
 from streamkm.core.progress import Progress
-from streamkm.estimators.validation import is_in_memory
+from streamkm.estimators.validation import is_in_memory, joined
 from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.planning.allowance import Allowance
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
@@ -89,26 +90,41 @@ class InputRows:
             return None
         return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
-    def _map(
-        self, X: Any, name: str, function: Any, n_columns: int | None = None, progress: Progress | None = None
-    ) -> Iterator[NDArray[Any]]:
-        """Walk X once; yield the function's values chunk by chunk."""
+    def _gathered(
+        self, X: Any, name: str, function: Any, empty: NDArray[Any], n_columns: int | None = None
+    ) -> NDArray[Any]:
+        """Walk X once; the function's values of all rows, `empty` where there are none."""
         self._check_fitted()
-        walk, model = self._walk(X)
+        walked = self._walk(X, n_columns or 0)
+        return joined(self._map(walked, name, function, n_columns), empty, walked[0].source.n_rows)
+
+    def _map(
+        self,
+        walked: tuple[Walk, Model, int],
+        name: str,
+        function: Any,
+        n_columns: int | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[NDArray[Any]]:
+        """Walk rows once, as `_walk` says; yield the function's values chunk by chunk."""
+        walk, model, n_threads = walked
         progress = self._progress() if progress is None else progress
-        with open_executor(self.executor) as workers, progress.stage(name) as stage:
+        with open_executor(self.executor, n_threads) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
-    def _walk(self, X: Any) -> tuple[Walk, Model]:
-        """How X is walked, and the model for its rows."""
+    def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model, int]:
+        """How X is walked within the limit, where each row gives so many values; the model for it, and threads."""
         source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
         if stored is not None:
             model = _model_on(stored, model)
         if model.preparation is not None:
             source = prepared(source, model.preparation)
-        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        return Walk(source, size, model.metric, self.on_invalid), model
+        allowance = Allowance.of(self.memory_limit, source)
+        here, held = local_threads(self.executor), model.centers.nbytes
+        sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
+        give_back(allowance.limit_bytes)
+        return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import SimpleNamespace
@@ -234,10 +234,18 @@ def is_in_memory(X: Any) -> bool:
     return not X or not (isinstance(X[0], str | os.PathLike) or hasattr(X[0], "shape"))
 
 
-def joined(parts: Iterator[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
-    """The parts one behind the other; `empty` where there are none."""
-    gathered = list(parts)
-    return np.concatenate(gathered) if gathered else empty
+def joined(parts: Iterable[NDArray[Any]], empty: NDArray[Any], n_rows: int | None) -> NDArray[Any]:
+    """The parts one behind the other, `empty` where there are none; not held twice where their rows are known."""
+    if n_rows is None:
+        gathered = list(parts)
+        return np.concatenate(gathered) if gathered else empty
+    out, done = empty, 0
+    for part in parts:
+        if not done:
+            out = np.empty((n_rows, *part.shape[1:]), part.dtype)
+        out[done : done + len(part)] = part
+        done += len(part)
+    return out[:done]
 
 
 def is_sketch(value: Any) -> bool:

@@ -23,7 +23,7 @@ from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.pairs import aligned
 from streamkm.model_selection.swept_rows import SweptRows
-from streamkm.reports.report import check_matplotlib
+from streamkm.reports.report import check_matplotlib, write_page
 from streamkm.reports.sweep import sweep_page
 from streamkm.sketches import Sketch
 
@@ -240,10 +240,9 @@ class SweepResult:
         Raises
         ------
         DiskFullError, OutputError
-            The old file is as it was.
+            Something else than a report is there, or it cannot be written; what was there is as it was.
         """
-        text = sweep_page(self.to_dict(), self.lines()).encode()
-        replace_file(path, lambda file: file.write(text), len(text))
+        write_page(path, sweep_page(self.to_dict(), self.lines()))
 
     def __str__(self) -> str:
         return aligned(self.lines())

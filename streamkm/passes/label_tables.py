@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import replace_file
+from streamkm.core.atomic_io import check_replaceable, replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
@@ -30,6 +30,7 @@ N_VALUES = 4  # of a row, as `nearest_two` gives them
 MARK = b"streamkm_labels"  # key of a Parquet file's metadata
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 _READ_ROWS = 1 << 14
+_CSV_ROWS = 1 << 13  # that are Python objects at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     if os.path.lexists(target):
         if not overwrite:
             raise OutputError(f"{target} exists; choose another name, or remove it")
+        check_replaceable(target)
         if not _is_table(target):
             raise OutputError(f"{target} exists and is no table of labels that streamkm wrote; choose another name")
     return target.absolute()
@@ -93,6 +95,7 @@ def write_table(
     *,
     id_column: str | None = None,
     ids: Iterable[Any] = (),
+    overwrite: bool = False,
 ) -> Written:
     """Write a table of labels; readers see the old file or the whole new one.
 
@@ -109,6 +112,8 @@ def write_table(
         What the ids are called.
     ids : iterable of pyarrow.ChunkedArray
         Of all rows, in order; in place of row numbers where there is an `id_column`.
+    overwrite : bool
+        As of `check_table_place`, which is asked once more at the end.
 
     Raises
     ------
@@ -132,7 +137,11 @@ def write_table(
             naming.end()
 
     writer = _write_csv if path.suffix == ".csv" else _write_parquet
-    replace_file(path, lambda file: writer(file, first, batches()))
+    replace_file(
+        path,
+        lambda file: writer(file, first, batches()),
+        ready=lambda _: check_table_place(path, overwrite=overwrite),  # the pass may have taken hours
+    )
     return Written(counted[0], counted[1])
 
 
@@ -153,10 +162,12 @@ def _write_csv(file: BinaryIO, first: str, batches: Iterator[tuple[Any, tuple[ND
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([first, *COLUMNS])
     for names, columns in batches:
-        labels, distances, seconds, second_distances, scores = columns
-        cells = (_filled(distances), ["" if at < 0 else at for at in seconds.tolist()], _filled(second_distances))
-        numbers = names.tolist() if isinstance(names, np.ndarray) else names.to_pylist()
-        writer.writerows(zip(numbers, labels.tolist(), *cells, _filled(scores), strict=True))
+        for start in range(0, len(names), _CSV_ROWS):
+            rows = slice(start, start + _CSV_ROWS)
+            labels, distances, seconds, second_distances, scores = (column[rows] for column in columns)
+            cells = (_filled(distances), ["" if at < 0 else at for at in seconds.tolist()], _filled(second_distances))
+            numbers = names[rows].tolist() if isinstance(names, np.ndarray) else names[rows].to_pylist()
+            writer.writerows(zip(numbers, labels.tolist(), *cells, _filled(scores), strict=True))
     text.detach()  # the caller closes the file
 
 

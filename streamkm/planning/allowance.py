@@ -8,12 +8,14 @@ from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
-from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, default_chunk_bytes
+from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB, reading_bytes, waiting_calls
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
+CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
 AnyPlan = TypeVar("AnyPlan", bound="Projected")
@@ -50,6 +52,43 @@ class Allowance:
             return int(asked)
         largest = int(self._room / (SHARE * source.read_factor * n_threads))
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
+
+    def labelling(
+        self, source: RowSource, asked: int | str, n_threads: int, *, centers_bytes: int, n_columns: int = 0
+    ) -> tuple[int, int]:
+        """Sizes of a pass that gives each row's label and so many values: what is found counts as what is read does.
+
+        Parameters
+        ----------
+        asked : int or "auto"
+            Decoded bytes of a chunk.
+        n_threads : int
+            There are.
+        centers_bytes : int
+            Of the centers, in float64.
+        n_columns : int
+            Values of a row beside its label.
+
+        Returns
+        -------
+        chunk_bytes, n_threads : int
+            Where even the smallest have no room, these.
+        """
+        row_bytes, found_bytes = decoded_row_bytes(source), LABELLED_BYTES + 8 * n_columns
+        first = self.chunk_bytes(source, asked, row_bytes, n_threads)
+        if asked == "auto":
+            first = max(1, first * row_bytes // max(row_bytes, found_bytes))
+        held = self.base_bytes + CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * (source.n_rows or 0)
+        for sizes in smaller_sizes(Sizes(first, n_threads, 0), asked, 0):
+            largest, streams = sizes.chunk_bytes, not isinstance(source, ChunkedSource)
+            if isinstance(source, ChunkedSource):
+                largest = max((chunk.n_bytes for chunk in source.chunks(sizes.chunk_bytes)), default=0)
+            given = (sizes.n_threads, source.read_factor, largest)
+            reading = reading_bytes(*given, streams=streams, made_bytes=source.made_bytes)
+            found = waiting_calls(sizes.n_threads) * (largest // row_bytes) * found_bytes
+            if held + reading + found <= self.limit_bytes:
+                break
+        return sizes.chunk_bytes, sizes.n_threads
 
     def most_sampled(self, row_bytes: int) -> int:
         """Rows that the row sample has room for."""

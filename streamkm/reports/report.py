@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from streamkm.core.exceptions import MissingDependencyError
+from streamkm.core.atomic_io import check_replaceable, replace_file
+from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.reports.maps import ClusterMap
-from streamkm.reports.page import render_page
+from streamkm.reports.page import TITLE, render_page
 
 logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 16
+_HEAD = 1 << 10  # characters that a page is known by
 MOST_BARS = 30  # clusters whose sizes the table shows well enough
+
+
+def check_page_place(path: str | os.PathLike[str]) -> None:
+    """Refuse to replace what is no report of streamkm's.
+
+    Raises
+    ------
+    OutputError
+    """
+    if not os.path.lexists(path):
+        return
+    check_replaceable(path)
+    found = ""
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        found = file.read(_HEAD)
+    if TITLE not in found:
+        raise OutputError(f"{os.fspath(path)} exists and is no report that streamkm wrote; choose another name")
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> None:
+    """Write a page; readers see the old one or the whole new one, and nothing else is replaced.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        As `check_page_place`, or it cannot be written; what was there is as it was.
+    """
+    check_page_place(path)
+    page = text.encode()
+    replace_file(path, lambda file: file.write(page), len(page))
 
 
 def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -93,34 +93,47 @@ def test_a_storage_chunk_that_fails_is_tried_again():
 def test_what_is_held_is_bounded(monkeypatch):
     monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 500)
     source, _ = open_counting(sparse_matrix(400, 40))
+    chunks = source.chunks(150)
+    for chunk in chunks[::2]:  # what is left of the storage chunks of both ends is never asked for
+        source.read(chunk)
+        assert 0 < source._boundaries.held_bytes() <= 500 + 2 * 16 * 8
+    for chunk in chunks[1::2]:
+        source.read(chunk)
+        assert source._boundaries.held_bytes() <= 500 + 2 * 16 * 8
+
+
+def test_nothing_is_held_of_storage_chunks_that_were_read():
+    source, _ = open_counting(sparse_matrix(400, 40))
     for chunk in source.chunks(150):
         source.read(chunk)
-        held = [future.result().nbytes for future in source._boundaries._held.values()]
-        assert sum(held) <= 500
-    assert len(pickle.dumps(source._shape)) < 100
+    assert source._boundaries.held_bytes() == 0
 
 
-def test_what_one_neighbour_had_outlives_what_both_had(monkeypatch):
-    """Two runs of chunks, by turns, as two threads carry them."""
-    monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 600)
-    source, arrays = open_counting(sparse_matrix(400, 40))
-    chunks = source.chunks(150)
-    half = len(chunks) // 2
-    for each in range(half):
-        source.read(chunks[each])
-        source.read(chunks[half + each])
-    assert len(chunks) > 20
-    assert [array.most() for array in arrays[:2]] == [1, 1]
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
+def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere(monkeypatch, n_threads):
+    """Runs of chunks, as folds cut them; each thread holds the storage chunk that it goes on with, whatever it takes.
 
+    All that may be held besides are the ends of rows where runs meet.
+    """
+    most = 199 * 8
+    monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", most)
+    X = sparse_matrix(8_000, 8)
+    chunks = open_counting(X, (200, 200, 16))[0].chunks(150)
+    rng = np.random.default_rng(0)
 
-def test_the_newest_of_each_array_stays_whatever_it_takes(monkeypatch):
-    monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 0)
-    X = sparse_matrix(400, 40)
-    chunks = open_counting(X)[0].chunks(150)
-    source, arrays = open_counting(X)  # as a worker has it: pointers are read piece by piece
-    for chunk in chunks:
-        source.read(chunk)
-    assert [array.most() for array in arrays] == [1, 1, 1]
+    def run(source, part):
+        for chunk in part:
+            time.sleep(float(rng.random()) / 2_000)
+            got = source.read(chunk).X
+            np.testing.assert_array_equal(got.toarray(), X[chunk.start : chunk.stop].toarray())
+            assert source._boundaries.held_bytes() <= most + 3 * 200 * 8 * n_threads
+
+    assert len(chunks) > 50
+    for _ in range(5):
+        source, arrays = open_counting(X, (200, 200, 16))  # as a worker has it: pointers are read piece by piece
+        with ThreadPoolExecutor(n_threads) as pool:
+            list(pool.map(run, [source] * 10, np.array_split(np.array(chunks, object), 10)))
+        assert [array.most() for array in arrays] == [1, 1, 1]
 
 
 def test_many_empty_rows_are_cut_too():

@@ -4,17 +4,14 @@ Responsible for cutting CSR rows along the storage chunks of `data` and `indices
 and for proving that `indptr` is sound. Knows no file format: HDF5, Zarr and .npz find the arrays and hand them over.
 
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
-of the storage chunk, so two neighbours share one storage chunk of each array. The decoded one is held until the
-neighbour asks: walked in order in one process (any number of threads), every storage chunk is read once a pass; out
-of order or in several processes, a read costs at most one storage chunk of each array more at either end. How much
-that is, `shared_bytes` says: executors give neighbouring chunks to the same process.
+of the storage chunk, so two neighbours share one storage chunk of each array. What the neighbour needs of the decoded
+one is held until it asks (`shared_chunks`): walked in order in one process, by any number of threads, every storage
+chunk is read once a pass; out of order or in several processes, a read costs at most one storage chunk of each array
+more at either end. How much that is, `shared_bytes` says: executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.binary.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.binary.dense import check_count
+from streamkm.sources.binary.shared_chunks import SharedChunks
 from streamkm.sources.stored import StoredArray, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
@@ -34,8 +32,8 @@ class CsrSource(ChunkedSource):
     """Rows of a CSR matrix whose three arrays are stored.
 
     Held in memory: `indptr` once it is read, 8 bytes a row, up to 64 MiB (8 million rows; above that it is read in
-    slices, once more for every call of `chunks` and once a pass), and at most 16 MiB of boundary storage chunks, or
-    the newest of each array where one is larger.
+    slices, once more for every call of `chunks` and once a pass), and at most 16 MiB of what neighbouring chunks share,
+    besides one storage chunk of each array for each thread that reads where these are larger.
 
     Parameters
     ----------
@@ -144,7 +142,7 @@ class CsrSource(ChunkedSource):
 
     def _start_empty(self) -> None:
         self._kept: NDArray[np.int64] | None = None
-        self._boundaries = _Boundaries(_KEPT_BOUNDARY_BYTES)
+        self._boundaries = SharedChunks(_KEPT_BOUNDARY_BYTES)
 
     def _check_layout(self) -> None:
         n_rows, n_features = self._shape
@@ -206,7 +204,7 @@ class CsrSource(ChunkedSource):
     def _pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         if self._kept is not None:
             return self._kept[start : stop + 1]
-        return self._span(self._indptr, start, stop + 1).astype(np.int64, copy=False)
+        return self._span(self._indptr, start, stop + 1, ends=True).astype(np.int64, copy=False)
 
     def _check_rising(self, pointers: NDArray[np.int64], first_row: int) -> None:
         falls = pointers[1:] < pointers[:-1]
@@ -217,74 +215,27 @@ class CsrSource(ChunkedSource):
                 f"it must never fall"
             )
 
-    def _span(self, array: StoredArray, first: int, last: int) -> NDArray[Any]:
-        """Read values `first` to `last`: whole storage chunks from the array, ragged ends from `_boundaries`."""
+    def _span(self, array: StoredArray, first: int, last: int, *, ends: bool = False) -> NDArray[Any]:
+        """Read values `first` to `last`: whole storage chunks from the array, ragged ends from `_boundaries`.
+
+        `ends`: the first and the last of them are those that the reads before and behind have, too.
+        """
+        unit, size = array.unit_rows, array.shape[0]
         if first == last:
             return np.empty(0, decoded_dtype(array.dtype, array.name))
-        unit, size = array.unit_rows, array.shape[0]
-        inner = min(-(-first // unit) * unit, last)
-        outer = last if last == size else max(inner, last // unit * unit)
+        if unit == 1:
+            return array.read(first, last)
+        before, behind = ends and first > 0, ends and last < size
+        inner = min(-(-(first + before) // unit) * unit, last)
+        outer = last if last == size else max(inner, (last - behind) // unit * unit)
         if first == inner and outer == last:
             return array.read(first, last)
+        twice = [first] * before + [last - 1] * behind
         out = np.empty(last - first, decoded_dtype(array.dtype, array.name))
         if first < inner:
-            base = first // unit * unit
-            out[: inner - first] = self._boundaries.get(array, base)[first - base : inner - base]
+            out[: inner - first] = self._boundaries.get(array, first, inner, twice)
         if inner < outer:
             array.read_into(inner, outer, out[inner - first : outer - first])
         if outer < last:
-            base = outer // unit * unit
-            out[outer - first :] = self._boundaries.get(array, base)[outer - base : last - base]
+            out[outer - first :] = self._boundaries.get(array, outer, last, twice)
         return out
-
-
-class _Boundaries:
-    """Decoded storage chunks that neighbouring chunks of rows share.
-
-    A storage chunk that one thread decodes is waited for by the others. Where all take more than `most_bytes`, those go
-    first that both neighbours had, of those the least recently used; the newest of each array stays.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[str, int], Future[NDArray[Any]]] = OrderedDict()
-        self._had: set[tuple[str, int]] = set()  # by both neighbours
-
-    def get(self, array: StoredArray, base: int) -> NDArray[Any]:
-        key = (array.name, base)
-        with self._lock:
-            future = self._held.get(key)
-            found = future is not None
-            if future is None:
-                future = self._held[key] = Future()
-            else:
-                self._had.add(key)
-            self._held.move_to_end(key)
-        if found:
-            return future.result()
-        try:
-            future.set_result(array.read(base, min(base + array.unit_rows, array.shape[0])))
-        except BaseException as error:
-            with self._lock:
-                self._drop(key)
-            future.set_exception(error)
-            raise
-        self._drop_oldest()
-        return future.result()
-
-    def _drop_oldest(self) -> None:
-        with self._lock:
-            sizes = {key: held.result().nbytes for key, held in self._held.items() if held.done()}
-            newest = {name: (name, base) for name, base in sizes}
-            total = sum(sizes.values())
-            for key in sorted(sizes, key=lambda key: key not in self._had):
-                if total <= self._most_bytes:
-                    break
-                if newest[key[0]] != key:
-                    total -= sizes[key]
-                    self._drop(key)
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        self._held.pop(key, None)
-        self._had.discard(key)

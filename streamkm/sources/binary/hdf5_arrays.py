@@ -2,12 +2,14 @@
 
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
-read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. Which dataset to read
+read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py; of an object behind a
+URL, it decodes what was fetched (`hdf5_decoded`). Which dataset to read
 is none of its business.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.collector import collector_off
-from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import SourceError, SourceNotFoundError, StreamkmError
+from streamkm.sources.binary.hdf5_decoded import DecodedChunks, image_of, read_rows, require_filters
 from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
@@ -36,6 +39,8 @@ _FILTER_NAMES = {DEFLATE: "gzip", 32001: "blosc", 32004: "lz4", 32008: "bitshuff
 _SHOWN_CHARACTERS = 30
 # in the order in which they were applied
 _DIRECT_FILTERS = ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE))
+
+_Reader = DirectFile | DirectChunks | DecodedChunks
 
 
 class Hdf5Array(StoredArray):
@@ -93,14 +98,14 @@ class Hdf5Array(StoredArray):
             return
         try:
             if self._handle is not None:
-                _read_rows(self._handle, start, stop, out)
+                read_rows(self._handle, start, stop, out)
                 return
             with open_file(self._path, self._object) as file:
                 dataset = file[self._dataset]
                 require_filters(dataset, self.name)
                 if self._object and self._table:
                     self._object.expect(self._table.ranges(start, stop))
-                _read_rows(dataset, start, stop, out)
+                read_rows(dataset, start, stop, out)
         except StreamkmError:
             raise
         except (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError) as error:
@@ -123,10 +128,10 @@ class Hdf5Array(StoredArray):
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._asked = False
-        self._reader: DirectFile | DirectChunks | None = None
+        self._reader: _Reader | None = None
         self._table: ChunkTable | None = None
 
-    def _direct(self) -> DirectFile | DirectChunks | None:
+    def _direct(self) -> _Reader | None:
         with self._lock:
             if not self._asked and self._handle is None:
                 with open_file(self._path) as file:
@@ -142,17 +147,8 @@ class Hdf5Array(StoredArray):
         self._asked = True
 
 
-def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) -> None:
-    if out.dtype == dataset.dtype:
-        dataset.read_direct(out, np.s_[start:stop])
-    else:
-        out[...] = dataset[start:stop]
-
-
-def _find_direct(
-    dataset: h5py.Dataset, path: str, name: str, table: ChunkTable | None
-) -> DirectFile | DirectChunks | None:
-    """How to read a dataset without the library; None where only the library can."""
+def _find_direct(dataset: h5py.Dataset, path: str, name: str, table: ChunkTable | None) -> _Reader | None:
+    """How to read a dataset without the library's look at the file; None where only the library can."""
     if not _is_plain(dataset, path):
         return None
     offset = dataset.id.get_offset()
@@ -160,9 +156,14 @@ def _find_direct(
         return DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
     plist = dataset.id.get_create_plist()
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
-    if table is None or not table.plain or filters not in _DIRECT_FILTERS:
+    if table is None:
         return None
-    return DirectChunks(path, name, dataset.dtype, filters, table)
+    if table.masks is None and filters in _DIRECT_FILTERS:
+        return DirectChunks(path, name, dataset.dtype, filters, table)
+    # what the library looks up in a local file lies in the system's cache
+    image = image_of(dataset) if isinstance(path, Address) else None
+    row_bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+    return None if image is None else DecodedChunks(path, name, table, row_bytes, image)
 
 
 def _is_plain(dataset: h5py.Dataset, path: str) -> bool:
@@ -185,17 +186,22 @@ def _find_chunks(dataset: h5py.Dataset, path: str) -> ChunkTable | None:
     if grid[0] * grid[1] > _MOST_CHUNKS:
         return None
     offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
-    skipped: list[int] = []
+    skipped: dict[tuple[int, int], int] = {}
 
     def note(info: Any) -> None:
         at = (info.chunk_offset[0] // chunk[0], (*info.chunk_offset, 0)[1] // chunk[1])
         if at[0] < grid[0] and at[1] < grid[1]:
             offsets[at], sizes[at] = info.byte_offset, info.size
-        if info.filter_mask:
-            skipped.append(info.filter_mask)
+            if info.filter_mask:
+                skipped[at] = info.filter_mask
 
     dataset.id.chunk_iter(note)
-    return ChunkTable(chunk, offsets, sizes, not skipped)
+    masks = None
+    if skipped:
+        masks = np.zeros(grid, np.uint32)
+        for at, mask in skipped.items():
+            masks[at] = mask
+    return ChunkTable(chunk, offsets, sizes, masks)
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
@@ -242,27 +248,3 @@ def _opened_file(path: str | RemoteFile) -> h5py.File:
         raise SourceNotFoundError(f"{name} does not exist") from error
     except OSError as error:
         raise SourceError(f"{name} cannot be opened as HDF5: {error}") from error.with_traceback(None)
-
-
-def require_filters(dataset: h5py.Dataset, name: str) -> None:
-    """See to it that every filter of a dataset can be decoded; loads hdf5plugin where that helps.
-
-    Raises
-    ------
-    MissingDependencyError
-        Naming the filter and the extra that brings it.
-    """
-    plist = dataset.id.get_create_plist()
-    filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
-    missing = [(code, text) for code, _, _, text in filters if not h5py.h5z.filter_avail(code)]
-    if not missing:
-        return
-    with suppress(ImportError):
-        import hdf5plugin  # noqa: F401  # registers its filters
-    for code, text in missing:
-        if not h5py.h5z.filter_avail(code):
-            label = text.decode(errors="replace") or "unnamed"
-            raise MissingDependencyError(
-                f"{name} is compressed with HDF5 filter {code} ({label}), which is not installed; "
-                f"pip install 'streamkm[hdf5plugin]', or write the data again with gzip"
-            )

@@ -44,19 +44,23 @@ class ChunkTable:
     offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
         Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
         library knows. 16 bytes a chunk.
-    plain : bool
-        Whether every chunk went through all filters.
+    masks : uint32 ndarray of shape (chunks down, chunks across), or None
+        Filters that a chunk did not go through, as bits; None where every chunk went through all.
     """
 
     chunk: tuple[int, int]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    plain: bool
+    masks: NDArray[np.uint32] | None = None
 
     @property
     def n_bytes(self) -> int:
         """Stored bytes of all chunks."""
         return int(self.sizes.sum())
+
+    def mask(self, i: int, j: int) -> int:
+        """Filters that a chunk did not go through."""
+        return 0 if self.masks is None else int(self.masks[i, j])
 
     def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Bytes of the file that rows `start` to `stop` lie in."""
