@@ -180,14 +180,15 @@ def test_neighbours_are_the_nearest_of_those_listed():
     np.testing.assert_array_equal(lowest, scores)
     assert (second >= seconds).all()
     assert (second == seconds).mean() > 0.9
-    listed = near.candidates[near.group_of[np.arange(K)]]
+    lists = near.lists
+    listed = lists.candidates[lists.group_of[np.arange(K)]]
     assert (listed == np.arange(K)[:, None]).any(axis=1).all()
     assert (np.diff(listed, axis=1) > 0).all()
     before = np.random.default_rng(0).integers(K, size=len(X)).astype(np.int32)
     some = np.arange(0, 3000, 7)
     found = near.nearest(X, before)[0][some]
     for row, label in zip(some, found, strict=True):
-        few = near.candidates[near.group_of[before[row]]]
+        few = lists.candidates[lists.group_of[before[row]]]
         assert label == few[naive.nearest(X[row : row + 1].astype(float), centers[few])[0][0]]
     gone = np.unique(labels)[::3]
     assert not np.isin(near.without(gone).nearest(X, labels)[0], gone).any()
@@ -215,12 +216,16 @@ def test_two_levels_start_near_where_one_does():
     for n_threads in (1, 2):
         with open_executor(n_threads) as executor:
             found.append(two_level_plusplus(block, K, rng=np.random.default_rng(0), executor=executor))
-    np.testing.assert_array_equal(*found)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    found, labels = found[0]
     from sklearn.cluster import kmeans_plusplus
 
     taken = kmeans_plusplus(X[:6000].astype(float), K, random_state=0, n_local_trials=1)[0]
-    assert objective(X[:6000], found[0]) < objective(X[:6000], taken)
-    assert (found[0][:, None, 0] == X[:6000, 0]).any(axis=1).all()
+    assert objective(X[:6000], found) < objective(X[:6000], taken)
+    assert (found[:, None, 0] == X[:6000, 0]).any(axis=1).all()
+    own, d2 = ((X - found[labels]) ** 2).sum(axis=1), naive.nearest(X[::50].astype(float), found)[1]
+    assert (own[::50] < d2 + 1e-5).mean() > 0.7  # the others are nearer to one of another coarse cluster
 
 
 def test_search_among_neighbours_mends_a_bad_start():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.lloyd import Blocks, Labels, Totals, step_labels
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -64,19 +64,22 @@ class LocalBlocks(Blocks):
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None]:
+        self, centers: NDArray[np.float64], labels: Labels | None, lists: Lists | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None, Lists | None]:
         """As `Blocks.step`."""
         X = self.whole.X
         if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
-            return self.totals(centers, stage), None
+            return self.totals(centers, stage), None, None
+        table = self.table(centers)
+        known, lists = lists, None
         if labels is None:
             found = self.labels(centers, stage)
         elif full:
-            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), self.table(centers)))
+            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), table))
         else:
-            found = self.nearest_among(Neighbourhood.of(self.table(centers)), labels[0], stage)[0]
-        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,)
+            near = Neighbourhood.of(table, known, self.executor)
+            found, lists = self.nearest_among(near, labels[0], stage)[0], near.lists
+        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,), lists
 
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str

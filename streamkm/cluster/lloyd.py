@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import Block, add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Listener
@@ -175,14 +175,16 @@ class Blocks:
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None]:
+        self, centers: NDArray[np.float64], labels: Labels | None, lists: Lists | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None, Lists | None]:
         """As `totals`; of many centers, among those near each row's last one.
 
         Parameters
         ----------
         labels : tuple of int32 (n,), optional
             Of the last step, for each block; None: all centers are looked at.
+        lists : Lists, optional
+            Of the last step; None: they are found.
         full : bool
             Whether all are in any case.
 
@@ -191,19 +193,22 @@ class Blocks:
         totals : Totals
         labels : tuple of int32 (n,), or None
             For the next step; None where there are few centers, or rows are sparse.
+        lists : Lists or None
+            For the next step; None after a look at all centers.
         """
         if len(centers) < FEWEST_CENTERS:
-            return self.totals(centers, stage), None
+            return self.totals(centers, stage), None, None
         found: list[NDArray[np.int32] | None] = []
         listener: Listener[Totals] = Listener(found.append)
         table, n_blocks = self.table(centers), len(self.handles)
         items = map(list, zip(self.handles, labels or [None] * n_blocks, strict=True))
         near = labels is not None and not full
-        shared = self.executor.share(Neighbourhood.of(table) if near else table)
+        nearby = Neighbourhood.of(table, lists, self.executor) if near else None
+        shared = self.executor.share(nearby or table)
         step = _near_step if near else _full_step
         totals = self.executor.fold(stage, step, JOIN_TOTALS, items, n_blocks, shared, listener=listener)
         told = tuple(part for part in found if part is not None)
-        return totals, told if len(told) == n_blocks else None
+        return totals, told if len(told) == n_blocks else None, nearby.lists if nearby is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +231,8 @@ class LloydResult:
         Steps since the acceleration began anew.
     labels : tuple of int32 (n,) or None
         Of an accelerated run with many centers: those of the last step, for each block.
+    lists : Lists or None
+        Likewise, where the last step looked at neighbours.
     """
 
     centers: NDArray[np.float64]
@@ -236,13 +243,17 @@ class LloydResult:
     means: NDArray[np.float64] | None = None
     pace: int = 0
     labels: Labels | None = None
+    lists: Lists | None = None
 
 
 MOST_MOMENTUM = 0.8
 """Share of its last way that a mean is carried on by, at most, in an accelerated run."""
 
 FULL_STEPS = 4
-"""Steps from one that looks at all centers to the next, where there are many."""
+"""Steps from one that looks at all centers to the next, where there are many; lists of neighbours serve as long."""
+
+FULL_STEP = 1
+"""The first of those: before it centers may be rows, of which hardly any can be excluded."""
 
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
@@ -281,7 +292,7 @@ def lloyd(
     on_step : callable, optional
         Gets where the algorithm is after every step.
     begun : LloydResult, optional
-        Where to go on, in place of `centers`.
+        Where to go on, in place of `centers`; of an accelerated run before its first step: with labels, maybe.
     accelerated : bool
 
     Returns
@@ -326,15 +337,15 @@ def _accelerated(
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     while state.n_iter < max_iter and not state.converged:
-        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == 0
-        totals, labels = blocks.step(state.centers, state.labels, stage, full=full)
+        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == FULL_STEP
+        totals, labels, lists = blocks.step(state.centers, state.labels, state.lists, stage, full=full)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            labels = None  # there may be fewer centers
+            labels = lists = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -345,7 +356,7 @@ def _accelerated(
                 ahead = np.empty_like(means)
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         history = (*state.history, inertia)
-        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace, labels)
+        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace, labels, lists)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means)
