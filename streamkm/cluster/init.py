@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import Blocks, Labels, LloydResult, lloyd
+from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
 from streamkm.cluster.rows import Block
@@ -32,7 +32,6 @@ MOST_STARTS = 10
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
 START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
-MANY_STEPS = 7  # likewise with many clusters: the search among neighbours goes on
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
 SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
@@ -93,22 +92,17 @@ def start_centers(
     pieces = LocalBlocks.of(executor, block)
     best, best_inertia = None, np.inf
     for _ in range(_n_starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)):
-        labels: Labels | None = None
         if drawn is not None:
             centers = drawn(streams.seeding) - shift
         elif init == "random":
             centers = random_rows(block, n_clusters, rng=streams.seeding)
         elif is_many(n_clusters, block):
-            centers, nearest = two_level_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
-            labels = (nearest,)
+            centers = two_level_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         else:
             centers = kmeans_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
-            labels = None
-        begun = LloydResult(centers, float("nan"), 0, False, (), labels=labels)
-        n_steps = START_STEPS if labels is None else MANY_STEPS
-        result = lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL, begun=begun, accelerated=True)
+        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
         if init == "k-means++":
             result = local_search(block, pieces, result, rng=streams.search)
         if best is None or result.inertia < best_inertia:

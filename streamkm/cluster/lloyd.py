@@ -252,9 +252,6 @@ MOST_MOMENTUM = 0.8
 FULL_STEPS = 4
 """Steps from one that looks at all centers to the next, where there are many; lists of neighbours serve as long."""
 
-FULL_STEP = 1
-"""The first of those: before it centers may be rows, of which hardly any can be excluded."""
-
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
 
@@ -292,7 +289,7 @@ def lloyd(
     on_step : callable, optional
         Gets where the algorithm is after every step.
     begun : LloydResult, optional
-        Where to go on, in place of `centers`; of an accelerated run before its first step: with labels, maybe.
+        Where to go on, in place of `centers`.
     accelerated : bool
 
     Returns
@@ -337,7 +334,7 @@ def _accelerated(
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     while state.n_iter < max_iter and not state.converged:
-        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == FULL_STEP
+        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == 0
         totals, labels, lists = blocks.step(state.centers, state.labels, state.lists, stage, full=full)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)

@@ -28,7 +28,7 @@ NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which sq
 
 def two_level_plusplus(
     block: Block, n_clusters: int, *, rng: np.random.Generator, executor: Executor
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+) -> NDArray[np.float64]:
     """Choose rows as initial centers by k-means++ in coarse clusters. O(n * m * sqrt(k) * log(k)).
 
     Parameters
@@ -45,8 +45,6 @@ def two_level_plusplus(
     centers : float64 (at most k, m)
         Fewer where coarse clusters have fewer distinct rows than centers they should get; their places are left to
         Lloyd's algorithm: the first center is repeated.
-    labels : int32 (n,)
-        The nearest center of each row among those of its coarse cluster.
     """
     n_coarse = int(np.sqrt(n_clusters))
     some = Block(
@@ -57,9 +55,10 @@ def two_level_plusplus(
     coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
     coarse = lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
     pieces = LocalBlocks.of(executor, block)
-    table = CenterTable.build(coarse, block.X.dtype, around_origin=True)
-    measured = executor.each("seed", _measured, pieces.handles, table)
-    labels, d2 = (np.concatenate(parts) for parts in zip(*measured, strict=True))
+    found = executor.each(
+        "seed", _measured, pieces.handles, CenterTable.build(coarse, block.X.dtype, around_origin=True)
+    )
+    labels, d2 = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order, starts = rows_by_label(labels, len(coarse))
     shares = np.bincount(labels, d2, minlength=len(coarse)).astype(np.float64)
     quotas = quotas_of(shares, np.diff(starts), n_clusters)
@@ -70,12 +69,8 @@ def two_level_plusplus(
         )
         if quota
     ]
-    found = executor.each("seed", _seeded, tasks, block, labels)
-    chosen, first = np.concatenate(found), 0
-    for centers, (rows, _, _) in zip(found, tasks, strict=True):
-        labels[rows] += first
-        first += len(centers)
-    return np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen), axis=0)]), labels
+    chosen = np.concatenate(executor.each("seed", _seeded, tasks, block))
+    return np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen), axis=0)])
 
 
 def quotas_of(shares: NDArray[np.float64], sizes: NDArray[np.int64], n_clusters: int) -> NDArray[np.int64]:
@@ -108,8 +103,8 @@ def _measured(piece: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDAr
     return labels, d2 * piece.weights if len(piece.weights) else d2
 
 
-def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block, labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Greedy k-means++ on some rows, whose labels are written."""
+def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block) -> NDArray[np.float64]:
+    """Greedy k-means++ on some rows."""
     rows, n_clusters, seed = task
     rng = np.random.default_rng(seed)
     weights = block.weights[rows] if len(block.weights) else NO_WEIGHTS
@@ -124,4 +119,4 @@ def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block, labels: NDAr
     room = (held, aligned_empty((n_features * padded,), block.X.dtype))
     centers = np.empty((n_clusters, n_features))
     given = (block.X, rows, d2norms, weights, first, draws, negligible, room)
-    return centers[: int(all_dense_trials(*given, centers, labels))]
+    return centers[: int(all_dense_trials(*given, centers))]

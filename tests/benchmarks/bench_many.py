@@ -117,7 +117,7 @@ def _assignments(settings: Settings, X: NDArray[np.float32]) -> list[Row]:
 def _centers(X: NDArray[np.float32], k: int) -> NDArray[np.float64]:
     with ONE_BLAS_THREAD, open_executor(2) as executor:
         block = Block(X, row_d2norms(X), NO_WEIGHTS)
-        start = two_level_plusplus(block, k, rng=np.random.default_rng(0), executor=executor)[0]
+        start = two_level_plusplus(block, k, rng=np.random.default_rng(0), executor=executor)
         return lloyd(LocalBlocks.of(executor, block), start, max_iter=3, tol=1e-9, accelerated=True).centers
 
 

@@ -15,7 +15,7 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_panel
 
 
 @nb.njit(nogil=True, cache=True)
-def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, centers, labels):
+def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, centers):
     """Choose dense rows as centers, each the best of a few drawn ones. O(n * m * k * t).
 
     Parameters
@@ -37,8 +37,6 @@ def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, 
         whole lines of them.
     centers : float64 (k, m)
         Written.
-    labels : int32 (n,)
-        Of the rows that are looked at: written, the nearest of these centers.
 
     Returns
     -------
@@ -72,9 +70,6 @@ def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, 
         best = best_trial(scores, n_tried, d2norms, weights, closest)
         for j in range(n_features):
             centers[found, j] = candidates[best, j]
-        for i in range(n_rows):
-            if max(np.float64(scores[i, best]) + d2norms[i], 0.0) < closest[i]:
-                labels[rows[i]] = found
         take_trial(scores, best, trials[best], d2norms, weights, closest, mass)
         if mass[n_rows - 1] <= negligible:
             return found + 1
