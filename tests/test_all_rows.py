@@ -74,7 +74,7 @@ def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, 
     inertia = weights @ np.square(sketched - means[labels]).sum(axis=1)
     (last,) = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "lloyd"][-1:]
     np.testing.assert_allclose(last, inertia, rtol=1e-9)
-    sampled = kmeans(sketch=kind, n_components=5, coreset="auto", tol=0, max_iter=500).fit(X, sample_weight=weights)
+    sampled = kmeans(sketch=kind, n_components=5, coreset="uniform", tol=0, max_iter=500).fit(X, sample_weight=weights)
     there = sampled.sketch_.apply(sampled.cluster_means_) - sampled.sketch_.apply(sampled.cluster_centers_)
     assert np.abs(there).max() > 0.1
 
@@ -96,7 +96,7 @@ def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
 def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
     X = wide_rows(seed=seed)
     whole, sampled = (
-        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "auto")
+        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "uniform")
     )
     assert whole.inertia_ < sampled.inertia_
 
@@ -115,7 +115,7 @@ def test_all_rows_in_the_sample_get_the_whole_algorithm():
 def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
     X = np.random.default_rng(0).normal(size=(3000, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
-    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 30_000, "max_iter": 5}
+    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 40_000, "max_iter": 3}
     one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
     for other in others:
         np.testing.assert_array_equal(other.labels_, one.labels_)

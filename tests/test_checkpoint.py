@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from streamkm.core.atomic_io import Lock, replace_file
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.ownership import FORMAT, MARKER, Owned
+from streamkm.passes import checkpoint
 from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.sources.fingerprints import differences
 from tests import children
@@ -47,8 +49,6 @@ class TestRecords:
             assert found.keys() == arrays.keys()
             for name, array in arrays.items():
                 np.testing.assert_array_equal(found[name], array, strict=True)
-            saved.forget("lloyd")
-            assert saved.load("lloyd") is None
 
     def test_a_later_one_replaces_it_and_leaves_nothing_beside(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN) as saved:
@@ -343,6 +343,18 @@ class TestThrottle:
             throttle.save_if_due(save)
         assert shares[0] == 0
         assert 0 < max(shares) <= 0.1  # whenever the next one begins
+
+    def test_saves_as_soon_as_its_share_allows(self, monkeypatch):
+        now = [0.0]
+        monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        throttle = Throttle(interval_s=1.0, share=0.1)
+
+        def save():
+            now[0] += 2
+
+        for at, due in ((0.99, False), (1.0, True), (20.9, False), (21.0, True)):  # 2 of 3 to 21 + 2 are a tenth
+            now[0] = at
+            assert throttle.save_if_due(save) == due
 
 
 class TestFullDisk:

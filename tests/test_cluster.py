@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
@@ -10,13 +11,15 @@ import pytest
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
+from sklearn.metrics import pairwise_distances_argmin
+from sklearn.metrics.pairwise import euclidean_distances
 
-from streamkm.cluster import in_memory
+from streamkm.cluster import in_memory, row_sample
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.init import Streams, start_centers
+from streamkm.cluster.init import Starts, Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import Blocks, Totals, absorb_totals, assigned, join_totals, lloyd
+from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, absorb_totals, assigned, join_totals, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
@@ -61,6 +64,7 @@ def held(executor, blocks, n_components):
         sum(block.total_weight() for block in blocks),
         sum(block.total_d2norm() for block in blocks),
         max(block.largest_d2norm() for block in blocks),
+        isinstance(blocks[0].X, np.ndarray),
     )
 
 
@@ -424,6 +428,20 @@ def test_start_centers_find_far_groups(executor, init, n_init, n_groups, sparse)
     assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("n_groups", "n_starts"), [(3, 10), (10, 16)])
+def test_starts_go_on_until_many_end_where_the_best_does(executor, n_groups, n_starts):
+    """The seeding stream tells how many there were: groups far apart need no more than ten, even rows all that may."""
+    X = blobs(n=600, k=3, d=4, cluster_std=0.05)[0] if n_groups == 3 else rng().random((600, 4))
+    found = {}
+    for n_init in (Starts(10, 16), 10, n_starts):
+        drawn = streams()
+        centers = start_centers(executor, one_block(X), n_groups, init="k-means++", n_init=n_init, streams=drawn)
+        found[n_init] = (naive.within(X, naive.nearest(X, centers)[0]), drawn.seeding.bit_generator.state)
+    assert found[Starts(10, 16)] == found[n_starts]
+    assert found[Starts(10, 16)][0] <= found[10][0] * (1 + 1e-9)
+    assert (found[Starts(10, 16)][1] == found[10][1]) == (n_starts == 10)
+
+
 def test_start_centers_do_not_depend_on_threads():
     X = rng().normal(size=(2000, 6)).astype(np.float32)
     found = []
@@ -525,6 +543,24 @@ def test_every_row_is_sampled_equally_often():
         counts[collector.sample(1, 200, NO_WEIGHTS).rows] += 1
     # binomial(1500, 0.1): standard deviation 11.6
     assert np.abs(counts - 150).max() < 5 * 11.6
+
+
+def test_an_estimate_of_the_rows_that_is_far_too_high_leaves_candidates():
+    rule, places = SampleRule.of(100, 0, 10**9, NO_WEIGHTS), np.arange(1000)
+    picked, keys = rule.picks(places, NO_WEIGHTS)
+    assert len(picked) == row_sample.FEWEST_CANDIDATES
+    every, of_all = SampleRule.of(1000, 0, None, NO_WEIGHTS).picks(places, NO_WEIGHTS)
+    np.testing.assert_array_equal(every, places)
+    np.testing.assert_array_equal(picked, np.sort(np.argsort(of_all)[: len(picked)]))
+    np.testing.assert_array_equal(keys, of_all[picked])
+
+
+@cases("scale", [0.01, 1.0, 100.0])
+def test_about_as_many_weighted_rows_are_candidates_as_wanted(scale):
+    weights = scale * np.concatenate([np.zeros(500), np.linspace(0.1, 3, 5000)])
+    limit = SampleRule.of(400, 0, None, weights).limit
+    wanted = row_sample.SPARE * 400
+    assert 0.998 * wanted <= (1 - np.exp(-weights * limit)).sum() <= wanted
 
 
 def test_a_sample_of_everything_is_complete():
@@ -650,6 +686,15 @@ def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
 
 
+def test_rows_without_weight_get_no_cluster_that_lost_its_rows(executor):
+    X = np.array([[0.0], [1], [10], [100]])
+    blocks = in_blocks(executor, X, 2, weights=np.array([1.0, 1, 1, 0]))
+    start = np.array([[0.5], [10], [500]])
+    assert lloyd(blocks, start, max_iter=1, tol=0).centers.max() == 10
+    found = lloyd(blocks, start, max_iter=20, tol=0)
+    np.testing.assert_array_equal(np.sort(found.centers[:, 0]), [0, 1, 10])
+
+
 # ---- polishing
 
 
@@ -667,3 +712,55 @@ def test_labels_of_the_sketch_are_the_first_step_of_polishing(executor, sparse):
     assert (result.n_iter, result.converged) == (2, True)  # the second finds that nothing moves
     np.testing.assert_allclose(result.history, [inertia, inertia])
     np.testing.assert_allclose(result.centers, true)
+
+
+@pytest.fixture(scope="module")
+def crowded():
+    """So many rows, features and clusters that steps look at rows near borders."""
+    rng = np.random.default_rng(5)
+    X = (4 * rng.normal(size=(40, 48))[rng.integers(0, 40, 60_000)] + 3 * rng.normal(size=(60_000, 48))).astype("f4")
+    return X, X[rng.choice(len(X), 100, replace=False)].astype(np.float64)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_steps_among_rows_near_borders(crowded, whole):
+    X, start = crowded
+    with open_executor(2) as executor:
+        blocks = LocalBlocks.of(executor, one_block(X)) if whole else in_blocks(executor, X, 7)
+        states: list[LloydResult] = []
+        found = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True, on_step=states.append)
+        midway = [state.midway for state in states]
+        assert 0.3 < np.mean(midway) < 0.8
+        assert found.converged
+        every = lloyd(replace(blocks, partable=False), start, max_iter=100, tol=1e-4, accelerated=True)
+        apart = [
+            ((X - r.centers[pairwise_distances_argmin(X, r.centers.astype("f4"))]) ** 2).sum() for r in (found, every)
+        ]
+        assert apart[0] <= 1.003 * apart[1]
+        # where a run may be taken up, it is the same run
+        begun = next(state for state in states[6:] if not state.midway)
+        again = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True, begun=begun)
+        np.testing.assert_array_equal(again.centers, found.centers)
+        assert again.history == found.history
+    with open_executor(1) as executor:
+        blocks = LocalBlocks.of(executor, one_block(X)) if whole else in_blocks(executor, X, 7)
+        one = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True)
+    np.testing.assert_array_equal(one.centers, found.centers)
+
+
+def test_rows_that_are_not_near_borders_keep_their_clusters(crowded):
+    X, start = crowded
+    with open_executor(2) as executor:
+        blocks = in_blocks(executor, X, 7)
+        reach = np.linspace(0.0, 300.0, 100)
+        totals, parted = blocks.parted(start, reach, "step")
+        d2 = np.sort(euclidean_distances(X.astype("f8"), start, squared=True), axis=1)
+        labels = pairwise_distances_argmin(X.astype("f8"), start)
+        near = d2[:, 1] - d2[:, 0] <= reach[labels]
+        assert parted.near.n_rows == near.sum()
+        np.testing.assert_allclose(parted.rest.counts, np.bincount(labels[~near], minlength=100))
+        sums = np.zeros_like(start)
+        np.add.at(sums, labels, X)
+        np.testing.assert_allclose(totals.sums, sums, rtol=1e-9, atol=1e-6)
+        np.testing.assert_allclose(parted.totals(start, "step").sums, sums, rtol=1e-9, atol=1e-6)
+        assert blocks.parted(start, np.full(100, np.inf), "step")[1] is None

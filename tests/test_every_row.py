@@ -82,6 +82,12 @@ def test_what_is_drawn_is_the_same_however_rows_are_cut_and_joined(seed, n, size
     assert found.n_rows <= size
 
 
+def test_half_of_the_rows_are_drawn_by_weight_and_half_by_share_of_the_objective():
+    rule = DrawRule.of(150, 0, 4000.0, 7.5)
+    assert (rule.per_weight * 4000, rule.per_d2 * 7.5) == pytest.approx((75, 75))
+    assert DrawRule.of(150, 0, 4000.0, 0.0).per_d2 == 0
+
+
 def test_sums_over_drawn_rows_are_unbiased():
     rng = np.random.default_rng(1)
     n = 3000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import runpy
 import subprocess
@@ -12,11 +13,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-OF_THEIR_OWN = {  # processes: of workers that import the program again, and of whose memory is measured
-    "dask_array.py": [],
-    "dask_pipeline.py": [],
-    "larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"],
-}
+OF_THEIR_OWN = {"larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"]}  # processes: memory is measured
 NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
     "anndata_counts.py": ["cluster\n", "500\n", "500\n", "500\n"],
@@ -43,15 +40,16 @@ def assert_printed(script, printed):
 
 @pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in OF_THEIR_OWN))
 def test_example(script, tmp_path, monkeypatch, capsys):
-    """In this process: what takes seconds in another one is importing alone."""
+    """In this process: in another one, importing alone takes seconds. Workers are others, which import it again."""
     if script in NEEDED:
         pytest.importorskip(NEEDED[script])
+    multiprocessing.util.get_temp_dir()  # that of this process, which outlives the test
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [script])
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert_printed(script, capsys.readouterr().out)
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"dask-scratch-space"}  # of Dask's workers
 
 
 @pytest.mark.parametrize("script", OF_THEIR_OWN)

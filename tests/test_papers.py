@@ -112,12 +112,14 @@ def test_rows_are_compared_by_the_entries_that_they_keep():
 def test_feature_hashing(data, tmp_path):
     run("feature_hashing.py", data, tmp_path)
     rows = table(tmp_path / "feature_hashing.csv")
-    assert len(rows) == 2 * 3 * (4 + 1)  # both weights; the vocabulary and two sizes; seeds of both methods
+    assert len(rows) == 2 * (3 * (4 + 1) + 1)  # both weights; the vocabulary and two sizes; seeds of both; the default
     whole = [row["f5"] for row in rows if row["m"] == "vocabulary" and row["method"] == "ours"]
     assert min(map(float, whole)) > 0.95  # words of different groups differ
     lines = lines_beside(tmp_path / "senuma2011.csv")
     bounds = [line for line in lines if line["setting"].startswith("theorem 4.5")]
     assert [line["holds"] for line in bounds] == ["True", "True"]
+    ours = [line["holds"] for line in lines if line["measure"] == "objective over ours as it comes"]
+    assert ours == ["True", "True"]
     assert (tmp_path / "feature_hashing.png").exists()
 
 
@@ -234,8 +236,17 @@ def test_randomized_sketches(kernel_data, tmp_path):
 def test_mnist8m_kernel_kmeans(kernel_data, tmp_path):
     printed = run("mnist8m_kernel_kmeans.py", kernel_data, tmp_path)
     rows = table(tmp_path / "mnist8m_kernel_kmeans.csv")
-    assert [(row["rows"], row["passes"]) for row in rows[:2]] == [("10000", "2"), ("10000", "4")]
+    assert [(row["rows"], row["passes"], row["workers"]) for row in rows[:3]] == [
+        ("10000", "2", "1"),
+        ("10000", "2", "2"),
+        ("10000", "4", "1"),
+    ]
+    assert "the same labels with any number of workers: True" in printed
     assert all(float(row["nmi"]) > 0.7 for row in rows)
+    for line in table(tmp_path / "mnist8m_seconds.csv"):
+        for workers in "12":
+            parts = [float(line[f"{part}_seconds_{workers}"]) for part in ("nystroem", "svd", "kmeans", "labels")]
+            assert 0 < sum(parts) <= float(line[f"seconds_{workers}"]) + 0.03
     assert all(float(row["assign_seconds"]) > 0 for row in rows[:2])
     assert all(100 < float(row["peak_mib"]) < float(row["limit_mib"]) == 4096 for row in rows)
     assert "below 4,096: True" in printed

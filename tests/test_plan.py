@@ -12,17 +12,22 @@ from click.testing import CliRunner
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.summary import result_lines
+from streamkm.cluster.center_index import index_bytes
+from streamkm.cluster.neighbours import neighbours_bytes
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
 from streamkm.estimators.facts import summarize
-from streamkm.planning import allowance
+from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.planning import allowance, memory
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
+from streamkm.sources.chunking import default_chunk_bytes
 from tests.tables import cases
+from tests.test_passes import StreamedSource
 
 GIB = 1 << 30
 
@@ -191,7 +196,7 @@ def test_all_rows_are_sketched_where_few_can_be_sampled():
     """A limit costs a pass, not quality: 100 clusters of wide rows need more than a sample of 75 rows each."""
     wide = UnreadSource(300_000, 784, dtype=np.uint8)
     found = {limit: plan(wide, n_clusters=100, memory_limit=limit) for limit in ("400 MiB", "600 MiB", "8 GiB")}
-    assert [each.regime for each in found.values()] == ["spilled", "sample", "sample"]
+    assert [each.regime for each in found.values()] == ["spilled", "blocks", "blocks"]
     assert [each.passes for each in found.values()] == [3, 2, 2]
     assert found["400 MiB"].sample_rows < 200 * 100 <= found["600 MiB"].sample_rows
     assert plan(wide, n_clusters=300, memory_limit="1 GiB").regime == "blocks"
@@ -450,6 +455,55 @@ def test_estimator_refuses_before_reading():
 )
 def test_limits_in_bytes(limit, wanted):
     assert memory_limit_bytes(limit) == wanted
+
+
+def made_needs(**changed):
+    """Sizes of a fit whose projection can be told by hand."""
+    sizes = {
+        "n_rows": 90_000, "sample_rows": 5_000, "n_clusters": 20, "n_features": 100, "n_components": 30,
+        "n_threads": 4, "row_bytes": 400, "block_row_bytes": 120, "sample_floats": 0, "largest_chunk": 1 << 20,
+        "itemsize": 4, "read_factor": 2.0, "fitted": False, "n_chunks": 36, "coreset_rows": 10_000,
+    }  # fmt: skip
+    return memory.Needs(**{**sizes, **changed})
+
+
+def assigning(**changed):
+    return made_needs(**changed).stages("sample", "original", 0)["assign"]
+
+
+def test_bytes_of_labels_maps_and_neighbours():
+    assert assigning() - assigning(labels=False) == memory.LABEL_BYTES * 90_000
+    padded = -(-30 // LANES) * LANES
+    assert made_needs(fitted=True).maps() == 4 * 4 * 100 * padded
+    assert made_needs().maps() == 0
+    assert made_needs(n_clusters=5000).near(100) == 0
+    for width in (2, 100, 3000):
+        most = max(index_bytes(5000, width, 4), neighbours_bytes(5000, width, 4))
+        assert made_needs(n_clusters=5000, dense=True).near(width) == most
+
+
+@cases("n_features, n_components, wanted", [(10, 3, 10_000), (1 << 20, 3, 32), (1 << 20, 50, 50)])
+def test_rows_that_directions_are_found_on(n_features, n_components, wanted):
+    assert memory.pca_rows(n_features, n_components) == wanted
+
+
+@cases("n_rows, coreset_rows", [(90_000, 10_000), (90_000, 2_000), (15_000, 10_000)])
+def test_bytes_of_a_coreset_while_it_is_gathered(n_rows, coreset_rows):
+    """Nodes of the tree and leaves that wait; what threads draw from; two nodes that are joined, with a copy."""
+    chunk_rows, row = (1 << 20) // 400, 16 + 120
+    needs = made_needs(n_rows=n_rows, coreset_rows=coreset_rows)
+    gathered = needs.stages("coreset", "original", 0)["sketch"] - needs.stages("sample", "original", 0)["sketch"]
+    nodes, leaf = 0, min(coreset_rows, chunk_rows)
+    for level in range(6):  # of 36 chunks
+        nodes += min(coreset_rows, leaf * 2**level)
+    drawn = 4 * chunk_rows * (256 + 120) if chunk_rows > coreset_rows else 0
+    joined = min(2 * coreset_rows, n_rows)
+    copied = joined * (2 * row + (256 if joined > coreset_rows else 0))
+    assert gathered == (nodes + 6 * leaf) * row + drawn + copied
+
+
+def test_chunks_where_nothing_is_known_of_the_rows():
+    assert default_chunk_bytes(StreamedSource(np.ones((3, 2)))) == 8 << 20
 
 
 def test_limits_as_shares(monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.cluster.center_table import CenterTable
-from streamkm.kernels.intrinsics import products, reductions
+from streamkm.kernels.intrinsics import lowest, products, reductions, vectors
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from tests.tables import cases
 
@@ -100,21 +100,21 @@ def test_readable_forms(dtype):
     X, table = rng.normal(size=(20, 40)).astype(dtype), rng.normal(size=(40, 2 * products.PANEL_BYTES)).astype(dtype)
     width = products.PANEL_BYTES // table.itemsize
     panel, bias = np.ascontiguousarray(table[:, :width]), rng.normal(size=width).astype(dtype)
-    lanes = products.vector_lanes(table)
+    lanes = vectors.vector_lanes(table)
     found, totals = [], []
-    for multiply, lower, lowest in (
-        (products.multiply_columns, products.lower, products.lowest_lanes),
+    for multiply, lower, find_lowest in (
+        (products.multiply_columns, lowest.lower, lowest.lowest_lanes),
         (_multiply, _lower, _lowest),
     ):
         total = np.ones((products.BLOCK_ROWS, width), dtype)
         for column in range(0, width, lanes):
             multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, 3, 0, column, 1)
-        n_lanes = lanes if lowest is products.lowest_lanes else _lanes(table)
+        n_lanes = lanes if find_lowest is lowest.lowest_lanes else _lanes(table)
         best, second = (np.full((products.BLOCK_ROWS, n_lanes), np.inf, dtype) for _ in range(2))
         where = np.zeros((products.BLOCK_ROWS, n_lanes), np.int32)
         lower(total[3:23], 20, bias, 0, width, best, second, where)
         labels, scores, seconds = np.empty(20, np.int32), np.empty(20, dtype), np.empty(20, dtype)
-        lowest(best, second, where, 20, 0, labels, scores, seconds)
+        find_lowest(best, second, where, 20, 0, labels, scores, seconds)
         totals.append(total[3:23])
         found.append((labels, scores, seconds))
     tolerance = 100 * np.finfo(dtype).eps
@@ -130,7 +130,7 @@ def test_readable_forms(dtype):
 
 @nb.njit
 def _lanes(table):
-    return products.vector_lanes(table)
+    return vectors.vector_lanes(table)
 
 
 @nb.njit
@@ -139,7 +139,7 @@ def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width,
         products.multiply_columns(
             X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, 1
         )
-        if products.LINE_BYTES // table.itemsize > _lanes(table):  # two vectors to one of the readable form
+        if vectors.LINE_BYTES // table.itemsize > _lanes(table):  # two vectors to one of the readable form
             other = column + _lanes(table)
             products.multiply_columns(
                 X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, other, 1
@@ -148,12 +148,12 @@ def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width,
 
 @nb.njit
 def _lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    products.lower(totals, n_rows, bias, column, n_columns, best, seconds, where)
+    lowest.lower(totals, n_rows, bias, column, n_columns, best, seconds, where)
 
 
 @nb.njit
 def _lowest(best, seconds, where, n_rows, first, labels, scores, second_scores):
-    products.lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores)
+    lowest.lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores)
 
 
 @nb.njit

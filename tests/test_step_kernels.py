@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numba.core import event
 
 from streamkm.core.matrix import rows_between
-from streamkm.kernels import ANNOUNCEMENT
 from streamkm.kernels.cluster import nearest, ordering, rows, splitting, totals, trials
 from streamkm.kernels.intrinsics import nonzeros
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
@@ -84,6 +83,37 @@ def test_the_best_trial_leaves_the_least_mass(weighted):
     np.testing.assert_allclose(mass, np.cumsum(each * expected))
 
 
+def test_of_equal_trials_the_first_is_the_best():
+    scores = np.repeat(RNG.normal(size=(50, 1)), 16, axis=1).astype(np.float32)
+    scores[:, :3] += 1
+    d2norms, closest = np.full(50, 9.0), np.full(50, 99.0)
+    assert trials.best_trial(scores, 16, d2norms, np.empty(0), closest) == 3
+
+
+def test_the_row_that_is_drawn_is_the_first_to_reach_the_share():
+    mass = np.cumsum([1.0, 0, 2, 1, 0, 4])
+    for share in (0.0, 0.125, 0.13, 0.25, 0.375, 0.5, 0.501, 0.999):
+        assert ordering.drawn_row(mass, share) == np.searchsorted(mass, share * mass[-1])
+
+
+def test_a_cluster_is_split_from_two_rows_though_all_draws_meet_one():
+    X, order, starts = np.array([[0.0], [1], [9]]), np.arange(3), np.array([0, 3])
+    gains, halves = np.empty(1), np.empty((1, 2, 1))
+    for draw in (0.5, 0.9):
+        draws = np.full((1, 2, 2), draw)  # of one row in proportion to squared distances, and evenly
+        d2 = np.array([0, 0, 5.0])
+        splitting.split_each_dense(X, np.empty(0), order, starts, np.zeros(1, np.int64), d2, draws, 3, gains, halves)
+        np.testing.assert_allclose(np.sort(halves[0, :, 0]), [0.5, 9])
+        np.testing.assert_allclose(gains, 2 / 3 * 8.5**2)
+
+
+@cases("n", [1, 1023, 1024, 1025, 2049])
+def test_a_sum_of_values_without_weights_has_them_all(n):
+    values = RNG.uniform(1, 2, n)
+    assert totals.weighted_sum(np.empty(0), values) == pytest.approx(values.sum(), rel=1e-12)
+    assert totals.weighted_sum(values, values) == pytest.approx(values @ values, rel=1e-12)
+
+
 def test_means_and_what_centers_add_to_the_objective():
     sums, counts, centers = RNG.normal(size=(4, 9)), np.array([2.0, 0, 1, 5]), RNG.normal(size=(4, 9))
     out = np.empty_like(sums)
@@ -143,18 +173,6 @@ def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
         assert np.shares_memory(found.data, X.data)
         assert np.shares_memory(found.indices, X.indices)
     assert np.shares_memory(rows_between(dense, 2, 5), dense)
-
-
-def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
-    monkeypatch.setattr(ANNOUNCEMENT, "done", False)
-    with caplog.at_level("INFO", "streamkm.kernels"):
-        nb.njit(lambda: 0)()  # none of ours
-        assert not caplog.messages
-        for kernel in (totals.join, totals.mean_row):
-            arguments = [np.ones((1, 1))] * 3 if kernel is totals.join else [np.ones((1, 1)), np.ones(1)]
-            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("compiling kernels, once")
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation", JMLR 20 (2019).
 
-    python nystroem_kernel_kmeans.py DATA --out OUT [--quick]
+    python nystroem_kernel_kmeans.py DATA --out OUT [--seeds 3] [--quick]
 
 - Section 4.3: NMI of kernel k-means by rank-restricted Nystroem features against spectral clustering with the Nystroem
   method (Fowlkes et al., 2004), with the same drawn landmarks and features of the same dimension k, and of kernel
@@ -143,14 +143,19 @@ def section_4_and_5(name, rows):
         )
         seconds = [mean_of(rows, "feature_seconds", method=method, width=width) for method in (CUT, SPECTRAL)]
         setting = f"sigma = {width} s, equal c, equal dimension"
-        narrow = "narrow kernel: rows resemble few others, and row sums mend that" if width == min(WIDTHS) else ""
+        holds, reason = bool(ours.mean() >= theirs.mean()), ""
+        if not holds and width == min(WIDTHS):
+            reason = "narrow kernel: rows resemble few others, and row sums mend that"
+        elif not holds:
+            reason = f"by {theirs.mean() - ours.mean():.3f}"
+            reason += "; without a cut it is above" if whole.mean() >= theirs.mean() else ""
         add(
             setting,
             "NMI",
             "kernel k-means above spectral",
             f"{ours.mean():.3f} and {theirs.mean():.3f} over all c; without a cut {whole.mean():.3f}",
-            bool(max(ours.mean(), whole.mean()) >= theirs.mean()),
-            narrow if max(ours.mean(), whole.mean()) < theirs.mean() else "",
+            holds,
+            reason,
         )
         add(
             setting,
@@ -282,8 +287,8 @@ def plot(path, rows):
 
 
 def main():
-    data, out, quick = common.arguments(__doc__)
-    sizes, n_seeds, most = (SIZES[1:3], 1, QUICK_ROWS) if quick else (SIZES, SEEDS, ROWS)
+    data, out, quick, n_seeds = common.arguments(__doc__, seeds=(int, SEEDS, "of every fit"))
+    sizes, n_seeds, most = (SIZES[1:3], 1, QUICK_ROWS) if quick else (SIZES, n_seeds, ROWS)
     loads = {
         "Mushrooms": ("mushrooms.svm", common.svmlight),
         "PenDigits": ("pendigits.scale", common.svmlight),

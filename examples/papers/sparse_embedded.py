@@ -1,6 +1,6 @@
 """Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017: accuracy and times against m.
 
-    python examples/papers/sparse_embedded.py DATA --out OUT [--quick]
+    python examples/papers/sparse_embedded.py DATA --out OUT [--seeds N] [--quick]
 
 Methods, in the paper's letters: k-means on all features; SVD; LLE (scikit-learn, comparison only, dense rows only); LS,
 Laplacian scores; RP, random signs, by this project's kernels and as the plain product with a matrix that is drawn
@@ -256,7 +256,9 @@ def sketch_all(n_rows, out):
 
 
 def main():
-    data, out, quick = common.arguments(__doc__)
+    data, out, quick, given = common.arguments(
+        __doc__, seeds=(int, None, "10 for COIL20 and 5 for others unless given")
+    )
     sizes, rows, lines = (SIZES[::2][:2] if quick else SIZES), [], []
     sets = {}
     if (data / "coil20.mat").exists():
@@ -269,7 +271,7 @@ def main():
             if path.exists():
                 sets[name] = partial(common.svmlight, path), 5
     for name, (load, n_seeds) in sets.items():
-        found = measure(name, *load(), sizes, 1 if quick else n_seeds)
+        found = measure(name, *load(), sizes, 1 if quick else given or n_seeds)
         lines += beside(name, found)
         rows += found
         common.write_table(out / "sparse_embedded.csv", rows, say=False)

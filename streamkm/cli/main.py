@@ -5,8 +5,8 @@ Responsible, with its parts, for arguments, for what is printed and for exit cod
 `trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
 done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, when
-whoever reads what is printed has seen enough (``| head``); a command that fails keeps its code, read or not.
+Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, where
+the reader of what is printed has stopped (``| head``); a command that fails keeps its code, read or not.
 """
 
 from __future__ import annotations

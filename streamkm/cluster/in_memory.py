@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import Blocks, Labels, Totals, step_labels
+from streamkm.cluster.lloyd import (
+    MOST_NEAR,
+    Blocks,
+    Labels,
+    Parted,
+    Totals,
+    join_totals,
+    labels_and_nearness,
+    step_labels,
+)
 from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
@@ -51,6 +60,7 @@ class LocalBlocks(Blocks):
             block.total_weight(),
             block.total_d2norm(),
             block.largest_d2norm(),
+            isinstance(block.X, np.ndarray),
             block,
         )
 
@@ -80,6 +90,25 @@ class LocalBlocks(Blocks):
             near = Neighbourhood.of(table, known, self.executor)
             found, lists = self.nearest_among(near, labels[0], stage)[0], near.lists
         return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,), lists
+
+    def parted(
+        self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
+    ) -> tuple[Totals, Parted | None]:
+        """As `Blocks.parted`, of the rows of all pieces."""
+        block, table, n_clusters = self.whole, self.table(centers), len(centers)
+        found = self.executor.each(stage, labels_and_nearness, [piece.X for piece in self.handles], (table, reach))
+        labels, near = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        kept = np.where(near, np.int32(-1), labels)
+        rest = label_sums(self.executor, block.X, block.weights, kept, n_clusters, stage)
+        picked = np.flatnonzero(near)
+        if not 0 < len(picked) <= MOST_NEAR * block.n_rows:
+            kept = np.where(near, labels, np.int32(-1))
+            others = label_sums(self.executor, block.X, block.weights, kept, n_clusters, stage)
+            return join_totals([rest, others]), None
+        weights = block.weights[picked] if len(block.weights) else block.weights
+        rows = LocalBlocks.of(self.executor, Block(block.X[picked], block.d2norms[picked], weights))
+        sums = label_sums(self.executor, rows.whole.X, weights, labels[picked], n_clusters, stage)
+        return join_totals([rest, sums]), Parted(rows, rest)
 
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str

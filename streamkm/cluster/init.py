@@ -6,7 +6,7 @@ all of them, beats many full starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,34 @@ from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 MOST_STARTS = 10
+NEAR_BEST, SETTLED_SHARE = 3e-4, 1 / 3  # where such a share of starts ends so near to the best, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
 START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
 START_STEPS = 10  # of Lloyd after seeding
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
 SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How many starts are made.
+
+    Attributes
+    ----------
+    least, most : int
+        After `least` no more are made once a third of them have ended within 0.03 % of the best.
+    """
+
+    least: int
+    most: int
+
+    def go_on(self, inertias: Sequence[float]) -> bool:
+        """Whether one more is to be made after those that ended with these inertias."""
+        if len(inertias) < self.least or len(inertias) >= self.most:
+            return len(inertias) < self.least
+        near = min(inertias) * (1 + NEAR_BEST)
+        return sum(inertia <= near for inertia in inertias) < SETTLED_SHARE * len(inertias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +77,7 @@ def start_centers(
     n_clusters: int,
     *,
     init: str | Draw,
-    n_init: int | str,
+    n_init: int | str | Starts,
     streams: Streams,
     blocks: Blocks | None = None,
 ) -> NDArray[np.float64]:
@@ -74,7 +96,7 @@ def start_centers(
         "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
-    n_init : int or "auto"
+    n_init : int, "auto" or Starts
         "auto": 10 for up to 10 clusters and where nothing is searched; else as many as `START_WORK` pays for, up to 10.
     blocks : Blocks, optional
         All rows that are held, `sampled` among them; None: those are all.
@@ -90,8 +112,9 @@ def start_centers(
         searched = search_set(executor, sampled, blocks, n_clusters, streams.search)
     block, shift = centered(searched)
     pieces = LocalBlocks.of(executor, block)
-    best, best_inertia = None, np.inf
-    for _ in range(_n_starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)):
+    best, inertias = None, list[float]()
+    starts = _starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)
+    while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding) - shift
         elif init == "random":
@@ -105,8 +128,9 @@ def start_centers(
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
         if init == "k-means++":
             result = local_search(block, pieces, result, rng=streams.search)
-        if best is None or result.inertia < best_inertia:
-            best, best_inertia = result.centers, result.inertia
+        if best is None or result.inertia < min(inertias):
+            best = result.centers
+        inertias.append(result.inertia)
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best + shift
@@ -119,14 +143,17 @@ def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: 
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
-def _n_starts(n_init: int | str, n_clusters: int, block: Block, *, unsearched: bool) -> int:
-    """The number that `n_init` stands for."""
+def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsearched: bool) -> Starts:
+    """What `n_init` stands for."""
+    if isinstance(n_init, Starts):
+        return n_init
     if n_init != "auto":
-        return int(n_init)
-    if unsearched or n_clusters <= FEW_CLUSTERS:
-        return MOST_STARTS
-    entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    return max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
+        return Starts(int(n_init), int(n_init))
+    n_starts = MOST_STARTS
+    if not unsearched and n_clusters > FEW_CLUSTERS:
+        entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
+        n_starts = max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
+    return Starts(n_starts, n_starts)
 
 
 def drawn_by(

@@ -154,6 +154,8 @@ class Blocks:
     n_components : int
     dtype : dtype
         Of the products with centers: float32 or float64.
+    partable : bool
+        Whether a run may look at some rows only: they are dense, and memory holds most of them once more.
     """
 
     executor: Executor
@@ -164,6 +166,8 @@ class Blocks:
     total_weight: float
     total_d2norm: float
     largest_d2norm: float
+
+    partable: bool
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""
@@ -210,6 +214,57 @@ class Blocks:
         told = tuple(part for part in found if part is not None)
         return totals, told if len(told) == n_blocks else None, nearby.lists if nearby is not None else None
 
+    def parted(
+        self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
+    ) -> tuple[Totals, Parted | None]:
+        """As `totals`; the rows near borders between clusters become blocks of their own.
+
+        Parameters
+        ----------
+        reach : float64 (k,)
+            How much farther, in squared distance, the second nearest center of such a row of each cluster is at most.
+
+        Returns
+        -------
+        totals : Totals
+            Of all rows.
+        parted : Parted or None
+            None where more than `MOST_NEAR` of a block's rows are near.
+        """
+        shared = self.executor.share((self.table(centers), reach))
+        handles: list[Any] = []
+        n_near, few, rest, near = 0, True, None, None
+        for handle, part in self.executor.hold(stage, _part, self.handles, shared):
+            if part.n_near:
+                handles.append(handle)
+            n_near += part.n_near
+            few &= part.few
+            rest = part.rest if rest is None else join_totals([rest, part.rest])
+            near = part.near if near is None else join_totals([near, part.near])
+        assert rest is not None
+        assert near is not None  # there are blocks
+        parted = Parted(replace(self, handles=tuple(handles), n_rows=n_near), rest) if few and handles else None
+        return join_totals([rest, near]), parted
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Rows near borders between clusters, and the sums of all others.
+
+    Attributes
+    ----------
+    near : Blocks
+        `total_weight`, `total_d2norm` and `largest_d2norm` are those of all rows.
+    rest : Totals
+    """
+
+    near: Blocks
+    rest: Totals
+
+    def totals(self, centers: NDArray[np.float64], stage: str) -> Totals:
+        """Assign the rows near borders anew."""
+        return join_totals([self.rest, self.near.totals(centers, stage)])
+
 
 @dataclass(frozen=True, slots=True)
 class LloydResult:
@@ -233,6 +288,8 @@ class LloydResult:
         Of an accelerated run with many centers: those of the last step, for each block.
     lists : Lists or None
         Likewise, where the last step looked at neighbours.
+    midway : bool
+        Whether the next step depends on more than this: no other run can go on from here.
     """
 
     centers: NDArray[np.float64]
@@ -244,6 +301,7 @@ class LloydResult:
     pace: int = 0
     labels: Labels | None = None
     lists: Lists | None = None
+    midway: bool = False
 
 
 MOST_MOMENTUM = 0.8
@@ -251,6 +309,18 @@ MOST_MOMENTUM = 0.8
 
 FULL_STEPS = 4
 """Steps from one that looks at all centers to the next, where there are many; lists of neighbours serve as long."""
+
+PARTED_STEPS = 3
+"""Steps that look at the rows near borders between clusters only, after one that finds them."""
+
+PARTED_WORK = 1 << 28
+"""Products of numbers in a step (n * m * k), from which that is worth it."""
+
+REACH = 4.0
+"""How far borders are thought to move in these steps, in ways of the last step."""
+
+MOST_NEAR = 0.7
+"""Share of a block's rows near borders, from which all rows are looked at."""
 
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
@@ -274,7 +344,8 @@ def lloyd(
     An accelerated run carries every mean on by a growing share of its last way (Nesterov's sequence, up to
     `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
     those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
-    holds two more arrays of centers.
+    holds two more arrays of centers. Where a step takes long, three of four look at the rows near borders between
+    clusters only, and the others keep their clusters; the step that ends the run looks at all.
 
     Parameters
     ----------
@@ -333,30 +404,93 @@ def _accelerated(
     begun: LloydResult | None,
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    near: Parted | None = None
+    n_left = 0
     while state.n_iter < max_iter and not state.converged:
-        stage, full = f"lloyd-{state.n_iter + 1}", state.n_iter % FULL_STEPS == 0
-        totals, labels, lists = blocks.step(state.centers, state.labels, state.lists, stage, full=full)
+        stage, labels, lists = f"lloyd-{state.n_iter + 1}", None, None
+        reach = _reach(blocks, state) if near is None else None
+        whole = near is None
+        if near is not None:
+            totals, n_left = near.totals(state.centers, stage), n_left - 1
+        elif reach is not None:
+            (totals, near), n_left = blocks.parted(state.centers, reach, stage), PARTED_STEPS
+        else:
+            full = state.n_iter % FULL_STEPS == 0
+            totals, labels, lists = blocks.step(state.centers, state.labels, state.lists, stage, full=full)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            labels = lists = None  # there may be fewer centers
+            labels = lists = near = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
+                near = None
             else:
                 behind = state.history[-WINDOW:]
                 converged = inertia == state.inertia or (len(behind) == WINDOW and behind[0] - inertia <= tol * inertia)
                 pace = state.pace + 1
                 ahead = np.empty_like(means)
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
+        if (converged and not whole) or n_left == 0:
+            near = None
         history = (*state.history, inertia)
-        state = LloydResult(ahead, inertia, state.n_iter + 1, converged, history, means, pace, labels, lists)
+        n_iter, midway = state.n_iter + 1, near is not None
+        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, labels, lists, midway)
         if on_step is not None:
             on_step(state)
-    return state if state.means is None else replace(state, centers=state.means)
+    return state if state.means is None else replace(state, centers=state.means, midway=False)
+
+
+def _reach(blocks: Blocks, state: LloydResult) -> NDArray[np.float64] | None:
+    """How near a border rows are looked at in the next steps, as of `Blocks.parted`; None: it is not worth it."""
+    n_clusters, n_components = state.centers.shape
+    few = n_clusters < FEWEST_CENTERS and blocks.n_rows * n_clusters * n_components >= PARTED_WORK
+    if not few or not blocks.partable or state.means is None or state.pace < 1:
+        return None
+    ways = state.centers - state.means
+    lengths = np.sqrt(np.einsum("ij,ij->i", ways, ways)) / min(MOST_MOMENTUM, state.pace / (state.pace + 3))
+    usual = float(np.sqrt(np.mean(lengths * lengths)))
+    return REACH * np.sqrt(state.inertia / blocks.total_weight) * (lengths + usual)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What tells of a block's rows: how many are near borders, whether few enough, and the sums of these and others."""
+
+    n_near: int
+    few: bool
+    rest: Totals
+    near: Totals
+
+
+def _part(held: Held, shared: tuple[CenterTable, NDArray[np.float64]]) -> tuple[Block, _Part]:
+    """The rows of a block that are near borders, none if they are too many, and what tells of them."""
+    block, (table, _) = loaded(held), shared
+    labels, near = labels_and_nearness(block.X, shared)
+    totals = []
+    for kept in (np.where(near, np.int32(-1), labels), np.where(near, labels, np.int32(-1))):
+        part = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
+        add_rows(block.X, block.weights, kept, part.sums, part.counts, fresh=True)
+        totals.append(part)
+    picked = np.flatnonzero(near)
+    few = len(picked) <= MOST_NEAR * block.n_rows
+    found = _Part(len(picked) if few else 0, few, *totals)
+    picked = picked if few else picked[:0]
+    weights = block.weights[picked] if len(block.weights) else block.weights
+    return Block(block.X[picked], block.d2norms[picked], weights), found
+
+
+def labels_and_nearness(
+    X: Matrix, shared: tuple[CenterTable, NDArray[np.float64]]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Nearest centers of dense rows (n,), and whether they are near a border: by a table, and how near that is (k,)."""
+    table, reach = shared
+    labels, scores, seconds = table.nearest(X)
+    gaps = seconds.astype(np.float64) - scores
+    return labels, gaps <= reach[labels] * table.layout(table.dtype, sparse=False).scale ** 2
 
 
 def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:

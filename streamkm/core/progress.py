@@ -89,6 +89,12 @@ class Progress:
         if self._verbose > 0 and not self._show:
             sys.stderr.write(f"{name}: {stage.seconds:.2f} s{read}\n")
 
+    def say(self, line: str) -> None:
+        """Log a line; write it on stderr where stages are shown and the log does not take it."""
+        if not logger.isEnabledFor(logging.INFO) and (self._show or self._verbose > 0):
+            sys.stderr.write(f"{line}\n")
+        logger.info("%s", line)
+
 
 class _Bar:
     """A rich progress bar: done of total, rate, time taken and left."""

@@ -109,7 +109,7 @@ class Buckets:
         return Members.joined(parts, self._n_features)
 
     def drop(self, bucket: int) -> None:
-        """Forget a bucket that is of no more use."""
+        """Drop a bucket that is no longer needed."""
         for part in self._parts[bucket]:
             if isinstance(part, Path):
                 part.unlink(missing_ok=True)

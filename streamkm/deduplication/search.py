@@ -64,7 +64,7 @@ def dedupe(
     X : path, array, ... of n rows
         As for `StreamKMeans.fit`; rows that can be walked once only are refused, and sketch stores.
     threshold : float, default=0.95
-        Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros are nobody's.
+        Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros have none.
     n_clusters : int or "auto", default="auto"
         k. Comparing takes less with more of them. "auto": a quarter of the square root of the number of rows, at most
         65,536.

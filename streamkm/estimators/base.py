@@ -1,92 +1,50 @@
-"""What estimators do with a fitted model: label rows, measure distances, save and load.
+"""What estimators do with a fitted model: label rows and measure distances; what every fit sets.
 
-Every method that takes rows walks them once.
+Every method that takes rows walks them once. How rows are opened is in `input_rows`, saving in `model_files`.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Metric, Model
 from streamkm.compute import open_executor
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.progress import Progress
 from streamkm.estimators.attached import with_labels
-from streamkm.estimators.registry import name_of
+from streamkm.estimators.model_files import SavedModel
 from streamkm.estimators.validation import (
-    OF_THIS_RUN,
     Weights,
     centers_dtype,
     check_weights,
     given_start,
-    is_in_memory,
     joined,
-    plain,
-    plain_list,
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
-from streamkm.passes.assign import distances, map_rows, nearest_d2, nearest_labels
+from streamkm.passes.assign import distances, nearest_d2, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
-from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.reader import Walk
 from streamkm.planning.plan import Plan
-from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.memory.frames import check_same_columns
-from streamkm.sources.open import is_collection, store_of
-from streamkm.sources.prepared import prepared
-
-if TYPE_CHECKING:
-    from streamkm.sources.sketch_store import StoreSource
 
 
-# what a model file keeps of a fit, and the attributes that hold it
-_KEPT = {
-    "feature_names": "feature_names_in_",
-    "counts": "counts_",
-    "inertia": "inertia_",
-    "distortion": "distortion_",
-    "n_samples": "n_samples_",
-    "n_iter": "n_iter_",
-    "converged": "converged_",
-    "n_passes": "n_passes_",
-    "seed": "seed_",
-    "source": "fitted_on_",
-    "profile": "profile_",
-    "deviations": "feature_deviations_",
-    "words": "feature_words_",
-}
-_ARRAYS = ("profile", "deviations", "words")  # of these, what is no JSON value
-
-
-class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator that has a `model_` once it is fitted."""
 
     n_clusters: int
     init: Any
-    random_state: Any
-    on_invalid: OnInvalid
-    verbose: int
-    model_: Model
     labels_: Any
-    feature_names_in_: NDArray[Any]
-    cluster_centers_: NDArray[Any]
     counts_: NDArray[np.float64]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
@@ -146,7 +104,7 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             return self._predict_to_table(X, check_table_place(path, overwrite=overwrite))
         target = check_labels_place(path, overwrite=overwrite)
         walk, model = self._walk(X)
-        progress = Progress(self.progress, int(self.verbose))
+        progress = self._progress()
         with open_executor(self.executor) as workers:
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
@@ -234,66 +192,6 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         d2 = np.where(np.isnan(d2), 0.0, d2)
         return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
-
-        Parameters
-        ----------
-        path : path
-            Replaced only by a complete file.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            It cannot be written; the old file is as it was.
-        """
-        self._check_fitted()
-        parameters = self.get_params()
-        for name in OF_THIS_RUN:
-            parameters.pop(name, None)
-        if callable(parameters["init"]):
-            del parameters["init"]  # no file holds functions; what is loaded starts as by default
-        elif not isinstance(parameters["init"], str):
-            parameters["init"] = given_start(parameters["init"]).tolist()
-        kept = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
-        values = {name: value if name in _ARRAYS else plain_list(value) for name, value in kept.items()}
-        fit = FitInfo(estimator=name_of(type(self)), **values)
-        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote: an estimator that can predict, transform and score.
-
-        It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
-        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
-        has them.
-
-        Raises
-        ------
-        ModelFileError
-            If the file is no saved model, or damaged.
-        """
-        model, parameters = Model.load(path)
-        if isinstance(parameters.get("sketch"), dict):
-            parameters["sketch"] = model.sketch  # it was given, made already
-        try:
-            estimator = cls(**parameters)
-        except TypeError as error:
-            raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
-        estimator.model_ = model
-        estimator.cluster_centers_ = model.centers
-        estimator.assign_space_ = model.space
-        estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
-        estimator.n_components_ = model.sketch.n_components
-        estimator.n_features_in_ = model.n_features
-        fit = FitInfo.load(path)
-        for name, attribute in _KEPT.items():
-            value = getattr(fit, name)
-            if value is not None:
-                kinds = {"feature_names": object, "counts": np.float64}
-                setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
-        return estimator
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -334,7 +232,8 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
         self.seed_ = seed
         self.stages_ = [*source.stages_before, *context.progress.stages]
-        self.n_passes_ = context.plan.passes + fitted.n_rounds + len(source.stages_before)
+        again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
+        self.n_passes_ = context.plan.passes + again + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
         self.feature_words_ = source.words
@@ -352,99 +251,6 @@ class Assigner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 stacklevel=4,
             )
 
-    def _current_model(self) -> Model:
-        """What assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
-
-        The attribute is rounded to the data's dtype; the model's centers are not, and count unless it was changed.
-
-        Raises
-        ------
-        InvalidInputError
-            For centers that no row can be compared with.
-        """
-        model, centers = self.model_, np.asarray(self.cluster_centers_)
-        rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
-        if centers is model.centers or np.array_equal(centers, rounded):
-            return model
-        wanted = model.centers.shape[1]
-        if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
-            raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
-        if not np.isfinite(centers).all():
-            raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None)
-
-    def _check_fitted(self) -> None:
-        check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
-
-    def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
-        """The function's values of a Dask array, as a Dask array; None for other data."""
-        if not is_collection(X):
-            return None
-        self._check_fitted()
-        from streamkm.passes.lazy import lazy_map
-        from streamkm.sources.dask.arrays import DaskSource
-
-        source = self._open(X, reset=False)
-        if not isinstance(source, DaskSource):
-            return None
-        return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
-
-    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
-        """Walk X once; yield the function's values chunk by chunk."""
-        self._check_fitted()
-        walk, model = self._walk(X)
-        progress = Progress(self.progress, int(self.verbose))
-        with open_executor(self.executor) as workers, progress.stage(name) as stage:
-            yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
-
-    def _walk(self, X: Any) -> tuple[Walk, Model]:
-        """How X is walked, and the model for its rows."""
-        source, model = self._open(X, reset=False), self._current_model()
-        stored = store_of(source)
-        if stored is not None:
-            model = _model_on(stored, model)
-        if model.preparation is not None:
-            source = prepared(source, model.preparation)
-        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        return Walk(source, size, model.metric, self.on_invalid), model
-
-    def _open(self, X: Any, *, reset: bool | None) -> RowSource:
-        """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
-        if is_in_memory(X):
-            checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
-            if reset is None:
-                from sklearn.utils import check_array
-
-                X = check_array(X, dtype="numeric", **checks)
-            else:
-                X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-            return open_source(X)
-        source = open_source(X)
-        if reset is not None:
-            self._check_names(source, reset=reset)
-        return source
-
-    def _check_names(self, source: RowSource, *, reset: bool) -> None:
-        """Keep the names of a source's columns, or compare them with those that are kept; as scikit-learn does."""
-        names: Any = source.feature_names
-        known = vars(self).get("feature_names_in_")
-        if reset:
-            if known is not None:
-                del self.feature_names_in_
-            if names is not None:
-                self.feature_names_in_ = np.array(names, object)
-        elif names is None:
-            return
-        elif known is None:
-            warnings.warn(
-                f"{source.name} has feature names, but {type(self).__name__} was fitted without feature names: "
-                "the order of columns cannot be checked",
-                UserWarning,
-                stacklevel=4,
-            )
-        else:
-            check_same_columns(names, tuple(known), source.name, "the fit")
-
 
 def described(source: RowSource) -> dict[str, Any]:
     """What a model says of the rows that it was fitted on, as JSON values."""
@@ -456,10 +262,3 @@ def described(source: RowSource) -> dict[str, Any]:
         "sparse": source.is_sparse,
         **({"made_with": dict(source.made_with)} if source.made_with else {}),
     }
-
-
-def _model_on(stored: StoreSource, model: Model) -> Model:
-    """The model, for rows of a store."""
-    from streamkm.stores.compatibility import model_on_store
-
-    return model_on_store(model, stored)

@@ -15,10 +15,9 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.progress import Progress
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
-from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, n_kernel_starts
+from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
@@ -89,7 +88,9 @@ class StreamKernelKMeans(Assigner):
     init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept; "auto": 10 for up to 10 clusters and for "random", else 1.
+        Starts on the sample, of which the best is kept. "auto": 10 for up to 10 clusters and for "random", with
+        "k-means++" up to 30 until a third of them have ended within 0.03 % of the best; for more clusters 1 to 10, as
+        their work allows.
     max_iter : int, default=100
     tol : float, default=1e-4
     chunk_bytes : int or "auto", default="auto"
@@ -129,6 +130,13 @@ class StreamKernelKMeans(Assigner):
     See Also
     --------
     sklearn.kernel_approximation.Nystroem : For data in memory.
+
+    Notes
+    -----
+    Settings of the papers. Wang et al., as their published script has them for MNIST8M: ``StreamKernelKMeans(10,
+    n_landmarks=400, rank=20, landmark_rank=200, gamma_factor=2, fit_on="all")``; what they compare with: "fourier" and
+    "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns" with ``init="ls++", fit_on="all"``.
+    Landmarks by theory: `streamkm.sketches.bounds.nystroem_columns` and `kernel_columns`.
 
     References
     ----------
@@ -248,7 +256,7 @@ class StreamKernelKMeans(Assigner):
             settings=self._settings(self._sizes(source), seed),
             weights=weights.each,
             writer=writer,
-            progress=Progress(self.progress, int(self.verbose)),
+            progress=self._progress(),
         ) as context:
             fitted = run_kernel_fit(context)
         self._take(fitted.fit, fitted.fit.model, context, weights, seed)
@@ -369,7 +377,7 @@ class StreamKernelKMeans(Assigner):
         return KernelSettings(
             n_clusters=given.n_clusters,
             init=init,
-            n_init=n_kernel_starts(given.n_init, given.n_clusters, init),
+            n_init=kernel_starts(given.n_init, given.n_clusters, init),
             max_iter=given.max_iter,
             tol=given.tol,
             refine=0,

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.cluster.init import FEW_CLUSTERS
+from streamkm.cluster.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose, is_unsearched
+from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 
+STARTS = Starts(least=10, most=30)  # for few clusters
 ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it
-MANY_STARTS = 10
 
 
 def check_kernel_parameters(estimator: Any) -> None:
@@ -72,8 +72,7 @@ def kernel_name(kernel: Any) -> Any:
     return ALIASES.get(kernel, kernel) if isinstance(kernel, str) else kernel
 
 
-def n_kernel_starts(n_init: int | str, n_clusters: int, init: Any) -> int:
-    """The number that `n_init` stands for; "auto": few where each is followed by a search."""
-    if n_init != "auto":
-        return int(n_init)
-    return MANY_STARTS if n_clusters <= FEW_CLUSTERS or is_unsearched(init) else 1
+def kernel_starts(n_init: int | str, n_clusters: int, init: Any) -> int | str | Starts:
+    """What `n_init` stands for: features are few, so that starts cost little beside kernel values."""
+    searched = isinstance(init, str) and init == "k-means++"
+    return STARTS if n_init == "auto" and n_clusters <= FEW_CLUSTERS and searched else n_init

@@ -1,4 +1,4 @@
-"""The scikit-learn estimators: parameters, validation, fitted attributes.
+"""`StreamKMeans`: its parameters, its fit, and the attributes that a fit sets.
 
 The work is in fitting. No logic in `__init__`.
 """
@@ -8,68 +8,43 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
+from numpy.typing import ArrayLike
 
 from streamkm.cluster.model import Metric, Space
-from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_on_cluster, local_threads, open_executor
-from streamkm.core.atomic_io import replace_file
+from streamkm.compute import is_on_cluster, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
-from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.described import Described
 from streamkm.estimators.incremental import Incremental
+from streamkm.estimators.planned import Planned
 from streamkm.estimators.validation import (
     Weights,
-    check_integer,
     check_parameters,
     check_weights,
     drawn_seed,
-    parameters_of,
 )
-from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
-from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import DEVIATION_ROWS, run_fit
-from streamkm.fitting.settings import Settings
-from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.fitting.kmeans import run_fit
+from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
-from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place
-from streamkm.passes.prepare import check_replayable, find_preparation
+from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
-from streamkm.planning.cost_model import forecast
-from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
-from streamkm.reports.maps import ClusterMap, cluster_map
-from streamkm.reports.report import check_matplotlib, names_of, report_page
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
-from streamkm.sources.scaled import ScaledSource
-
-_NEXT_STEPS = """\
-kmeans.labels_            # of these rows
-kmeans.predict(more)      # of other rows
-kmeans.summary(rows=X)    # with typical rows of X
-kmeans.save("model.npz")  # StreamKMeans.load
-"""
 
 
-class StreamKMeans(Incremental, Assigner):
+class StreamKMeans(Incremental, Described, Planned):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -255,6 +230,15 @@ class StreamKMeans(Incremental, Assigner):
     --------
     sklearn.cluster.KMeans : For data in memory.
 
+    Notes
+    -----
+    Methods of the papers, which take the labels of the sketch (``assign_space="sketch", refine=0``) where the defaults
+    assign the rows themselves: sparse embedding (Liu et al.) is "countsketch" with `n_components`; random signs
+    (Boutsidis et al.) "signs"; draws of features by leverage "leverage"; singular vectors "svd" with
+    ``sketch_fit="all"``; Laplacian scores "laplacian"; preconditioned sparsification a `PreconditionedSampling`. For
+    hashed words (Senuma) rows come from `streamkm.FeatureHashing`, with "identity". `streamkm.sizing` gives the
+    components by the name of a theorem.
+
     References
     ----------
     Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017; Boutsidis, Zouzias, Mahoney and Drineas,
@@ -412,7 +396,7 @@ class StreamKMeans(Incremental, Assigner):
         self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, labels_to: Path | None
     ) -> None:
         """Fit, and set what `fit` sets."""
-        progress = Progress(self.progress, int(self.verbose))
+        progress = self._progress()
         source, preparation = self._prepared_rows(source, plan, writer, progress)
         stored, metric = store_of(source), self.metric
         if stored is not None:
@@ -425,7 +409,13 @@ class StreamKMeans(Incremental, Assigner):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
-        with FitContext.opened(
+        kernels = COMPILATION.expecting(
+            f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}",
+            n_threads=plan.n_threads,
+            spare_bytes=plan.limit_bytes - plan.peak_bytes,
+            announce=progress.say,
+        )
+        opening = FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),
             plan=plan,
@@ -433,7 +423,8 @@ class StreamKMeans(Incremental, Assigner):
             weights=weights.each,
             writer=writer,
             progress=progress,
-        ) as context:
+        )
+        with kernels, opening as context:
             fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
@@ -452,267 +443,6 @@ class StreamKMeans(Incremental, Assigner):
         tags.input_tags.sparse = kind != PCASketch.kind
         return tags
 
-    def original_centers(self) -> NDArray[np.float64]:
-        """Give `cluster_centers_` in the units of the data, where `steps` only shift and scale features.
-
-        Returns
-        -------
-        float64 ndarray (k, d)
-
-        Raises
-        ------
-        InvalidInputError
-            For centers of a sketch, and for other steps than "standardize" and "robust".
-        """
-        self._check_fitted()
-        preparation: Preparation | None = self.preparation_
-        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
-            raise InvalidInputError(
-                "original_centers() is for centers of features, and for steps that only shift and scale them: "
-                "standardize and robust"
-            )
-        centers = self._current_model().centers
-        return centers.copy() if preparation is None else preparation.undone(centers)
-
-    def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
-        """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
-
-        Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
-        model says the same, with its centers in place of the means.
-
-        Parameters
-        ----------
-        n_traits : int, optional
-            Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
-            are behind the features, and name the clusters then.
-        rows : as for `fit`, optional
-            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
-            their ids where there is an id column, the first words of documents, the values of other rows.
-
-        Returns
-        -------
-        ClusterSummary
-            The largest cluster first. Prints as a table; ``to_pandas()`` and ``to_dicts()`` give it for use.
-
-        Raises
-        ------
-        NotFittedError
-        InvalidInputError
-            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
-        """
-        self._check_fitted()
-        words = getattr(self, "feature_words_", None)
-        n_traits = (8 if words else 3) if n_traits is None else n_traits
-        check_integer("n_traits", n_traits, 0)
-        deviations = getattr(self, "feature_deviations_", None)
-        if deviations is None:
-            raise InvalidInputError(
-                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
-                'the sketch (assign_space="original" asks for those of the original features)'
-            )
-        names = getattr(self, "feature_names_in_", None)
-
-        def name(number: int) -> str:
-            word = words.name(number) if words else None if names is None else str(names[number])
-            return f"x{number}" if word is None else word
-
-        summary = describe_clusters(
-            getattr(self, "cluster_means_", self.model_.centers),
-            self.counts_,
-            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
-            name=name,
-            n_traits=n_traits,
-            by_words=bool(words),
-            profile=getattr(self, "profile_", None),
-        )
-        if rows is None:
-            return summary
-        source = self._open(rows, reset=None)
-        shown = summary.example_rows()
-        return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
-
-    def plot(self) -> Any:
-        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
-
-        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            Notebooks show it; ``figure.savefig("clusters.png")`` writes it.
-
-        Raises
-        ------
-        NotFittedError
-            Also for a loaded model, which has no sample.
-        MissingDependencyError
-            Without matplotlib.
-        """
-        check_is_fitted(self, "sketch_sample_")
-        check_matplotlib()
-        from streamkm.reports.figures import plot_clusters
-
-        facts = summarize(self)
-        clusters = facts["clusters"] or []
-        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
-        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
-
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
-
-        Figures need matplotlib.
-
-        Parameters
-        ----------
-        path : path
-            Replaced only by a complete file.
-
-        Raises
-        ------
-        NotFittedError
-            Also for a loaded model, which has no sample.
-        DiskFullError, OutputError
-            It cannot be written; the old file is as it was.
-        """
-        check_is_fitted(self, "sketch_sample_")
-        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
-        replace_file(path, lambda file: file.write(text), len(text))
-
-    def _places(self) -> ClusterMap:
-        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
-
-    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
-        """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
-
-        Reads no rows.
-
-        Parameters
-        ----------
-        X : as for `fit`
-        n_rows : int, optional
-            In place of those that X has.
-        gathers_labels : bool, default=True
-            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `fit` would before its first read.
-        """
-        check_parameters(self)
-        source = self._open(X, reset=None)
-        planned = source if n_rows is None else ScaledSource(source, n_rows)
-        return self.plan_for(planned, gathers_labels=gathers_labels)
-
-    def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
-        """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `plan`, and for rows that can only be read in order.
-        """
-        source, n_threads = self._open(X, reset=None), local_threads(self.executor)
-        plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
-        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
-        return estimate_seconds(
-            self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
-        )
-
-    def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
-        """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
-
-        Parameters
-        ----------
-        X : path or glob, open dataset or ChunkedSource
-            Which workers can read; a sample of the data is enough.
-        cluster : Cluster
-            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.cost_model`.
-        n_rows : int, optional
-            In place of those that X has.
-
-        Returns
-        -------
-        Forecast
-            Time, tasks, bytes and memory, stage by stage.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
-            rows that only this process has.
-        """
-        check_parameters(self)
-        source = self._open(X, reset=None)
-        if source.in_process:
-            raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
-        planned = source if n_rows is None else ScaledSource(source, n_rows)
-        # as a client plans that has the labels written where rows are read: those that it gathers come on top
-        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
-        settings = self._settings(drawn_seed(self.random_state))
-        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
-        rates = measure(self._fit_walk(rows, plan, self.metric), plan, settings)
-        return forecast(plan, rates, cluster)
-
-    def plan_for(
-        self,
-        source: RowSource,
-        *,
-        total_weight: float | None = None,
-        n_threads: int | None = None,
-        gathers_labels: bool = True,
-        refuses: bool = True,
-    ) -> Plan:
-        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process."""
-        given = parameters_of(self)
-        if source.n_rows is not None:
-            check_clusters(given.n_clusters, source.n_rows)
-        counts = {given.n_clusters}
-        if given.max_cluster_size is not None:
-            n_rows = total_weight or source.estimated_rows
-            counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
-        planned = partial(
-            plan_fit,
-            self._planned_rows(source),
-            sketch=given.sketch,
-            sketch_fit=given.sketch_fit,
-            n_components=given.n_components,
-            eps=given.eps,
-            delta=given.delta,
-            refine=given.refine,
-            assign_space="original" if given.spherical else given.assign_space,
-            coreset=given.coreset,
-            chunk_bytes=given.chunk_bytes,
-            memory_limit=given.memory_limit,
-            n_threads=n_threads or local_threads(given.executor),
-            weighted=total_weight is not None,
-            gathers_labels=gathers_labels,
-            refuses=refuses,
-        )
-        # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
-        return max((planned(n_clusters=count) for count in sorted(counts)), key=lambda plan: plan.peak_bytes)
-
-    def _planned_rows(self, source: RowSource) -> RowSource:
-        """The rows that will be clustered, as far as they can be described before steps have found what they need.
-
-        Raises
-        ------
-        InvalidInputError
-            For rows that no step can be done to: of sketch stores, and some that can be walked once only.
-        """
-        steps = check_steps(self.steps)
-        if not steps:
-            return source
-        if store_of(source) is not None:
-            raise InvalidInputError(
-                f"the rows of {source.name} are sketched already, and steps={list(steps)!r} are for original rows; "
-                "leave steps out"
-            )
-        preparation = Preparation(steps)
-        check_replayable(source, preparation)
-        return prepared(source, preparation)
-
     def _prepared_rows(
         self, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
     ) -> tuple[RowSource, Preparation | None]:
@@ -727,20 +457,3 @@ class StreamKMeans(Incremental, Assigner):
                 context = PassContext(executor=workers, walk=walk, writer=writer)
                 preparation = find_preparation(context, steps, plan.sample_rows, progress)
         return prepared(source, preparation), preparation
-
-    def _settings(self, seed: int) -> Settings:
-        init, seeds = self._given(seed)
-        given = parameters_of(self)
-        sketch = None if isinstance(given.sketch, str) else given.sketch
-        return Settings(
-            n_clusters=given.n_clusters,
-            init=init,
-            n_init=given.n_init,
-            max_iter=given.max_iter,
-            tol=given.tol,
-            refine=given.refine,
-            seeds=seeds,
-            sketch=sketch,
-            spherical=given.spherical,
-            max_cluster_size=given.max_cluster_size,
-        )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import as_block_matrix
@@ -26,6 +25,7 @@ from streamkm.core.matrix import Matrix, rows_between
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
+from streamkm.fitting.starts import search_centers
 from streamkm.passes.resume import KeptSteps
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 
@@ -49,6 +49,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             blocks=None if sample.complete else sketched.blocks,
         )
     rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
+    rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
     with progress.stage("lloyd", context.settings.max_iter, "steps") as stage:
         if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
             result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
@@ -167,21 +168,18 @@ def seeded(
         return np.asarray(sketch.apply(frame.points(centers)), np.float64)
 
     settings = context.settings
-    init: Any = settings.init
-    if isinstance(init, np.ndarray):
-        if init.shape[1] != rows.shape[1]:
-            raise InvalidInputError(f"init has {init.shape[1]} features; the data have {rows.shape[1]:,}")
-        start = placed(init)
+    if isinstance(settings.init, np.ndarray):
+        if settings.init.shape[1] != rows.shape[1]:
+            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {rows.shape[1]:,}")
+        start = placed(settings.init)
     else:
-        if callable(init):
-            init = drawn_by(init, frame.original_rows(rows), settings.n_clusters, placed)
-        start = start_centers(
+        start = search_centers(
             context.here,
             sampled,
+            settings,
             settings.n_clusters,
-            init=init,
-            n_init=settings.n_init,
-            streams=Streams(settings.generator("seeding"), settings.generator("search")),
+            lambda: frame.original_rows(rows),
+            placed,
             blocks=blocks,
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))

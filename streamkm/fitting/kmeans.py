@@ -9,35 +9,31 @@ the run that continues. Knows nothing of estimators.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.lloyd import LloydResult, Totals
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
-from streamkm.cluster.row_sample import Sample, SampleRule
+from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes
-from streamkm.fitting.centers import check_clusters, find_centers
+from streamkm.fitting.centers import find_centers
 from streamkm.fitting.certificate import Promise
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.distortion import distortion_of
 from streamkm.fitting.found import Found, Look
-from streamkm.fitting.framing import Framed, frame_rows, oblivious_sketch, sketch_of
+from streamkm.fitting.reading import read_once, read_rows
 from streamkm.fitting.rounds import Labelled, warn_of_gain, write_held
 from streamkm.fitting.within_cap import label_within_cap
 from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
-from streamkm.passes.resume import Gathered
-from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
-from streamkm.sketches import Sketch, SketchFit, sketch_from_dict
-from streamkm.sketches.registry import first_round
+from streamkm.passes.sketch import Sketched
 
 DEVIATION_ROWS = 2000  # of the sample, that standard deviations of features are found on
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
@@ -155,75 +151,6 @@ def _in_the_sketch(context: FitContext, n_features: int) -> str:
     )
 
 
-def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
-    """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
-    plan = context.plan
-    sketched = _read_once(context)
-    give_back(plan.limit_bytes)
-    if not plan.fit_passes and not plan.sketches_later:
-        framed = frame_rows(context, sketched)
-        if context.walk.source.replayable:
-            sketched = replace(sketched, blocks=None)  # `framed` has them
-        return sketched, framed
-    sketch = _sketch(context, sketched)
-    if plan.sketches_later:
-        chunk_rows = sketched.chunk_rows
-        del sketched  # this pass samples the same rows once more
-        sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows))
-        give_back(plan.limit_bytes)
-    return sketched, Framed(sketched, sketch, WHOLE)
-
-
-def _read_once(context: FitContext) -> Sketched:
-    """Read all rows once, after counting them where that is needed."""
-    plan = context.plan
-    chunk_rows = None
-    if plan.counts_first:
-        with context.progress.stage("count", plan.n_chunks) as stage:
-            chunk_rows = count_pass(context, stage)
-    n_features = context.walk.source.n_features
-    sketch = oblivious_sketch(plan, context.settings, n_features) if plan.regime != "sample" else None
-    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
-    check_clusters(context.settings.n_clusters, sketched.n_valid)
-    return sketched
-
-
-def _sketched(
-    context: FitContext, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, name: str, n_chunks: int | None
-) -> Sketched:
-    """One pass that samples, or sketches too; from where an earlier run got to, unless sketched rows are kept.
-
-    Those are in memory, and gone with the process: their rows are read again.
-    """
-    plan, settings = context.plan, context.settings
-    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), context.walk.source.estimated_rows, context.weights)
-    coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
-    gathered = Gathered(rule, coreset)
-    record = name if sketch is None or gathered.tree is not None else None
-    with context.progress.stage(name, n_chunks) as stage:
-        return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=record)
-
-
-def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
-    """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
-    plan, settings, writer = context.plan, context.settings, context.writer
-    if not plan.fit_passes:
-        return sketch_of(plan, settings, sketched.sample)
-    record = writer.load("directions")
-    if record is not None:
-        return sketch_from_dict(record[1], record[0])
-    seed = settings.word("sketch")
-    found: Sketch | SketchFit = first_round(
-        plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
-    )
-    while not isinstance(found, Sketch):
-        with context.progress.stage("directions", len(sketched.chunk_rows)) as stage:
-            found = fit_pass(context, found, sketched.chunk_rows, stage)
-    sketch = found
-    writer.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
-    return sketch
-
-
 def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | None:
     """The row sample where it has all rows, in original features, as the source in this process would give them again.
 
@@ -235,4 +162,4 @@ def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | N
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
     if not (fits and original and source.in_process) or len(context.weights):
         return None
-    return (sketched or _read_once(context)).sample
+    return (sketched or read_once(context)).sample

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.init import Starts
 from streamkm.sketches import Sketch
 
 
@@ -19,7 +20,7 @@ class Settings:
     Attributes
     ----------
     n_clusters, max_iter : int
-    n_init : int or "auto"
+    n_init : int, "auto" or Starts
     refine : int or "auto"
     tol : float
     init : "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
@@ -35,7 +36,7 @@ class Settings:
 
     n_clusters: int
     init: str | NDArray[np.float64] | Callable[..., Any]
-    n_init: int | str
+    n_init: int | str | Starts
     max_iter: int
     tol: float
     refine: int | str

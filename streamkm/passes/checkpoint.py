@@ -186,10 +186,6 @@ class Checkpoint:
             logger.warning("%s is damaged and counts as not there: %s", path, error)
             return None
 
-    def forget(self, name: str) -> None:
-        """Remove a record, if it is there."""
-        self._owned.remove([f"{name}.npz"])
-
     def has_labels(self, n_rows: int) -> bool:
         """Whether the earlier state has labels of so many rows."""
         return _fits(self.directory / LABELS, n_rows)

@@ -155,7 +155,7 @@ def _write_csv(file: BinaryIO, first: str, batches: Iterator[tuple[Any, tuple[ND
         cells = (_filled(distances), ["" if at < 0 else at for at in seconds.tolist()], _filled(second_distances))
         numbers = names.tolist() if isinstance(names, np.ndarray) else names.to_pylist()
         writer.writerows(zip(numbers, labels.tolist(), *cells, _filled(scores), strict=True))
-    text.detach()  # the file is closed by whoever opened it
+    text.detach()  # the caller closes the file
 
 
 def _filled(values: NDArray[np.float64]) -> list[Any]:

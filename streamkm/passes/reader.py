@@ -25,6 +25,7 @@ Weighed = tuple[Item, int | None, NDArray[np.float64], int]
 """An item, how many rows it should have, their weights, and how many rows come before, where that is known."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
+SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of them are valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ class Walk:
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> Valid:
         """Take out what is invalid; see `read`."""
         n_read = X.shape[0]
+        if isinstance(X, np.ndarray) and X.dtype in SMALL and self.metric == "euclidean":
+            return Valid(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
         double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
         valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
@@ -161,15 +164,15 @@ class Valid:
         Rows of the chunk, invalid ones included.
     kept : int64 (v,), or None
         Which rows of the chunk these are; None: all.
-    d2norms : float64 (v,)
-        Squared norms of the rows.
+    d2norms : float64 (v,) or None
+        Squared norms of the rows; None where every row is valid, whatever it is.
     """
 
     X: Matrix
     places: NDArray[np.int64]
     n_read: int
     kept: NDArray[np.int64] | None
-    d2norms: NDArray[np.float64]
+    d2norms: NDArray[np.float64] | None
 
     def spread(self, values: NDArray[Any], fill: Any) -> NDArray[Any]:
         """Values of the valid rows at their places among all rows of the chunk."""

@@ -348,4 +348,5 @@ class KeptSteps:
     def step(self, result: LloydResult) -> None:
         """Take note of a step."""
         self._stage.advance()
-        self._writer.save_if_due(self._name, lambda: pack_lloyd(result))
+        if not result.midway:
+            self._writer.save_if_due(self._name, lambda: pack_lloyd(result))

@@ -150,6 +150,7 @@ def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[
         float(sum(info.total_weight for info in filled)),
         float(sum(info.total_d2norm for info in filled)),
         max(info.largest_d2norm for info in filled),
+        all(info.dense for info in filled),
     )
 
 
@@ -220,6 +221,7 @@ class _Info:
     n_counted: int
     width: int
     dtype: np.dtype[Any]
+    dense: bool = False
     total_weight: float = 0.0
     total_d2norm: float = 0.0
     largest_d2norm: float = 0.0
@@ -252,7 +254,12 @@ def _sketch_item(
         return None, (info, candidates, part)
     block = Block(sketched, sketched_d2norms(sketched), weights)
     totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
-    return block, (_Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, *totals), candidates, None)
+    dense = isinstance(sketched, np.ndarray)
+    return block, (
+        _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, dense, *totals),
+        candidates,
+        None,
+    )
 
 
 def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, Candidates, None]:

@@ -39,6 +39,11 @@ class Choice:
         """Resident bytes of each stage."""
         return self.needs.stages(self.regime, self.space, base, self.room)
 
+    def with_parts(self, allowance: Allowance) -> Choice:
+        """Keep rows near borders apart in Lloyd's algorithm, if that serves and fits."""
+        parted = replace(self, needs=replace(self.needs, parts=self.needs.may_part(self.regime)))
+        return parted if max(parted.memory(allowance.base_bytes).values()) <= allowance.limit_bytes else self
+
     def with_room(self, allowance: Allowance, n_rows: int | None) -> Choice:
         """Keep in memory what there is room for of blocks that are spilled."""
         if self.regime != "spilled":
@@ -61,7 +66,26 @@ def choose(
     ladder: list[Sizes],
     allowance: Allowance,
 ) -> Choice:
-    """The best space, in it the best regime, with it the largest sizes, that fit; else what takes the least memory."""
+    """Choose the best space, in it the best regime, with it the largest sizes, that fit in memory.
+
+    Parameters
+    ----------
+    source : RowSource
+    needs : Needs
+        Of a fit, whatever its regime.
+    regimes : dict of str
+        Those to choose from, the best first, and why each.
+    spaces : tuple of Space
+        The best first.
+    ladder : list of Sizes
+        The largest first.
+    allowance : Allowance
+
+    Returns
+    -------
+    Choice
+        Of what takes the least memory, where nothing fits.
+    """
     cuts: dict[int, _Cut] = {}
     least: Choice | None = None
     for space in spaces:
@@ -73,7 +97,7 @@ def choose(
                 choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
-                    return choice.with_room(allowance, source.estimated_rows)
+                    return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
     if least is None:

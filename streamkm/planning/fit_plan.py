@@ -20,7 +20,7 @@ from streamkm.planning.memory import MIB, Needs, Regime
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.sketches import IdentitySketch, Sketch
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -30,6 +30,8 @@ from streamkm.sources.prepared import PreparedRows
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
+ALONG = "on all rows, along directions that are found on a few rows read ahead"
+MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
@@ -106,23 +108,43 @@ def plan_fit(
     )
     needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
-    choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
+    serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
+    choice, ahead = None, bool(serving) and asked.reads_ahead(first.sample_rows)
+    if ahead:
+        choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance)
+        ahead = max(choice.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
+    if choice is None or not ahead:
+        choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
-    plan = _plan(asked, choice, allowance, why, regimes[choice.regime], counts_first=counts_first)
+    why_regime = ALONG if ahead else regimes[choice.regime]
+    plan = _plan(asked, choice, allowance, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if not refuses:
         return plan
     return checked(plan, "or use fewer n_components or fewer n_clusters", choice.needs.largest_chunk, allowance)
 
 
 def _plan(
-    asked: _Asked, choice: Choice, allowance: Allowance, why_sketch: str, why_regime: str, *, counts_first: bool
+    asked: _Asked,
+    choice: Choice,
+    allowance: Allowance,
+    why_sketch: str,
+    why_regime: str,
+    *,
+    counts_first: bool,
+    reads_ahead: bool,
 ) -> Plan:
     """What was chosen, as a plan."""
     source, needs, regime = asked.source, choice.needs, choice.regime
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = source.preparation.finding if isinstance(source, PreparedRows) else ()
-    passes = 2 + asked.refinements + counts_first + asked.fit_passes + (asked.found and regime != "sample")
+    passes = (
+        2
+        + asked.refinements
+        + counts_first
+        + asked.fit_passes
+        + (asked.found and regime != "sample" and not reads_ahead)
+    )
     return Plan(
         source=source.name,
         n_rows=n_rows,
@@ -152,6 +174,7 @@ def _plan(
         drawn_rows=needs.drawn_rows,
         keeps_sample=needs.keeps_sample,
         few_sampled=needs.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        reads_ahead=reads_ahead,
         finding_steps=steps,
     )
 
@@ -291,11 +314,26 @@ class _Asked:
             regimes = {"spilled": regimes.pop("spilled"), **regimes}
         return regimes
 
+    def serves(self, sample_rows: int) -> bool:
+        """Whether centers may be found on a sample of so many rows alone."""
+        return sample_rows >= self._serving_sample
+
+    def reads_ahead(self, sample_rows: int) -> bool:
+        """Whether all rows are clustered along directions found on a few read ahead, where memory holds them.
+
+        That takes no pass more, and time in proportion to that of a pass.
+        """
+        source = self.source
+        found = self.kind == PCASketch.kind and self.found and not self.streamed and not self.once
+        if not found or self.coreset != "auto" or source.n_rows is None or not isinstance(source, ChunkedSource):
+            return False
+        return sample_rows < source.n_rows <= MOST_PROJECTED * self.wanted_sample
+
     def _sampled(self, sample_rows: int, spilled: str) -> dict[Regime, str]:
         """The row sample, where it serves or was asked for."""
         found = self.coreset != "uniform" and not self.streamed
         why_sample = "on the row sample" + (", which its directions are found on" if found else "")
-        if self.coreset == "uniform" or sample_rows >= self._serving_sample:
+        if self.coreset == "uniform" or self.serves(sample_rows):
             return {"sample": why_sample}
         why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
         return {"blocks": why, "spilled": why + spilled, "sample": why_sample}

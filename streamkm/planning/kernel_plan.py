@@ -76,8 +76,8 @@ def kernel_sizes(
     The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
     for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
     most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
-    as features, or the root of n (Yin, Liu, Wang and Meng, NeurIPS 2022: Omega(sqrt(n)) keeps the rate of exact kernel
-    k-means), at most 2,048 or twice the features. Never more than rows.
+    as features, or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in
+    their introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). Never more than rows.
 
     `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
     at least k; for "ros" the next power of 2, at most n.

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
+from streamkm.cluster.lloyd import MOST_NEAR, PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.neighbours import neighbours_bytes
 from streamkm.cluster.profile import profile_bytes
@@ -19,6 +20,7 @@ from streamkm.sketches.subspace import subspace_bytes
 
 Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 MIB = 1 << 20
+MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apart
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
@@ -99,6 +101,8 @@ class Needs:
         Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
     dense : bool
         Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
+    parts : bool
+        Whether Lloyd's algorithm keeps rows near borders between clusters apart.
     """
 
     n_rows: int
@@ -126,6 +130,7 @@ class Needs:
     keeps_sample: bool = False
     sums_bytes: int = 0
     dense: bool = False
+    parts: bool = False
 
     @property
     def many(self) -> bool:
@@ -163,7 +168,7 @@ class Needs:
             "cluster": sample
             + sketched
             + self.framing()
-            + max(fitting, self.maps(), kept_blocks + self.search(searched) + self.steps(self.n_components)),
+            + max(fitting, self.maps(), kept_blocks + self._iterating(regime, searched)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
@@ -190,6 +195,21 @@ class Needs:
             state, step, end = subspace_bytes(self.directions, self.n_features)
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
         return {name: base + size for name, size in stages.items()}
+
+    def _iterating(self, regime: Regime, n_rows: int) -> int:
+        """Bytes of the search for centers on so many rows, beside these."""
+        steps = self.steps(self.n_components)
+        if self.parts and regime in ("blocks", "sample"):
+            steps += int(MOST_NEAR * n_rows * (8 + self.block_row_bytes))
+        return self.search(n_rows) + steps
+
+    def may_part(self, regime: Regime) -> bool:
+        """Whether Lloyd's algorithm would keep rows near borders apart, and has room for them in any case."""
+        n_rows = self.n_rows if regime == "blocks" else min(self.n_rows, self.sample_rows)
+        dense = self.block_row_bytes == self.itemsize * self.n_components and not self.many
+        worth = n_rows * self.n_clusters * self.n_components >= PARTED_WORK
+        held = regime in ("blocks", "sample") and MOST_NEAR * n_rows * (8 + self.block_row_bytes) <= MOST_PARTED
+        return dense and worth and held
 
     def _float_row(self, space: Space) -> int:
         """Bytes of a row as floats, where it is assigned."""

@@ -69,6 +69,8 @@ class Plan:
         Whether the row sample is kept, so that such a pass begins with a search.
     few_sampled : bool
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
+    reads_ahead : bool
+        Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
     finding_steps : tuple of str
         Steps that rows are prepared by which take one of the passes each, in front of the others.
     """
@@ -101,6 +103,7 @@ class Plan:
     drawn_rows: int = 0
     keeps_sample: bool = False
     few_sampled: bool = False
+    reads_ahead: bool = False
     finding_steps: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
@@ -125,7 +128,8 @@ class Plan:
     @property
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
-        return self.needs is not None and self.needs.fitted and self.regime != "sample"
+        fitted = self.needs is not None and self.needs.fitted
+        return fitted and self.regime != "sample" and not self.reads_ahead
 
     @property
     def peak_bytes(self) -> int:

@@ -21,7 +21,7 @@ from streamkm.sources.base import RowSource
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
 DENSE_COMPONENTS = 256
-PCA_COMPONENTS, PCA_FEW_CLUSTERS = 64, 128  # twice as many directions for more clusters than that
+PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more clusters than that
 
 
 def choose_sketch(

@@ -103,6 +103,13 @@ def sizing(
     InvalidParameterError
         For a sketch without such a theorem, or a number out of range.
 
+    See Also
+    --------
+    eps_of_loss : The eps that a loss of the clusters found asks for.
+    feature_hashing : Components for one given partition, from its rows (Senuma's theorem 4.5).
+    kernel_columns : Rows of the kernel matrix (theorem 1 of Yin et al.).
+    nystroem_columns : Columns of rank-restricted Nystroem features (Wang et al.).
+
     Examples
     --------
     >>> from streamkm import sizing
@@ -195,8 +202,9 @@ def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
     """Rows of the kernel matrix that a sub-Gaussian, ROS or Nystroem sketch of it needs by theory.
 
     ``(4 ln n - 2 ln delta) / (eps - ln(1 + eps))``, with the constant 1 for the theorem's Omega: with probability
-    1 - delta the excess risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), for kernels of
-    at most 1; with k-means++ and local search (``init="ls++"``) in place of the exact minimizer, the least risk more.
+    1 - delta the excess risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), up to logarithms,
+    for kernels of at most 1; with k-means++ and local search (``init="ls++"``) in place of the exact minimizer the risk
+    is of that order and of the least one together.
     For small eps it grows as 8 ln(n) / eps^2, and is often above n; the authors take some sqrt(n).
 
     Parameters

@@ -1,7 +1,7 @@
 """CountSketch: every feature is added, with a random sign, to one of m components, or to one in each of s blocks.
 
-The map of Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017 (there R = (Q Phi)'), with hashed
-bucket and sign. Time O(s * nnz), whatever m.
+The map of Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017, algorithm 1, with hashed bucket and
+sign. Time O(s * nnz), whatever m.
 """
 
 from __future__ import annotations

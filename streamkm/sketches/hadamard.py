@@ -121,8 +121,8 @@ class SubsampledHadamard:
     References
     ----------
     Ailon and Chazelle, SIAM J. Comput. 39 (2009); Tropp, "Improved analysis of the subsampled randomized Hadamard
-    transform", Adv. Adapt. Data Anal. 3 (2011); for k-means, as randomized orthonormal systems: Boutsidis,
-    Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015).
+    transform", Adv. Adapt. Data Anal. 3 (2011); for subspaces, and with them k-means: Boutsidis and Gittens, SIAM J.
+    Matrix Anal. Appl. 34 (2013).
     """
 
     n_components: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -134,16 +134,6 @@ class KernelMap:
             return False
         in_range = not len(indices) or (indices.min() >= 0 and indices.max() < self.n_features)
         return bool(in_range and indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all())
-
-
-class Columns(Protocol):
-    """A map whose projection is still to be found: kernel values, or random Fourier features."""
-
-    @property
-    def n_columns(self) -> int: ...
-
-    def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (first row, values (v, c))."""
 
 
 def projected(

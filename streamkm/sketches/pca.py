@@ -21,6 +21,7 @@ from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
 POWER_STEPS = 2
+CENTERED_ROWS = 256  # at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +71,9 @@ class PCASketch:
         if not 1 <= n_components <= min(X.shape):
             raise InvalidParameterError(f"n_components={n_components}; needed: 1 to {min(X.shape)} for {X.shape} rows")
         mean = X.mean(axis=0, dtype=np.float64)
-        centered = (X - mean).astype(working_dtype(X.dtype))
+        centered = np.empty(X.shape, working_dtype(X.dtype))
+        for start in range(0, len(X), CENTERED_ROWS):
+            centered[start : start + CENTERED_ROWS] = X[start : start + CENTERED_ROWS] - mean
         _, _, rows = randomized_svd(centered, n_components, n_iter=POWER_STEPS, random_state=random_state)
         return cls(mean, np.ascontiguousarray(rows.T.astype(centered.dtype, copy=False)))
 

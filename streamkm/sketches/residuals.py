@@ -46,7 +46,7 @@ def hashing_spread(X: Matrix, labels: ArrayLike, *, n_rows: int | None = None) -
 
     References
     ----------
-    Senuma, "K-means clustering with feature hashing", ACL student session 2011, section 4.
+    Senuma, "K-means clustering with feature hashing", ACL student session 2011, sections 2.4 and 4.
     """
     rows = sp.csr_array(X).astype(np.float64)
     own = np.asarray(labels)

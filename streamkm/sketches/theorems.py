@@ -124,7 +124,8 @@ def _countsketch(case: Case) -> tuple[Bound, ...]:
     wrong by a share 1 / t where two of its 2 t features meet, and of all pairs of features that k + 1 rows have, about
     (k + 1)^2 / (2 eps^2), one meets with probability delta / 2 at m = (k^2 + k) / (eps^2 delta). So many keep every
     squared length of a space of k dimensions within 1 +- eps, by the variance summed over a basis. Liu et al.'s second
-    term is larger for a single cluster; their first one, (k + log(1 / delta)) / eps^2, never is.
+    term is larger for a single cluster; their first one, (k + log(1 / delta)) / eps^2, never is. Their theorem leaves
+    constants open, of m and of delta, and its proof supposes a rank of the rows above 2 k.
     """
     k, eps, delta = case.k, case.eps, case.delta
     printed = max((k + math.log2(1 / delta)) / eps**2, 6 / (eps**2 * delta))

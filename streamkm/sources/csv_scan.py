@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.kernels.text import csv_records as kernel
-from streamkm.sources.svmlight.files import Fill
 from streamkm.sources.svmlight.lines import BLOCK_BYTES
+from streamkm.sources.text_places import Fill
 
 
 def record_starts(fill: Fill, size: int, step: int, delimiter: str) -> NDArray[np.int64]:

@@ -181,10 +181,11 @@ def test_duplicates_and_disorder_are_repaired_in_a_copy():
     np.testing.assert_array_equal(X.indices, [2, 0, 2, 1])
 
 
-def test_duplicates_that_overflow_are_refused():
-    with pytest.raises(InvalidInputError, match="more than uint8 holds"):
+@cases("dtype, values", [("uint8", [200, 100]), ("int8", [100, 100]), ("int8", [-100, -100])])
+def test_duplicates_that_overflow_are_refused(dtype, values):
+    with pytest.raises(InvalidInputError, match=f"more than {dtype} holds"):
         csr_rows(
-            np.array([200, 100], np.uint8),
+            np.array(values, dtype),
             np.array([1, 1]),
             np.array([0, 2]),
             n_features=3,

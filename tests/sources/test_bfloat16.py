@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import h5py
 import numpy as np
@@ -19,6 +17,7 @@ from streamkm.sources import open_source
 from streamkm.sources.bfloat16 import as_float32
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import dense_matrix
+from tests.test_cli import run
 
 
 def words() -> np.ndarray:
@@ -127,7 +126,6 @@ def test_zarr_arrays_of_a_type_that_zarr_does_not_know_are_refused(tmp_path):
 
 def test_the_command_line_reads_them(tmp_path):
     path = store("npy V2", tmp_path)
-    command = [sys.executable, "-m", "streamkm", "inspect", str(path), "--set", "data.dtype=bfloat16"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "float32, dense" in done.stdout
-    assert "16-bit words, read as bfloat16" in done.stdout
+    said = run("inspect", path, "--set", "data.dtype=bfloat16")
+    assert "float32, dense" in said
+    assert "16-bit words, read as bfloat16" in said

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.lloyd import inertia_of
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.fitting.settings import Settings
+from streamkm.fitting.starts import search_centers
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
@@ -84,18 +84,14 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
     with open_executor(executor) as workers, local_executor(workers) as here:
         if not isinstance(settings.init, np.ndarray):
             sketch = _sketch_of(sample, n_clusters, settings.word("sketch"))
-            sketched, init = sample.block(here, sketch), settings.init
-            if callable(init):
-                init = drawn_by(
-                    init, coreset.X, n_clusters, lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64)
-                )
-            centers = start_centers(
+            sketched = sample.block(here, sketch)
+            centers = search_centers(
                 here,
                 sketched,
+                settings,
                 n_clusters,
-                init=init,
-                n_init=settings.n_init,
-                streams=Streams(settings.generator("seeding"), settings.generator("search")),
+                lambda: coreset.X,
+                lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64),
             )
             if not isinstance(sketch, IdentitySketch):
                 centers, explained = original_centers(here, sample, sketched, centers)

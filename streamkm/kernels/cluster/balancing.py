@@ -5,13 +5,14 @@ numba only; arrays in, arrays out; the caller validates and orders the rows.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 _EQUAL = 1e-9  # inverse tops that differ by less, relatively, are the same
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def settle(weights, tops, units, moves, n_units, draw):
     """Move weight between two or three rows until one of them weighs nothing or its top.
 
@@ -72,7 +73,7 @@ def settle(weights, tops, units, moves, n_units, draw):
     return left
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def balance(weights, tops, draws):
     """Take most rows to weight 0, the others to their tops, but for at most one row; neighbours stand for each other.
 

@@ -5,16 +5,16 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels.cluster.layout import lay_out
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.trials import best_trial, take_trial
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_panel
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, centers):
     """Choose dense rows as centers, each the best of a few drawn ones. O(n * m * k * t).
 

@@ -5,17 +5,17 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
 
 NEAR = 1e-6
 """Share of a center's squared norm below which a squared distance of a sparse row is summed in higher precision."""
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def center_norms(centers, out):
     """Squared norms of centers in two parts. O(k * m).
 
@@ -29,7 +29,7 @@ def center_norms(centers, out):
         out[c, 0], out[c, 1] = squared_norm_pair(centers, c * centers.shape[1], centers.shape[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def entries_d2(indices, data, start, stop, center, center_d2):
     """Squared distance of one sparse row to a center, in float64, of full precision however near they are. O(nnz).
 
@@ -70,7 +70,7 @@ def entries_d2(indices, data, start, stop, center, center_d2):
     return d2 + max(unseen, 0.0)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _unseen(indices, start, stop, center, center_d2):
     """Squares of a center's entries other than a row's, in higher precision."""
     high, low = 0.0, 0.0
@@ -79,7 +79,7 @@ def _unseen(indices, start, stop, center, center_d2):
     return (center_d2[0] - high) + (center_d2[1] - low)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def d2_dense(X, labels, centers, out):
     """Squared distance of every dense row to its center, by differences in float64. O(n * m).
 
@@ -99,7 +99,7 @@ def d2_dense(X, labels, centers, out):
             out[i] = squared_distance(X, i * n_features, centers, labels[i] * n_features, n_features)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def d2_csr(indptr, indices, data, labels, centers, centers_d2, out):
     """Squared distance of every CSR row to its center, in float64; see `entries_d2`. O(nnz).
 
@@ -123,7 +123,7 @@ def d2_csr(indptr, indices, data, labels, centers, centers_d2, out):
             out[i] = entries_d2(indices, data, indptr[i], indptr[i + 1], centers[label], centers_d2[label])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def d2norms_dense(X, out):
     """Squared norms of dense rows in float64.
 
@@ -138,7 +138,7 @@ def d2norms_dense(X, out):
         out[i] = dot(X, i * n_features, X, i * n_features, n_features)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def d2norms_csr(indptr, data, out):
     """Squared norms of CSR rows in float64; indices distinct within a row.
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, picked, keys):
     """Find the rows whose exponential key is below a limit, in order.
 
@@ -57,7 +57,7 @@ def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, p
     return found
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def draw_chances(weights, d2, per_weight, per_d2, limit, out):
     """Fill the probabilities that keys of `lowest_by_rate` are below a limit: ``1 - exp(-limit rate)``.
 

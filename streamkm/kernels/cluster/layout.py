@@ -5,17 +5,17 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
 
 LAID_OUT = 64
 """Components of every center that are laid out at a time: some cache lines in a row, so that they are fetched ahead."""
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def lay_out(centers, shift, moved, scale, first, table, bias):
     """Fill some columns of a table of centers, and their bias, in one pass over the centers.
 
@@ -56,7 +56,7 @@ def lay_out(centers, shift, moved, scale, first, table, bias):
                 table[j, c - first] = 0.0
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def count_moved(indptr, indices, places, n_columns, out):
     """Where CSR rows start that store all of some columns.
 
@@ -77,7 +77,7 @@ def count_moved(indptr, indices, places, n_columns, out):
         out[i + 1] = out[i] + n_columns + others
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def move_csr(indptr, indices, data, places, columns, offsets, scale, out_indptr, out_indices, out_data):
     """Write CSR rows less an offset in some columns, which come first in every row.
 

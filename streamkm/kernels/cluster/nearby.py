@@ -5,11 +5,12 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels.cluster.nearest import search_block
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, lowest_lanes, panel_stop
+from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.lowest import lowest_lanes
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 POWER_STEPS = 3
@@ -17,7 +18,7 @@ POWER_STEPS = 3
 DIRECTION_POINTS = 256
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lay_out_list(columns, few, n_padded, table):
     """Lay out some columns of a table of centers as a table of their own.
 
@@ -43,14 +44,14 @@ def lay_out_list(columns, few, n_padded, table):
         first = stop
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lay_out_lists(columns, candidates, n_padded, tables):
     """As `lay_out_list`, for every group (g, m * n_padded)."""
     for g in range(candidates.shape[0]):
         lay_out_list(columns, candidates[g], n_padded, tables[g])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tables, room, labels, scores, seconds):
     """Find the two nearest centers of every dense row among the candidates of its group. O(n * m * l + g * m * l).
 
@@ -111,7 +112,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
                 labels[row], scores[row], seconds[row] = few[found[i]], score[i], other[i]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def balanced_groups(points, n_groups, order, starts):
     """Cut points into groups of equal size, near each other: halves, again and again, across the widest direction.
 
@@ -167,7 +168,7 @@ def balanced_groups(points, n_groups, order, starts):
         waiting.append((middle, end))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _farthest(points, order, first, last, point):
     """The point farthest from a place; the first of equal ones."""
     farthest, highest = order[first], -1.0
@@ -178,7 +179,7 @@ def _farthest(points, order, first, last, point):
     return farthest
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lowest_set(scores, n_columns, out):
     """Columns of the lowest scores of each row, ascending; of equal ones at the end the first.
 

@@ -16,25 +16,25 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.cluster.layout import LAID_OUT
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import add_entries
+from streamkm.kernels.intrinsics.lowest import lower, lowest_lanes
 from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
     block_room,
     load_block,
-    lower,
-    lowest_lanes,
     multiply_panel,
     multiply_wide,
     panel_stop,
-    vector_lanes,
 )
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+from streamkm.kernels.intrinsics.vectors import vector_lanes
 
 ROUNDINGS = 5
 """Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every CSR row.
 
@@ -91,14 +91,14 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
             doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * wrong  # of NaN too
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _tile(table, n_columns, first, stop):
     """Columns `first` to `stop` of a table in tiles: (m, stop - first)."""
     n_rows = table.shape[0] // n_columns
     return table[first * n_rows : stop * n_rows].reshape((n_rows, stop - first))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every dense row: products and search in one. O(n * m * k).
 
@@ -137,7 +137,7 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def load_rows(X, shift, scale, out):
     """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
 
@@ -151,7 +151,7 @@ def load_rows(X, shift, scale, out):
     load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
     block, totals, best, second, where = room
@@ -163,7 +163,7 @@ def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, ro
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
     block, totals, best, second, where = room
@@ -188,7 +188,22 @@ def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]
 
 @nb.njit(inline="always")
 def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
-    """Search the scores of a block of rows, panel after panel."""
+    """Search the scores of a block of rows, panel after panel. O(n_rows * m * n_clusters).
+
+    Parameters
+    ----------
+    rows, start, n_rows
+        As of `multiply_panel`.
+    table : same dtype (m * p,)
+        Centers in panels.
+    bias : same dtype (p,)
+        What is added to the products of a center.
+    n_clusters : int64
+    totals : same dtype (BLOCK_ROWS, columns of a panel)
+        Overwritten.
+    best, second, where
+        As of `lower`; written.
+    """
     n_features, column = rows.shape[1], 0
     while column < n_clusters:
         stop = panel_stop(column, bias.shape[0], table.itemsize)
@@ -212,7 +227,7 @@ def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtf
             doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (slope * norm + slack)  # of NaN too
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_dense_exactly(X, centers, rows, labels):
     """Find the nearest centers of dense rows by differences in float64, one center after the other. O(r * m * k).
 
@@ -240,7 +255,7 @@ def nearest_dense_exactly(X, centers, rows, labels):
         labels[rows[q]] = nearest
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels):
     """Find the nearest centers of CSR rows by differences in float64. O(entries * k).
 
@@ -267,7 +282,7 @@ def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels
         labels[i] = nearest
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def scores_csr(indptr, indices, data, table, width, bias, out):
     """Write the scores of CSR rows for every center: ``out = X @ table + bias``. O(nnz * k).
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 _DIGIT_BITS = 11
 _N_DIGITS = 6  # of 64 bits
 _MASK = np.uint64((1 << _DIGIT_BITS) - 1)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lowest_first(bits, order, other):
     """Sort words by radix, stably. O(n).
 
@@ -49,7 +50,7 @@ def lowest_first(bits, order, other):
             order[i] = other[i]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def drawn_row(mass, share):
     """The first row whose running sum reaches a share of the whole; the last one where rounding hides it. O(log n).
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 BATCH = 256  # rows that are measured at a time
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def placed_before(d2, row, other_d2, other_row):
     """Whether a row stands before another in a list of the nearest: by squared distance, then by number."""
     return d2 < other_d2 or (d2 == other_d2 and row < other_row)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def insert(d2, row, list_d2, list_rows):
     """Put a row in its place of a list of the nearest, of which the last one goes. O(r).
 
@@ -38,7 +39,7 @@ def insert(d2, row, list_d2, list_rows):
     list_d2[at], list_rows[at] = d2, row
 
 
-@nb.njit(nogil=True, cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_rows, far_d2, far_rows):
     """Add rows to what is known of their clusters. O(n), and O(r) for each row that enters a list.
 
@@ -89,7 +90,7 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
                 insert(-d2[at], row, far_d2[c], far_rows[c])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def gaps_between(scores, seconds, scale, gaps):
     """How much larger the squared distance to the second nearest center is than that to the nearest. O(n).
 
@@ -106,7 +107,7 @@ def gaps_between(scores, seconds, scale, gaps):
         gaps[i] = max(np.float64(seconds[i]) - np.float64(scores[i]), 0.0) * unit * unit
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def merge_lists(list_d2, list_rows, into_d2, into_rows):
     """Merge lists of the nearest rows of each cluster into others. O(k r).
 
@@ -126,7 +127,7 @@ def merge_lists(list_d2, list_rows, into_d2, into_rows):
             insert(list_d2[c, j], list_rows[c, j], into_d2[c], into_rows[c])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def take_products(indptr, indices, data, point, values):
     """Take twice the product with a point from values of rows, which are then at least 0. O(nnz).
 

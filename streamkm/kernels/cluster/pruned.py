@@ -12,6 +12,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.prefetching import prefetch
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
@@ -36,7 +37,7 @@ UP = 1.0 + 2.0**-22
 """Rounds a number up to float32, and more."""
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def reduce_rows(X, coordinates, lost, sign, narrow, wide, wider, norms):
     """Fill the first coordinates of rows and the lengths beside them: ``sign * sqrt(|x|^2 - |x'|^2 + lost * |x|^2)``.
 
@@ -74,7 +75,7 @@ def _rest(norm, head, lost):
     return UP * np.sqrt(max(norm - head, 0.0) + lost * norm)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lowest_columns(products, bias, out):
     """Columns of the lowest scores, ``products + bias``, the lowest first; of equal ones the first.
 
@@ -100,7 +101,7 @@ def lowest_columns(products, bias, out):
                 lowest[q], out[i, q] = score, c
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def likely_columns(X, wide, groups, order, starts, rows, wide_rows, bias, head_bias, out):
     """Guess each row's nearest column: the better of the two in its groups that lie nearest by their coordinates.
 
@@ -138,7 +139,7 @@ def likely_columns(X, wide, groups, order, starts, rows, wide_rows, bias, head_b
             out[row] = other
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, doubtful, left):
     """Find the nearest center of every dense row, with the bits that `nearest.nearest_dense` gives.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba as nb
+from streamkm.kernels.compiling import kernel
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def add_csr_rows(indptr, indices, data, rows, out):
     """Add CSR rows to dense ones: ``out += X[rows].toarray()``; entries may repeat an index. O(nnz of the rows).
 
@@ -22,7 +22,7 @@ def add_csr_rows(indptr, indices, data, rows, out):
             out[q, indices[t]] += data[t]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def place_dense_rows(X, rows, places, out):
     """Copy dense rows to their places: ``out[places] = X[rows]``.
 
@@ -40,7 +40,7 @@ def place_dense_rows(X, rows, places, out):
             placed[j] = row[j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def place_lengths(indptr, rows, places, out):
     """Put the number of entries of CSR rows to their places: ``out[places] = diff(indptr)[rows]``.
 
@@ -55,7 +55,7 @@ def place_lengths(indptr, rows, places, out):
         out[places[q]] = indptr[rows[q] + 1] - indptr[rows[q]]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def place_rows(indptr, indices, data, rows, places, out_indptr, out_indices, out_data):
     """Copy CSR rows to their places among the rows of another array.
 

@@ -6,15 +6,15 @@ only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import squared_distance, squared_norm_pair
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def spread_csr(indptr, indices, data, weights, order, starts, clusters, means, d2, distances):
     """Means of clusters of CSR rows, and how far their rows lie from them. O(nnz + k * d), of the clusters asked for.
 
@@ -60,7 +60,7 @@ def spread_csr(indptr, indices, data, weights, order, starts, clusters, means, d
             distances[c] += weight * np.sqrt(total)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def spread_dense(X, weights, order, starts, clusters, means, d2, distances):
     """Means of clusters of dense rows, and how far their rows lie from them. O(n * d), of the clusters asked for.
 

@@ -5,15 +5,15 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.ordering import drawn_row
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -74,7 +74,7 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     return counts[0] * bias[0] + counts[1] * bias[1] - total / (counts[0] + counts[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def _squares_of_pairs(table, out):
     """Squared norms of both columns of a table (m, 2), in four chains each."""
     chains = np.zeros((4, 2))
@@ -89,7 +89,7 @@ def _squares_of_pairs(table, out):
             out[half] += np.float64(table[j, half]) * table[j, half]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def _nearer(indices, data, start, stop, table):
     """Product of a row's entries with the difference of two columns, in two chains."""
     first, second = 0.0, 0.0
@@ -103,7 +103,7 @@ def _nearer(indices, data, start, stop, table):
     return first + second
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def split_dense(X, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -155,7 +155,7 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
     return gain * counts[0] * counts[1] / (counts[0] + counts[1])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
     """Split each of some clusters of CSR rows: the best of a few 2-means, from drawn seeds.
 
@@ -191,7 +191,7 @@ def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, 
                     _copy(found, halves[c])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
     """Split each of some clusters of dense rows: the best of a few 2-means, from drawn seeds.
 
@@ -217,7 +217,7 @@ def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, ga
                     _copy(found, halves[c])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _largest(starts, clusters):
     """Rows of the largest of some clusters."""
     largest = 0
@@ -226,7 +226,7 @@ def _largest(starts, clusters):
     return largest
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _running_sum(d2, rows, mass):
     """Write the running sum of the rows' squared distances; give the whole, or 0 if fewer than two rows are there."""
     total = 0.0
@@ -236,7 +236,7 @@ def _running_sum(d2, rows, mass):
     return total if rows.shape[0] > 1 else 0.0
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _seeds(mass, draw, uniform, seeds):
     """Draw two rows of a cluster: one by squared distance, so that far ones are found; one uniformly, or likewise.
 
@@ -259,7 +259,7 @@ def _seeds(mass, draw, uniform, seeds):
         seeds[1] = (seeds[0] + 1) % (last + 1)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _copy(values, out):
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):

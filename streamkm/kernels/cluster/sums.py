@@ -5,15 +5,15 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def order_by_label(labels, order, starts):
     """Sort rows by label, stably; rows labelled -1 are left out. O(n + k).
 
@@ -38,7 +38,7 @@ def order_by_label(labels, order, starts):
             ends[labels[i]] += 1
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def add_csr(indptr, indices, data, weights, order, starts, first, fresh, centers, centers_d2, sums, counts, d2):
     """Add CSR rows to the sums of their clusters, one cluster after the other. O(nnz).
 
@@ -91,7 +91,7 @@ def add_csr(indptr, indices, data, weights, order, starts, first, fresh, centers
         counts[first + c] += count
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def add_dense(X, weights, order, starts, first, fresh, sums, counts):
     """Add dense rows to the sums of their clusters, one cluster after the other. O(n * m).
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def means(sums, counts, fallback, out):
     """Divide sums by counts; clusters without weight get their row of `fallback`. O(k * m).
 
@@ -32,7 +32,7 @@ def means(sums, counts, fallback, out):
                 row[j] = kept[j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def join(first, second, out):
     """Add up two arrays of sums. O(k * m).
 
@@ -47,7 +47,7 @@ def join(first, second, out):
             total[j] = a[j] + b[j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def carried_on(means, before, share, out):
     """Carry means on by a share of their last way: ``means + share * (means - before)``, to the bit. O(k * m).
 
@@ -64,7 +64,7 @@ def carried_on(means, before, share, out):
             ahead[j] = here[j] + share * (here[j] - there[j])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def mean_row(X, out):
     """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
 
@@ -83,7 +83,7 @@ def mean_row(X, out):
         out[j] /= X.shape[0]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def explained(sums, counts):
     """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
 
@@ -105,7 +105,7 @@ def explained(sums, counts):
     return result
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def crossed(sums, counts, centers):
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
@@ -126,7 +126,7 @@ def crossed(sums, counts, centers):
     return result
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def weighted_sum(weights, values):
     """Sum of values, each times its weight, in a fixed order: a BLAS promises none. O(n).
 
@@ -149,7 +149,7 @@ def weighted_sum(weights, values):
     return total
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def row_squares(X, out):
     """Squared norms of rows, ``sum(X * X, axis=1)``. O(k * m).
 

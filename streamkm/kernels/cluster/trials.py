@@ -6,7 +6,6 @@ rows' own squared norms.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
@@ -14,9 +13,10 @@ from streamkm.kernels.cluster.layout import lay_out
 from streamkm.kernels.cluster.nearest import scores_csr
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.rows import add_csr_rows
+from streamkm.kernels.compiling import kernel
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def best_trial(scores, n_trials, d2norms, weights, closest):
     """Position of the trial that leaves the least mass; the first of equal ones. O(n * n_trials).
 
@@ -50,7 +50,7 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
     return best
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def take_trial(scores, trial, row, d2norms, weights, closest, mass):
     """Bring the squared distances and their running weighted sum up to date with one more center. O(n).
 
@@ -78,7 +78,7 @@ def take_trial(scores, trial, row, d2norms, weights, closest, mass):
         mass[i] = total
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible, table, bias, centers):
     """Choose CSR rows as centers, each the best of a few drawn ones. O(nnz * k * t).
 

@@ -7,8 +7,9 @@ tests freeze them. numba only; arrays in, arrays out.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -18,7 +19,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _ONE = np.uint64(1)
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def mix(seed, counter):
     """Mix a counter with a seed into 64 well-distributed bits.
 
@@ -39,7 +40,7 @@ def mix(seed, counter):
     return z ^ (z >> _S31)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def stream_seed(seed, stream):
     """Seed of a further stream of hashes: stream 0 is the seed's own.
 
@@ -56,7 +57,7 @@ def stream_seed(seed, stream):
     return seed if stream == 0 else mix(seed, ~stream)
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def bucket_of(bits, n_components):
     """Bucket in [0, n_components) from the upper 32 of 64 mixed bits (multiply-shift; bias below n_components / 2^32).
 
@@ -71,7 +72,7 @@ def bucket_of(bits, n_components):
     return ((bits >> _S32) * n_components) >> _S32
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def hash_features(seed, start, stop, n_components, buckets, signs):
     """Fill the buckets and signs of features start..stop-1.
 
@@ -91,7 +92,7 @@ def hash_features(seed, start, stop, n_components, buckets, signs):
         signs[j] = np.float32(1.0) if (bits & _ONE) else np.float32(-1.0)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def hash_places(seed, places, out):
     """Fill a uniform 63-bit priority for each place; the rows of lowest priority make the row sample.
 
@@ -106,7 +107,7 @@ def hash_places(seed, places, out):
         out[i] = np.int64(mix(seed, np.uint64(places[i])) >> _ONE)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def lowest_places(seed, places, limit, most, picked, keys):
     """Find the places whose hash, as a number in (0, 1), is below a limit, in order.
 

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.prefetching import prefetched
 
@@ -103,7 +104,7 @@ def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vec
     return nb.void(total, table, indices, data, start, stop, column, n_vectors, ahead), codegen
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def add_entries(total, table, indices, data, start, stop):
     """Add scaled rows of a table: ``total += data[start:stop] @ table[indices[start:stop]]``.
 

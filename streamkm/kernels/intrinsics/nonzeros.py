@@ -5,9 +5,9 @@ numba only; arrays in, arrays out; the caller validates.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import VECTOR_BYTES, add_tile
 
 TILE_VECTORS = 5  # of sums held in registers: enough to hide the latency of additions, on AVX2 too
@@ -16,7 +16,7 @@ PIECE = 128  # features of a table that meet all rows at once
 _ZERO = np.float32(0.0)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def products_of_nonzeros(rows, table, bias, out):
     """``bias + rows @ table`` by the entries of dense rows other than 0; O(v * d + nnz * c).
 

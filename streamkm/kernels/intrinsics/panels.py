@@ -1,7 +1,7 @@
 """Products of matrices by the kernel of `products`: the same bits whatever rows come along, threads or BLAS.
 
 What maps rows (projections, principal directions, kernel values, random features) and what adds up outer products of
-rows goes through here. May import products and NumPy only.
+rows goes through here. May import prefetching, products and NumPy only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, LINE_BYTES, multiply, panel_stop
+from streamkm.kernels.intrinsics.prefetching import LINE_BYTES
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply, panel_stop
 
 NONE = np.empty(0)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time

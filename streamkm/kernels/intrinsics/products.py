@@ -1,4 +1,4 @@
-"""Products of dense rows with a table, in a fixed order, and the search for the lowest score beside them.
+"""Products of dense rows with a table, in a fixed order.
 
 Every entry of a product is one chain of fused multiply-adds over `DEPTH` features, and these chains are added up in
 order. So it has the same bits wherever its row lies, whatever rows come along, on any number of threads and with
@@ -6,7 +6,7 @@ vectors of any width; a BLAS promises none of that. A table of shape (m, k) is l
 feature, one (m, width) after the other, the last of what is left (see `panel_stop`), so that a panel stays in the
 cache while `BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs
 under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May
-import numba and numpy only.
+import forms, prefetching, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from numba.core import cgutils
 from numba.extending import register_jitable
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics import vectors
 from streamkm.kernels.intrinsics.forms import compiled_form
+from streamkm.kernels.intrinsics.prefetching import LINE_BYTES
+from streamkm.kernels.intrinsics.vectors import PLACE, multiply_adds, spread, vector_at, vector_lanes
 
-LINE_BYTES = 64
 PANEL_BYTES = 3 * LINE_BYTES
 """Of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
 WIDEST_BYTES = PANEL_BYTES + LINE_BYTES
@@ -36,7 +39,6 @@ WIDE = 2048
 """Features of a block that are copied at a time, a multiple of `DEPTH`: memory does not grow with the rows' width."""
 TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 12, 1: 16}}
 """Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
-NUMBER, PLACE = ir.IntType(32), ir.IntType(64)
 
 
 @register_jitable
@@ -45,62 +47,10 @@ def panel_stop(column: int, n_padded: int, itemsize: int) -> int:
     return n_padded if (n_padded - column) * itemsize <= WIDEST_BYTES else column + PANEL_BYTES // itemsize
 
 
-def vector_bytes(features: str) -> int:
-    """Bytes of a vector register of a processor with these LLVM features."""
-    return 64 if "+avx512f" in features.split(",") else 32
-
-
-def multiply_adds(builder, kind, features):
-    """A function of an LLVM builder's vectors (a, b, c): ``a * b + c``, rounded once where the processor can."""
-    if "-fma" in features.split(","):  # one rounding would be a call of the C library for each number
-        return lambda a, b, c: builder.fadd(builder.fmul(a, b), c)
-    one = kind.element if isinstance(kind, ir.VectorType) else kind
-    name = f"f{32 if one == ir.FloatType() else 64}"
-    if kind is not one:
-        name = f"v{kind.count}{name}"
-    fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{name}")
-    return lambda a, b, c: builder.call(fused, [a, b, c])
-
-
-def spread(builder, value, kind):
-    """A vector of one number."""
-    nothing = ir.Constant(kind, ir.Undefined)
-    one = builder.insert_element(nothing, value, ir.Constant(NUMBER, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(NUMBER, kind.count), [0] * kind.count))
-
-
-def vector_at(builder, array, position, kind):
-    """A pointer to a vector that begins at an entry of an array."""
-    return builder.bitcast(builder.gep(array.data, [position]), kind.as_pointer())
-
-
 def _arrays(context, builder, signature, args, n_arrays):
     """The first arguments as arrays, the others as they are."""
     kinds = signature.args[:n_arrays]
     return [make_array(kind)(context, builder, value) for kind, value in zip(kinds, args, strict=False)]
-
-
-def vector_lanes(table):
-    """Numbers of a table's dtype in a vector register; a constant of the compiled code.
-
-    Parameters
-    ----------
-    table : float32 or float64 ndarray
-
-    Returns
-    -------
-    int64
-    """
-    return LINE_BYTES // table.itemsize
-
-
-@compiled_form(vector_lanes)
-def _vector_lanes(typing, table):
-    def codegen(context, builder, signature, args):
-        n_bytes = vector_bytes(context.codegen()._tm_features)
-        return PLACE(8 * n_bytes // signature.args[0].dtype.bitwidth)
-
-    return nb.int64(table), codegen
 
 
 def multiply_columns(
@@ -165,7 +115,7 @@ def _multiply_columns(
             signature.args[1].dtype,
             signature.args[-1].literal_value,
             features,
-            vector_bytes(features),
+            vectors.vector_bytes(features),
             _arrays(context, builder, signature, args, 3),
             args[3:-1],
         )
@@ -283,159 +233,6 @@ def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_colu
             column += used * lanes
 
 
-def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    """Begin or go on with the search for the two lowest scores of rows, lane by lane.
-
-    Parameters
-    ----------
-    totals : float32 or float64 (BLOCK_ROWS, width), C-contiguous
-        Products of the rows with a panel.
-    n_rows : int64
-    bias : same dtype (p,), C-contiguous
-        What is added to the products of a column; infinite where padded.
-    column, n_columns : int64
-        First column of the panel among all, and how many are looked at: as many as fill whole vectors. The search
-        begins with column 0.
-    best, seconds : same dtype (BLOCK_ROWS, at least lanes), C-contiguous
-        Lowest and second lowest scores so far of the columns of each lane; written.
-    where : int32 (BLOCK_ROWS, at least lanes), C-contiguous
-        First column of the vector that `best` is of; written.
-    """
-    lanes = vector_lanes(totals)
-    if column == 0:
-        best[:n_rows], seconds[:n_rows], where[:n_rows] = np.inf, np.inf, 0
-    for first in range(0, n_columns, lanes):
-        scores = totals[:n_rows, first : first + lanes] + bias[column + first : column + first + lanes]
-        before = best[:n_rows, :lanes].copy()
-        less = scores < before
-        seconds[:n_rows, :lanes] = np.minimum(seconds[:n_rows, :lanes], np.maximum(before, scores))
-        best[:n_rows, :lanes] = np.where(less, scores, before)
-        where[:n_rows, :lanes][less] = column + first
-
-
-@compiled_form(lower)
-def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where):
-    def codegen(context, builder, signature, args):
-        totals_, bias_, best_, seconds_, where_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 5, 6, 7)
-        )
-        n_rows, column, n_columns = args[1], args[3], args[4]
-        align = signature.args[0].dtype.bitwidth // 8
-        lanes = vector_bytes(context.codegen()._tm_features) // align
-        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
-        numbers = ir.VectorType(NUMBER, lanes)
-        total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(best_.shape, 1)
-        begins = builder.icmp_signed("==", column, PLACE(0))
-        nothing = [ir.Constant(kind, [float("inf")] * lanes)] * 2 + [ir.Constant(numbers, [0] * lanes)]
-        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
-            held = builder.mul(row, step)
-            pointers = [vector_at(builder, array, held, kind) for array in (best_, seconds_)]
-            pointers.append(vector_at(builder, where_, held, numbers))
-            held = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
-            given = [builder.select(begins, *pair) for pair in zip(nothing, held, strict=True)]
-            start = builder.mul(row, total_step)
-            before, function = builder.block, builder.function
-            loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            at = builder.phi(PLACE)
-            at.add_incoming(PLACE(0), before)
-            states = [builder.phi(value.type) for value in given]
-            for state, value in zip(states, given, strict=True):
-                state.add_incoming(value, before)
-            best, second, first = states
-            here = builder.add(column, at)
-            product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
-            score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
-            less = builder.fcmp_ordered("<", score, best)
-            higher = builder.select(less, best, score)
-            second_less = builder.fcmp_ordered("<", higher, second)
-            found = [
-                builder.select(less, score, best),
-                builder.select(second_less, higher, second),
-                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), first),
-            ]
-            following = builder.add(at, PLACE(lanes))
-            at.add_incoming(following, loop)
-            for state, value in zip(states, found, strict=True):
-                state.add_incoming(value, loop)
-            builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
-            builder.position_at_end(end)
-            for q, (value, pointer) in enumerate(zip(found, pointers, strict=True)):
-                builder.store(value, pointer, align=4 if q == 2 else align)
-        return context.get_dummy_value()
-
-    return nb.void(totals, nb.int64, bias, nb.int64, nb.int64, best, seconds, where), codegen
-
-
-def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
-    """Find the lowest and the second lowest score of rows among all lanes; the first column of equal ones.
-
-    Parameters
-    ----------
-    best, seconds, where
-        As `lower` leaves them.
-    n_rows : int64
-    first : int64
-        Where in the arrays to come the rows begin.
-    labels : int32 (n,)
-        Written: columns of the lowest scores.
-    scores, second_scores : of the dtype of `best` (n,)
-        Written.
-    """
-    lanes = vector_lanes(best)
-    for i in range(n_rows):
-        columns, lowest = where[i, :lanes] + np.arange(lanes), best[i, :lanes]
-        lane = np.lexsort([columns, lowest])[0]
-        labels[first + i], scores[first + i] = columns[lane], lowest[lane]
-        second_scores[first + i] = min(np.delete(lowest, lane).min(), seconds[i, :lanes].min())
-
-
-@compiled_form(lowest_lanes)
-def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, second_scores):
-    def codegen(context, builder, signature, args):
-        best_, seconds_, where_, labels_, scores_, second_scores_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 1, 2, 5, 6, 7)
-        )
-        n_rows, first = args[3], args[4]
-        align = signature.args[0].dtype.bitwidth // 8
-        lanes = vector_bytes(context.codegen()._tm_features) // align
-        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
-        numbers = ir.VectorType(NUMBER, lanes)
-        step = builder.extract_value(best_.shape, 1)
-
-        def turned(values, by):
-            order = ir.Constant(numbers, [(lane + by) % lanes for lane in range(lanes)])
-            return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), order)
-
-        def lesser(one, other):
-            return builder.select(builder.fcmp_ordered("<", one, other), one, other)
-
-        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
-            held = builder.mul(row, step)
-            score = builder.load(vector_at(builder, best_, held, kind), align=align)
-            second = builder.load(vector_at(builder, seconds_, held, kind), align=align)
-            column = builder.load(vector_at(builder, where_, held, numbers), align=4)
-            column = builder.add(column, ir.Constant(numbers, list(range(lanes))))
-            by = lanes // 2
-            while by:
-                other, there = turned(score, by), turned(column, by)
-                less = builder.fcmp_ordered("<", other, score)
-                higher = builder.select(less, score, other)
-                second = lesser(higher, lesser(turned(second, by), second))
-                equal = builder.fcmp_ordered("==", other, score)
-                earlier = builder.and_(equal, builder.icmp_signed("<", there, column))
-                less = builder.or_(less, earlier)
-                score, column = builder.select(less, other, score), builder.select(less, there, column)
-                by //= 2
-            at = builder.add(first, row)
-            for value, array in ((column, labels_), (score, scores_), (second, second_scores_)):
-                builder.store(builder.extract_element(value, ir.Constant(NUMBER, 0)), builder.gep(array.data, [at]))
-        return context.get_dummy_value()
-
-    return nb.void(best, seconds, where, nb.int64, nb.int64, labels, scores, second_scores), codegen
-
-
 @nb.njit(inline="always")
 def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
     """Copy a piece of rows as floats, moved and scaled: ``out = (X[rows, features] - shift[features]) * scale``.
@@ -513,7 +310,7 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
             column, q = stop, q + 1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply`, of rows of up to `WIDE` features.
 
@@ -530,7 +327,7 @@ def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
         _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply_narrow`, of C-contiguous rows of the table's dtype and without a shift: read where they are."""
     for first in range(0, X.shape[0], BLOCK_ROWS):
@@ -563,7 +360,7 @@ def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, o
         column = stop
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
     """As `multiply_narrow`, of wider rows."""
     n_padded = table.shape[0] // X.shape[1]

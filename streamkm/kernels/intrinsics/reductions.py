@@ -3,7 +3,7 @@
 A sum that the compiler may reorder has other last bits on another processor, or for memory that is read-only. These run
 in `N_LANES` lanes, whatever the processor has, which are added up in a tree; what is left over is added last. What is
 done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked. May import forms, products, numba and numpy only.
+compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.products import NUMBER, PLACE, multiply_adds
+from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds
 
 N_LANES = 16
 _TINY = float(np.finfo(np.float32).tiny)
@@ -54,7 +55,7 @@ def chi_squared_distance(a, first, b, other, n):
     return _in_lanes(a, first, b, other, n, lambda x, y: (x - y) ** 2 / (x + y + _TINY))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def squared_norm_pair(a, first, n):
     """Sum of squares, ``a[first:][:n] @ a[first:][:n]``, as a float64 and what it lacks: exact to some 100 bits.
 
@@ -74,7 +75,7 @@ def squared_norm_pair(a, first, n):
     return high, low
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def add_square_pair(value, high, low):
     """Add the square of a number to a sum of two parts, without loss: (high, low).
 

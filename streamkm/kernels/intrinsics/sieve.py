@@ -2,7 +2,7 @@
 
 Products that are only compared with a limit need not leave the registers. What is done is a plain Python function (what
 it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
-bounds-checked. May import forms, products, numba and numpy only.
+bounds-checked. May import forms, products, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.intrinsics import products
+from streamkm.kernels.intrinsics import vectors
 from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.products import DEPTH, PLACE, multiply_adds, spread, vector_at
+from streamkm.kernels.intrinsics.products import DEPTH
+from streamkm.kernels.intrinsics.vectors import PLACE, multiply_adds, spread, vector_at
 
 PANEL_COLUMNS = 48
 """Columns of a panel: three vectors of 64 bytes, or twice three of 32; six bytes of marks."""
@@ -65,7 +66,7 @@ def _mark_columns(typing, X, first, n_rows, table, place, bias, column, limits, 
         )
         first, n_rows, place, column, at = (args[q] for q in (1, 2, 4, 6, 9))
         features = context.codegen()._tm_features
-        n_bytes = products.vector_bytes(features)
+        n_bytes = vectors.vector_bytes(features)
         lanes, height = n_bytes // 4, TILE[n_bytes]
         kind = ir.VectorType(ir.FloatType(), lanes)
         bits = ir.IntType(lanes)

@@ -11,13 +11,14 @@ Welford, "Note on a method for calculating corrected sums of squares and product
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 BLOCK_ROWS = 128  # that are summed up around the first of them: what cancels is at most so many units of the last place
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def join(counts, means, squares, more, more_means, more_squares):
     """Add the states of further values to those of the first. O(d).
 
@@ -37,7 +38,7 @@ def join(counts, means, squares, more, more_means, more_squares):
             counts[j] = total
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def add_dense(X, counts, means, squares):
     """Add dense rows to the states of their features. O(n * d).
 
@@ -69,7 +70,7 @@ def add_dense(X, counts, means, squares):
         join(counts, means, squares, n_block, sums, sums_of_squares)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def add_entries(indices, data, counts, means, squares):
     """Add the stored entries of CSR rows to the states of their features, one by one. O(nnz).
 

@@ -6,8 +6,9 @@ is computed in float64 and rounded once. Outputs may be the inputs.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from streamkm.kernels.compiling import kernel
 
 PIECE = 256  # values at a time, which stay in the nearest cache
 ROOT_BITS = 0x3FE6A09E667F3BCD  # of the square root of 1/2
@@ -15,7 +16,7 @@ LN2_HIGH = 0.693147180369123816490  # its last 21 bits are 0: times an exponent 
 LN2_LOW = 1.90821492927058770002e-10  # the rest
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def scale_dense(X, shift, factor, out):
     """Shift and scale features: ``out = (X - shift) * factor``. O(n * d).
 
@@ -32,7 +33,7 @@ def scale_dense(X, shift, factor, out):
             scaled[j] = (row[j] - shift[j]) * factor[j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def scale_entries(indices, data, factor, out):
     """Scale the entries of CSR rows by their features' factors; features without one are left as they are. O(nnz).
 
@@ -50,7 +51,7 @@ def scale_entries(indices, data, factor, out):
         out[t] = data[t] * factor[j] if j < n_known else data[t]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def log1p(values, out):
     """Logarithms of 1 + x, within some units of the last place of float64; NaN for x <= -1.
 
@@ -92,7 +93,7 @@ def log1p(values, out):
             out[start + t] = exponent[t] * LN2_HIGH + (2.0 * s + low)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def common_total(values, starts, total, out):
     """Scale rows so that their values add up to `total`; rows of zeros stay, those with negative values become NaN.
 
@@ -114,7 +115,7 @@ def common_total(values, starts, total, out):
             out[t] = values[t] * factor
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def unit_length(values, starts, out):
     """Scale rows to length 1; rows of zeros stay. No square overflows or vanishes.
 

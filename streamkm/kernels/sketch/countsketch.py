@@ -6,9 +6,9 @@ The readable form is ``Y[i, h(j)] += s(j) * X[i, j]`` for every stored entry, wi
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 from streamkm.kernels.sketch.scattering import scatter_columns
 
@@ -17,7 +17,7 @@ MOST_TURNED = 2048
 """Components up to which rows are summed side by side: the sums of sixteen rows then stay in the second-level cache."""
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sketch_dense(X, buckets, signs, out):
     """Add the CountSketch of dense rows to `out`.
 
@@ -53,7 +53,7 @@ def sketch_dense(X, buckets, signs, out):
             out[i, buckets[j]] += signs[j] * X[i, j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sketch_csr(seed, n_components, indices, data, out_indices, out_data):
     """Relabel the stored entries of CSR rows: bucket for feature, signed value for value.
 
@@ -77,7 +77,7 @@ def sketch_csr(seed, n_components, indices, data, out_indices, out_data):
         out_data[t] = value if (bits & _ONE) else -value
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sketch_csr_to_dense(seed, n_components, indptr, indices, data, out):
     """Add the CountSketch of CSR rows to `out`.
 
@@ -98,7 +98,7 @@ def sketch_csr_to_dense(seed, n_components, indptr, indices, data, out):
             y[bucket_of(bits, n_components)] += value if (bits & _ONE) else -value
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sketch_csr_blocks(seeds, bounds, scale, indptr, indices, data, out_indices, out_data):
     """Give every stored entry a bucket and a sign in each of s blocks of components.
 
@@ -135,7 +135,7 @@ def sketch_csr_blocks(seeds, bounds, scale, indptr, indices, data, out_indices, 
                 row_data[t] = value if (bits & _ONE) else -value
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sketch_csr_to_dense_blocks(seeds, bounds, scale, indptr, indices, data, out):
     """Add the CountSketch by s blocks of CSR rows to `out`.
 
@@ -159,7 +159,7 @@ def sketch_csr_to_dense_blocks(seeds, bounds, scale, indptr, indices, data, out)
                 y[offset + bucket_of(bits, size)] += value if (bits & _ONE) else -value
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def merged_d2norms(n_components, indptr, indices, data, out):
     """Squared norms of CSR rows whose entries may repeat an index; float64 sums.
 

@@ -10,9 +10,9 @@ small intervals. Entries reach 6.76 standard deviations; they are good to 1e-6 b
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 
 _S32 = np.uint64(32)
@@ -24,7 +24,7 @@ _EIGHTHS, _QUARTER = _I(29), _I(30)  # of a turn of 2^32
 _ANGLE = _F(np.pi / 2 / (1 << 30))
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _log_1p(x):
     """log(1 + x) for 1 + x from sqrt(1/2) to sqrt(2)."""
     p = _F(7.0376836e-2)
@@ -40,21 +40,21 @@ def _log_1p(x):
     return x + (x2 * x * p - _HALF * x2)
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _sine(y):
     """sin(y) for an eighth of a turn to either side."""
     y2 = y * y
     return ((_F(8.3321609e-3) - _F(1.9515296e-4) * y2) * y2 - _F(1.6666655e-1)) * y2 * y + y
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _cosine(y):
     """cos(y) for an eighth of a turn to either side."""
     y2 = y * y
     return ((_F(2.4433157e-5) * y2 - _F(1.3887316e-3)) * y2 + _F(4.1666646e-2)) * y2 * y2 - _HALF * y2 + _ONE
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _fill_words(seed, feature, words):
     """Words of a feature, two components each."""
     start = mix(seed, np.uint64(feature))
@@ -62,7 +62,7 @@ def _fill_words(seed, feature, words):
         words[q] = mix(start, np.uint64(q))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_normals(seed, features, out):
     """Write standard normal entries.
 
@@ -101,7 +101,7 @@ def fill_normals(seed, features, out):
         out[f] = row[:n_components]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_sparse(seed, limit, features, out):
     """Write entries +1 and -1 with probability limit / 2^33 each, 0 otherwise.
 
@@ -131,7 +131,7 @@ def fill_sparse(seed, limit, features, out):
             row[c] = sign if np.uint64(halves[c]) < limit else _F(0.0)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def add_columns(indptr, rows, data, entries, out):
     """Add columns of a matrix times rows of entries: ``out += columns @ entries``.
 
@@ -156,7 +156,7 @@ def add_columns(indptr, rows, data, entries, out):
                 y[c] += value * row[c]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def add_few(indptr, rows, data, entries, out):
     """`add_columns` for entries that are mostly zero.
 

@@ -14,6 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 
@@ -124,7 +125,7 @@ def _cross_lanes(typingctx, row, start):
     return nb.void(row, start), codegen
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def transform(row):
     """Transform a row in place.
 
@@ -159,7 +160,7 @@ def transform(row):
             cross_lanes(row, start)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def rotate_dense(X, signs, out):
     """Transform dense rows with signs: ``out[i] = H (signs * X[i])``, rows padded with zeros.
 
@@ -179,7 +180,7 @@ def rotate_dense(X, signs, out):
         transform(row)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def rotate_csr(indptr, indices, data, first, signs, out):
     """Transform CSR rows with signs.
 
@@ -202,7 +203,7 @@ def rotate_csr(indptr, indices, data, first, signs, out):
         transform(row)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def pick(rotated, picked, scale, out):
     """Take scaled columns: ``out[:] = scale * rotated[:, picked]``.
 
@@ -220,7 +221,7 @@ def pick(rotated, picked, scale, out):
             out[i, c] = scale * row[picked[c]]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
     """Keep some entries of each row, drawn without replacement by a hash of the row.
 

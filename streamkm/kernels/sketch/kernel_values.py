@@ -6,10 +6,10 @@ as a call for each value. numba only; arrays in, arrays out; the caller validate
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from streamkm.kernels import FUSED
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.reductions import absolute_distance, chi_squared_distance, squared_distance
 
@@ -23,7 +23,7 @@ _TINY = np.float32(1.1754944e-38)
 _BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def exp_nonpositive(row, bits):
     """Replace values by their exponentials; relative error below 1e-7.
 
@@ -56,7 +56,7 @@ def exp_nonpositive(row, bits):
         row[j] *= powers[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def exp_of_distances(overlaps, factor, row_norms, norms, bits):
     """Turn overlaps into exp(-distance), at most 1, where ``distance = norm + norm - factor * overlap``.
 
@@ -80,7 +80,7 @@ def exp_of_distances(overlaps, factor, row_norms, norms, bits):
         exp_nonpositive(row, bits)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def cosines(products, row_norms, norms):
     """Divide products by both norms; 0 where one is 0.
 
@@ -103,7 +103,7 @@ def cosines(products, row_norms, norms):
             row[j] *= scale * scales[j]
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def powers(products, coef0, degree):
     """Replace p by ``(p + coef0) ** degree``.
 
@@ -125,7 +125,7 @@ def powers(products, coef0, degree):
             row[j] = value
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def tangents(products, coef0, bits):
     """Replace p by ``tanh(p + coef0)``, with an absolute error below 2e-7.
 
@@ -149,7 +149,7 @@ def tangents(products, coef0, bits):
             row[j] = signs[j] * (_ONE - row[j]) / (_ONE + row[j])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def manhattan(X, landmarks, out):
     """Minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
 
@@ -165,7 +165,7 @@ def manhattan(X, landmarks, out):
             out[i, j] = -absolute_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def chi_squared(X, landmarks, out):
     """Minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
 
@@ -183,7 +183,7 @@ def chi_squared(X, landmarks, out):
             out[i, j] = -chi_squared_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def exp_rows(values, bits):
     """Replace values, not above 0, by their exponentials; see `exp_nonpositive`.
 
@@ -198,7 +198,7 @@ def exp_rows(values, bits):
         exp_nonpositive(values[i], bits)
 
 
-@nb.njit(nogil=True, cache=True, fastmath=FUSED)
+@kernel(fastmath=FUSED)
 def placed_dense(X, shift, scale, center, out, d2norms):
     """Shift and scale rows, in float64, and gather squared distances of what comes out to a center.
 
@@ -219,7 +219,7 @@ def placed_dense(X, shift, scale, center, out, d2norms):
         d2norms[i] = squared_distance(out, i * X.shape[1], center, 0, X.shape[1])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def overlaps_csr(how, indptr, indices, data, columns, starts, owners, values, out):
     """Sums over the features that a sparse row shares with each landmark, by the landmarks' inverted lists.
 
@@ -259,7 +259,7 @@ def overlaps_csr(how, indptr, indices, data, columns, starts, owners, values, ou
                     row[owners[e]] += np.float32(4.0) * x * values[e] / (x + values[e] + _TINY)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def walsh_hadamard(rows):
     """Transform rows in place by the unnormalized Walsh-Hadamard matrix; O(v * p log p).
 
@@ -280,7 +280,7 @@ def walsh_hadamard(rows):
             half *= 2
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def hashed_signs(seed, first, out):
     """Fill +1 and -1 by the hash of the place in the matrix: rows of a sub-Gaussian sketch.
 

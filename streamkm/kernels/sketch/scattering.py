@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.prefetching import prefetch
 
@@ -148,7 +149,7 @@ def _turn_square(typingctx, source, first, target, row):
     return nb.void(source, first, target, row), codegen
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def scatter_columns(X, targets, factors, out):
     """Add scaled columns to others: ``out[i, targets[j]] += factors[j] * X[i, j]``.
 

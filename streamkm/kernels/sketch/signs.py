@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.hashing import mix
 
@@ -28,7 +29,7 @@ PATTERNS = 1 << GROUP
 _ONE = np.uint64(1)
 
 
-@nb.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def sign_word(seed, feature, q):
     """Signs of a feature in components 64 * q to 64 * q + 63, from the lowest bit.
 
@@ -168,7 +169,7 @@ def _add_signed(typingctx, total, start, value, word):
     return nb.void(total, start, value, word), codegen
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def pack_signs(seed, start, out):
     """Write the signs of features by component: bit b of out[f, c] is the sign of feature start + 64 * f + b.
 
@@ -198,7 +199,7 @@ def pack_signs(seed, start, out):
                 mask ^= mask << np.uint64(half)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _turn(X, first, feature, turned):
     """Copy 64 features of the rows that a vector holds, transposed; what is past the last is zero."""
     n_rows, n_features = min(turned.shape[1], X.shape[0] - first), min(turned.shape[0], X.shape[1] - feature)
@@ -210,7 +211,7 @@ def _turn(X, first, feature, turned):
             turned[j, r] = row[j]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def project_dense(X, packed, out):
     """Add the products of dense rows with signs, not scaled.
 
@@ -242,7 +243,7 @@ def project_dense(X, packed, out):
                 out[first + r, c] += totals[c, r]
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def project_csr(seed, scale, indptr, indices, data, out):
     """Write the scaled products of CSR rows with signs; O(nnz * m) additions.
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.lanes import add_entries
 
@@ -18,7 +18,7 @@ _ONE = np.uint64(1)
 _UNIT = 2.0**-53  # of 53 random bits
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_gaussians(seed, features, out):
     """Fill a row of standard normal numbers for each feature: functions of (seed, feature, column) alone.
 
@@ -42,7 +42,7 @@ def fill_gaussians(seed, features, out):
             out[i, c + 1] = radius * math.sin(2.0 * math.pi * second)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def mark_columns(indices, marks):
     """Set ``marks[j] = 1`` for every feature that occurs.
 
@@ -56,7 +56,7 @@ def mark_columns(indices, marks):
         marks[indices[t]] = 1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def place_columns(indices, places, out):
     """Translate features to places in a table: ``out = places[indices]``.
 
@@ -71,7 +71,7 @@ def place_columns(indices, places, out):
         out[t] = places[indices[t]]
 
 
-@nb.njit(nogil=True, cache=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def add_range(indptr, indices, data, weights, table, sums):
     """Add ``X.T @ diag(weights) @ (X @ table)``. O(nnz * p).
 
@@ -99,7 +99,7 @@ def add_range(indptr, indices, data, weights, table, sums):
                 row[c] += value * product[c]
 
 
-@nb.njit(nogil=True, cache=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def add_gram(indptr, indices, data, weights, sums):
     """Add ``X.T @ diag(weights) @ X`` to the lower triangle. O(sum of nnz(row)^2).
 
@@ -126,7 +126,7 @@ def add_gram(indptr, indices, data, weights, sums):
                     sums[other, feature] += value * np.float64(data[u])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def project_csr(indptr, indices, data, table, out):
     """Write ``X @ table`` for CSR rows. O(nnz * p).
 
@@ -145,7 +145,7 @@ def project_csr(indptr, indices, data, table, out):
         add_entries(total, table, indices, data, indptr[i], indptr[i + 1])
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def select_csr(indptr, indices, data, places, scales, out_indptr, out_indices, out_data):
     """Keep the entries of chosen features, scaled; give how many there are. O(nnz).
 

@@ -1,18 +1,18 @@
 """Numbers of comma-separated text to rows of a matrix, in one pass over the bytes; and where records start.
 
 Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
-anything else it stops, and whoever called has the text read by a parser that knows all of CSV. May import `words` and
-`decimals` only; makes no messages.
+anything else it stops, and its caller takes a parser that knows all of CSV. May import `words` and `decimals` only;
+makes no messages.
 
-Numba's cache follows a function's own file alone: whoever edits `words` or `decimals` must empty the folder
+Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, read_decimal
 from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
 
@@ -21,7 +21,7 @@ _1, _EXACT_LIMIT = np.uint64(1), np.uint64(1 << 53)
 MOST_WORD_BYTES = 7
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_line_feeds(text):
     """How many there are in a uint8 ndarray; a sum without branches, so that it is vectorised."""
     total = 0
@@ -30,7 +30,7 @@ def count_line_feeds(text):
     return total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def parse_numbers(buf, span, delimiter, columns, words, out, places):
     """Read the records of lines that are plain.
 
@@ -117,7 +117,7 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
     return n_rows, at
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _read_plain(text, at, delimiter):
     """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and what ends the field; (-1, 0) for any other.
 
@@ -147,7 +147,7 @@ def _read_plain(text, at, delimiter):
     return end, -value if negative else value
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _skip_field(text, at, delimiter):
     """Go to the end of a field; -1 where it goes on in the next line, or is quoted in a way that is not plain."""
     if text[at] == _QUOTE:
@@ -171,7 +171,7 @@ def _skip_field(text, at, delimiter):
     return at
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _skip_word(text, at, words):
     """Go behind a word that stands for nothing; -1 where there is none."""
     word = load_word(text, at)
@@ -184,7 +184,7 @@ def _skip_word(text, at, words):
     return at + longest if longest > 0 else -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def record_starts(buf, span, quoted, starts):
     """Find where records start; empty lines are none.
 

@@ -6,12 +6,12 @@ within quotes line feeds and delimiters are text. A carriage return in front of 
 
 from __future__ import annotations
 
-import numba as nb
+from streamkm.kernels.compiling import kernel
 
 FIELD_START, IN_FIELD, IN_QUOTES, QUOTE_IN_QUOTES = range(4)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def record_starts(text, base, delimiter, state, step, starts, n_starts):
     """Note the first record that starts at or behind each multiple of `step`.
 

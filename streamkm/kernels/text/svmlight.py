@@ -3,15 +3,15 @@
 Lines, order of the indices, and what is kept; the tokens are `svmlight_tokens`'s business. May import `words` and
 `svmlight_tokens` only; opens no files, makes no messages.
 
-Numba's cache follows a function's own file alone: whoever edits `words`, `decimals` or `svmlight_tokens` must empty the
-folder ``__pycache__`` here, or runs the old ones.
+Numba's cache follows a function's own file alone: after an edit of `words`, `decimals` or `svmlight_tokens`, empty the
+folder ``__pycache__`` here, or the old ones run.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.svmlight_tokens import (
     BAD_CALL,
     HASH,
@@ -37,7 +37,7 @@ JOB_FIELDS = 13
 LEAST_VALUE_BYTES, LEAST_ROW_BYTES = 4, 2
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def parse_rows(buf, job, data, indices, indptr, places, fixups):
     """Append the rows of the lines that start in a range of a text to CSR arrays.
 

@@ -8,8 +8,8 @@ comment, a token that is no ``<index>:<value>``) is left to the parser, which kn
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.svmlight_tokens import HASH, LINE_FEED, is_blank
 from streamkm.kernels.text.words import WINDOW, bytes_outside, text_of, trailing_zeros
 
@@ -19,7 +19,7 @@ _WHOLE_WINDOW = np.uint64((1 << WINDOW) - 1)
 _MOST_DIGITS, _MOST_VALUE_BYTES = 18, 64
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_rows(buf, start, limit, first_index, starts, stops):
     """Find the lines that start in a range of a text and hold a row; the first starts behind the first line feed.
 
@@ -73,7 +73,7 @@ def find_rows(buf, start, limit, first_index, starts, stops):
     return n_rows, widest - first_index + 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _last_index(text, line, last):
     """The index that ends at byte `last` of a line, -2 for a row without features, or `NOT_PLAIN`."""
     at = last
@@ -98,7 +98,7 @@ def _last_index(text, line, last):
     return index
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def gather_lines(buf, starts, stops, rows, out):
     """Copy the lines of chosen rows, line feeds included, one behind the other.
 

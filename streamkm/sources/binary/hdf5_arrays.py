@@ -17,8 +17,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.collector import collector_off
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.binary.collector import collector_off
 from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile

@@ -24,9 +24,8 @@ from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocument
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.stored import RawFile, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
-from streamkm.sources.svmlight.files import Fill, text_size
 from streamkm.sources.svmlight.lines import LineReader
-from streamkm.sources.svmlight.rows import PLACE_BITS
+from streamkm.sources.text_places import PLACE_BITS, Fill, line_number, part_and_byte, text_size
 
 PROBES = 8
 """Places of plain text that are looked at, where its format allows to start anywhere."""
@@ -100,17 +99,12 @@ class TextFiles(Documents, ABC):
 
     def describe(self, place: int) -> str:
         """Say where a document is: ``x.jsonl, line 7 (byte 512)``; lines are counted from 1."""
-        part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+        part, offset = part_and_byte(place)
         return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
 
     def _line_number(self, part: int, offset: int) -> int:
-        """Count the line feeds in front of a byte: a scan, for messages only."""
-        n_lines, view = 1, memoryview(bytearray(1 << 20))
         with self._open(part) as (fill, _):
-            while offset > 0 and (n_read := fill(view[: min(offset, len(view))])):
-                n_lines += bytes(view[:n_read]).count(b"\n")
-                offset -= n_read
-        return n_lines
+            return line_number(fill, offset)
 
     def taken(self) -> dict[str, Any]:
         """See `Documents.taken`."""

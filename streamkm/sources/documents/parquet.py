@@ -17,7 +17,7 @@ from streamkm.sources.documents.base import Batch, ChunkedDocuments, check_targe
 from streamkm.sources.documents.formats import document_of
 from streamkm.sources.local import unchanged
 from streamkm.sources.stored import opened_path
-from streamkm.sources.svmlight.rows import PLACE_BITS
+from streamkm.sources.text_places import PLACE_BITS, part_and_byte
 from streamkm.text.feature_hashing import Input
 
 _SAMPLE_ROWS = 256
@@ -87,7 +87,8 @@ class ParquetDocuments(ChunkedDocuments):
 
     def describe(self, place: int) -> str:
         """Say where a document is: ``row 7 of x.parquet``; rows are counted from 0."""
-        return f"row {place & ((1 << PLACE_BITS) - 1):,} of {self.paths[place >> PLACE_BITS]}"
+        part, row = part_and_byte(place)
+        return f"row {row:,} of {self.paths[part]}"
 
     def taken(self) -> dict[str, Any]:
         """See `Documents.taken`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource, SentRows
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.signatures import COMPRESSED, NAMES, signed
-from streamkm.sources.stored import file_size, opened_path
+from streamkm.sources.stored import opened_path
 from streamkm.sources.svmlight.lines import LineReader
-from streamkm.sources.svmlight.rows import PLACE_BITS, BadTextError, RowBuilder, TextFormat, check_options
-
-Fill = Callable[[memoryview], int]
+from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
+from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 HEAD_BYTES = 1 << 20
 """Lines that start in so much of a file decide whether the input is zero-based."""
@@ -199,40 +198,20 @@ class SvmlightFiles(RowSource):
             raise InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {bad.byte:,}): {bad.problem}") from None
 
     def _line_number(self, part: int, offset: int) -> int:
-        """Count the line feeds in front of a byte: a scan, for messages only. Lines are counted from 1."""
-        n_lines, view = 1, memoryview(bytearray(1 << 20))
         with self._open(part) as fill:
-            while offset > 0:
-                n_read = fill(view[: min(offset, len(view))])
-                if n_read == 0:
-                    break
-                n_lines += bytes(view[:n_read]).count(b"\n")
-                offset -= n_read
-        return n_lines
+            return line_number(fill, offset)
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``x.svm, line 7 (byte 512)``. Lines are counted from 1, blank and comment lines too."""
-        part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+        part, offset = part_and_byte(place)
         return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need, where only this process sees the text; see `RowSource.stand_in`."""
-        return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
-
-
-def _describe_byte(paths: Sequence[str], place: int) -> str:
-    return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
+        return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
 
 
 def count_rows(text: bytes, at_end: bool) -> int:
     """Count the lines of a piece of text that can be rows, roughly: neither empty nor only a comment."""
     unfinished = at_end and not text.endswith(b"\n")
     return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
-
-
-def text_size(path: str) -> int:
-    """Bytes of a file or object, for rows to have places in; see `stored.file_size` for errors."""
-    size = file_size(path)
-    if size >> PLACE_BITS:
-        raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
-    return size

@@ -17,7 +17,8 @@ from streamkm.kernels.text.svmlight_skim import NOT_PLAIN, find_rows, gather_lin
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, Rows, Skimmed
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
-from streamkm.sources.svmlight.rows import LARGEST_INT64, PLACE_BITS, BadTextError, RowBuilder, TextFormat
+from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
+from streamkm.sources.text_places import PLACE_BITS
 
 _LINE_FEED = 10
 _ROOM_BEHIND = 1 << 14

@@ -14,10 +14,11 @@ from functools import partial
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.stored import open_raw
-from streamkm.sources.svmlight.files import Fill, SvmlightFiles, count_rows
+from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import RowBuilder
 from streamkm.sources.svmlight.skim import SkimmedText, skim_text
+from streamkm.sources.text_places import Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12

@@ -28,9 +28,7 @@ from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address
 from streamkm.sources.stored import RawFile, open_binary, open_raw, opened_path, read_fully
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
-from streamkm.sources.svmlight.files import Fill, text_size
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
-from streamkm.sources.svmlight.rows import PLACE_BITS
 from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Column,
@@ -44,6 +42,7 @@ from streamkm.sources.tables.columns import (
 )
 from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table
 from streamkm.sources.tables.units import columns_text, described_table, gather_values
+from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
@@ -238,17 +237,12 @@ class CsvFiles(RowSource, ABC):
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, the header too."""
-        part, offset = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+        part, offset = part_and_byte(place)
         return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
 
     def _line_number(self, part: int, offset: int) -> int:
-        """Count the line feeds in front of a byte: a scan, for messages only."""
-        n_lines, view = 1, memoryview(bytearray(1 << 20))
         with self._open(part) as (fill, _):
-            while offset > 0 and (n_read := fill(view[: min(offset, len(view))])):
-                n_lines += bytes(view[:n_read]).count(b"\n")
-                offset -= n_read
-        return n_lines
+            return line_number(fill, offset)
 
     def details(self) -> dict[str, str]:
         """Say what the text is; see `RowSource.details`."""
@@ -266,7 +260,7 @@ class CsvFiles(RowSource, ABC):
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        return SentRows(self, partial(_describe_byte, self.paths)) if self.in_process else self
+        return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
 
 
 class CsvTable(CsvFiles, ChunkedSource):
@@ -376,10 +370,6 @@ class CompressedCsvTable(CsvFiles):
             return bytes(text[:end]).rfind(b"\n") + 1
         starts = np.empty(kernel.count_line_feeds(text[begin:end]) + 1, np.int64)
         return int(kernel.record_starts(text, (begin, end), True, starts)[1])
-
-
-def _describe_byte(paths: Sequence[str], place: int) -> str:
-    return f"{paths[place >> PLACE_BITS]}, byte {place & ((1 << PLACE_BITS) - 1):,}"
 
 
 def _given(options: TableOptions) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The cyclic garbage collector, kept off where running would stop the process for good.
+"""The cyclic garbage collector, kept off where running would stop the process for good, or only take time.
 
 Responsible for its switch alone.
 """

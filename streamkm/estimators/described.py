@@ -1,0 +1,170 @@
+"""What a fitted `StreamKMeans` tells and shows of its clusters: a summary, figures, a report.
+
+Everything was gathered by the fit; rows are read only for the typical ones that a summary shows.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.estimators.base import Assigner
+from streamkm.estimators.facts import summarize
+from streamkm.estimators.validation import check_integer
+from streamkm.fitting.kmeans import DEVIATION_ROWS
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.passes.excerpts import row_ids, rows_as_text
+from streamkm.preparation import Preparation
+from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.report import check_matplotlib, names_of, report_page
+
+_NEXT_STEPS = """\
+kmeans.labels_            # of these rows
+kmeans.predict(more)      # of other rows
+kmeans.summary(rows=X)    # with typical rows of X
+kmeans.save("model.npz")  # StreamKMeans.load
+"""
+
+
+class Described(Assigner):
+    """Adds `summary`, `plot`, `report` and `original_centers` to an estimator of clusters."""
+
+    preparation_: Preparation | None
+    fitted_on_: dict[str, Any]
+
+    def original_centers(self) -> NDArray[np.float64]:
+        """Give `cluster_centers_` in the units of the data, where `steps` only shift and scale features.
+
+        Returns
+        -------
+        float64 ndarray (k, d)
+
+        Raises
+        ------
+        InvalidInputError
+            For centers of a sketch, and for other steps than "standardize" and "robust".
+        """
+        self._check_fitted()
+        preparation: Preparation | None = self.preparation_
+        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
+            raise InvalidInputError(
+                "original_centers() is for centers of features, and for steps that only shift and scale them: "
+                "standardize and robust"
+            )
+        centers = self._current_model().centers
+        return centers.copy() if preparation is None else preparation.undone(centers)
+
+    def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
+        """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
+
+        Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
+        model says the same, with its centers in place of the means.
+
+        Parameters
+        ----------
+        n_traits : int, optional
+            Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
+            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
+            are behind the features, and name the clusters then.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
+            their ids where there is an id column, the first words of documents, the values of other rows.
+
+        Returns
+        -------
+        ClusterSummary
+            The largest cluster first. Prints as a table; ``to_pandas()`` and ``to_dicts()`` give it for use.
+
+        Raises
+        ------
+        NotFittedError
+        InvalidInputError
+            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
+        """
+        self._check_fitted()
+        words = getattr(self, "feature_words_", None)
+        n_traits = (8 if words else 3) if n_traits is None else n_traits
+        check_integer("n_traits", n_traits, 0)
+        deviations = getattr(self, "feature_deviations_", None)
+        if deviations is None:
+            raise InvalidInputError(
+                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
+                'the sketch (assign_space="original" asks for those of the original features)'
+            )
+        names = getattr(self, "feature_names_in_", None)
+
+        def name(number: int) -> str:
+            word = words.name(number) if words else None if names is None else str(names[number])
+            return f"x{number}" if word is None else word
+
+        summary = describe_clusters(
+            getattr(self, "cluster_means_", self.model_.centers),
+            self.counts_,
+            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
+            name=name,
+            n_traits=n_traits,
+            by_words=bool(words),
+            profile=getattr(self, "profile_", None),
+        )
+        if rows is None:
+            return summary
+        source = self._open(rows, reset=None)
+        shown = summary.example_rows()
+        return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
+
+    def plot(self) -> Any:
+        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
+
+        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``figure.savefig("clusters.png")`` writes it.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        check_matplotlib()
+        from streamkm.reports.figures import plot_clusters
+
+        facts = summarize(self)
+        clusters = facts["clusters"] or []
+        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
+        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
+
+        Figures need matplotlib.
+
+        Parameters
+        ----------
+        path : path
+            Replaced only by a complete file.
+
+        Raises
+        ------
+        NotFittedError
+            Also for a loaded model, which has no sample.
+        DiskFullError, OutputError
+            It cannot be written; the old file is as it was.
+        """
+        check_is_fitted(self, "sketch_sample_")
+        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def _places(self) -> ClusterMap:
+        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)

@@ -1,0 +1,153 @@
+"""The parameters of a run, and how estimators open and walk the rows that users give.
+
+Every method that takes rows walks them once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streamkm.cluster.model import Model
+from streamkm.compute import open_executor
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.progress import Progress
+from streamkm.estimators.validation import is_in_memory
+from streamkm.passes.assign import map_rows
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.sources import open_source
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import default_chunk_bytes
+from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.open import is_collection, store_of
+from streamkm.sources.prepared import prepared
+
+if TYPE_CHECKING:
+    from streamkm.sources.sketch_store import StoreSource
+
+
+class InputRows:
+    """The parameters of a run that all estimators share, and the walks over rows that follow from them."""
+
+    memory_limit: Any
+    chunk_bytes: int | str
+    executor: Any
+    on_invalid: OnInvalid
+    checkpoint: Any
+    progress: bool | str
+    verbose: int
+    random_state: Any
+    model_: Model
+    cluster_centers_: NDArray[Any]
+    feature_names_in_: NDArray[Any]
+
+    def _progress(self) -> Progress:
+        """How stages are shown."""
+        return Progress(self.progress, int(self.verbose))
+
+    def _current_model(self) -> Model:
+        """What assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
+
+        The attribute is rounded to the data's dtype; the model's centers are not, and count unless it was changed.
+
+        Raises
+        ------
+        InvalidInputError
+            For centers that no row can be compared with.
+        """
+        model, centers = self.model_, np.asarray(self.cluster_centers_)
+        rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
+        if centers is model.centers or np.array_equal(centers, rounded):
+            return model
+        wanted = model.centers.shape[1]
+        if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
+            raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
+        if not np.isfinite(centers).all():
+            raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
+        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None)
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
+
+    def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
+        """The function's values of a Dask array, as a Dask array; None for other data."""
+        if not is_collection(X):
+            return None
+        self._check_fitted()
+        from streamkm.passes.lazy import lazy_map
+        from streamkm.sources.dask.arrays import DaskSource
+
+        source = self._open(X, reset=False)
+        if not isinstance(source, DaskSource):
+            return None
+        return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
+
+    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
+        """Walk X once; yield the function's values chunk by chunk."""
+        self._check_fitted()
+        walk, model = self._walk(X)
+        progress = self._progress()
+        with open_executor(self.executor) as workers, progress.stage(name) as stage:
+            yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
+
+    def _walk(self, X: Any) -> tuple[Walk, Model]:
+        """How X is walked, and the model for its rows."""
+        source, model = self._open(X, reset=False), self._current_model()
+        stored = store_of(source)
+        if stored is not None:
+            model = _model_on(stored, model)
+        if model.preparation is not None:
+            source = prepared(source, model.preparation)
+        size = default_chunk_bytes(source) if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        return Walk(source, size, model.metric, self.on_invalid), model
+
+    def _open(self, X: Any, *, reset: bool | None) -> RowSource:
+        """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
+        if is_in_memory(X):
+            checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
+            if reset is None:
+                from sklearn.utils import check_array
+
+                X = check_array(X, dtype="numeric", **checks)
+            else:
+                X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+            return open_source(X)
+        source = open_source(X)
+        if reset is not None:
+            self._check_names(source, reset=reset)
+        return source
+
+    def _check_names(self, source: RowSource, *, reset: bool) -> None:
+        """Keep the names of a source's columns, or compare them with those that are kept; as scikit-learn does."""
+        names: Any = source.feature_names
+        known = vars(self).get("feature_names_in_")
+        if reset:
+            if known is not None:
+                del self.feature_names_in_
+            if names is not None:
+                self.feature_names_in_ = np.array(names, object)
+        elif names is None:
+            return
+        elif known is None:
+            warnings.warn(
+                f"{source.name} has feature names, but {type(self).__name__} was fitted without feature names: "
+                "the order of columns cannot be checked",
+                UserWarning,
+                stacklevel=4,
+            )
+        else:
+            check_same_columns(names, tuple(known), source.name, "the fit")
+
+
+def _model_on(stored: StoreSource, model: Model) -> Model:
+    """The model, for rows of a store."""
+    from streamkm.stores.compatibility import model_on_store
+
+    return model_on_store(model, stored)

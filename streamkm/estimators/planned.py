@@ -1,0 +1,182 @@
+"""What `StreamKMeans.fit` would do, and how long it would take, before anything is read: plans and forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from streamkm.cluster.model import Metric
+from streamkm.cluster.size_cap import most_clusters
+from streamkm.compute import local_threads
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.estimators.base import Assigner
+from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
+from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.settings import Settings
+from streamkm.passes.prepare import check_replayable
+from streamkm.planning.cost_model import forecast
+from streamkm.planning.fit_plan import plan_fit
+from streamkm.planning.forecast import Cluster, Forecast
+from streamkm.planning.plan import Plan
+from streamkm.preparation import Preparation, check_steps
+from streamkm.sources.base import RowSource
+from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
+from streamkm.sources.scaled import ScaledSource
+
+
+class Planned(Assigner):
+    """Adds `plan`, `estimate_seconds` and `forecast` to an estimator, and what its parameters mean for a fit."""
+
+    metric: Metric
+    steps: Sequence[str] | None
+
+    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
+        """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
+
+        Reads no rows.
+
+        Parameters
+        ----------
+        X : as for `fit`
+        n_rows : int, optional
+            In place of those that X has.
+        gathers_labels : bool, default=True
+            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `fit` would before its first read.
+        """
+        check_parameters(self)
+        source = self._open(X, reset=None)
+        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        return self.plan_for(planned, gathers_labels=gathers_labels)
+
+    def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
+        """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `plan`, and for rows that can only be read in order.
+        """
+        source, n_threads = self._open(X, reset=None), local_threads(self.executor)
+        plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+        return estimate_seconds(
+            self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+        )
+
+    def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
+        """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
+
+        Parameters
+        ----------
+        X : path or glob, open dataset or ChunkedSource
+            Which workers can read; a sample of the data is enough.
+        cluster : Cluster
+            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.cost_model`.
+        n_rows : int, optional
+            In place of those that X has.
+
+        Returns
+        -------
+        Forecast
+            Time, tasks, bytes and memory, stage by stage.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
+            rows that only this process has.
+        """
+        check_parameters(self)
+        source = self._open(X, reset=None)
+        if source.in_process:
+            raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
+        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        # as a client plans that has the labels written where rows are read: those that it gathers come on top
+        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
+        settings = self._settings(drawn_seed(self.random_state))
+        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+        rates = measure(self._fit_walk(rows, plan, self.metric), plan, settings)
+        return forecast(plan, rates, cluster)
+
+    def plan_for(
+        self,
+        source: RowSource,
+        *,
+        total_weight: float | None = None,
+        n_threads: int | None = None,
+        gathers_labels: bool = True,
+        refuses: bool = True,
+    ) -> Plan:
+        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process."""
+        given = parameters_of(self)
+        if source.n_rows is not None:
+            check_clusters(given.n_clusters, source.n_rows)
+        counts = {given.n_clusters}
+        if given.max_cluster_size is not None:
+            n_rows = total_weight or source.estimated_rows
+            counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
+        planned = partial(
+            plan_fit,
+            self._planned_rows(source),
+            sketch=given.sketch,
+            sketch_fit=given.sketch_fit,
+            n_components=given.n_components,
+            eps=given.eps,
+            delta=given.delta,
+            refine=given.refine,
+            assign_space="original" if given.spherical else given.assign_space,
+            coreset=given.coreset,
+            chunk_bytes=given.chunk_bytes,
+            memory_limit=given.memory_limit,
+            n_threads=n_threads or local_threads(given.executor),
+            weighted=total_weight is not None,
+            gathers_labels=gathers_labels,
+            refuses=refuses,
+        )
+        # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
+        return max((planned(n_clusters=count) for count in sorted(counts)), key=lambda plan: plan.peak_bytes)
+
+    def _planned_rows(self, source: RowSource) -> RowSource:
+        """The rows that will be clustered, as far as they can be described before steps have found what they need.
+
+        Raises
+        ------
+        InvalidInputError
+            For rows that no step can be done to: of sketch stores, and some that can be walked once only.
+        """
+        steps = check_steps(self.steps)
+        if not steps:
+            return source
+        if store_of(source) is not None:
+            raise InvalidInputError(
+                f"the rows of {source.name} are sketched already, and steps={list(steps)!r} are for original rows; "
+                "leave steps out"
+            )
+        preparation = Preparation(steps)
+        check_replayable(source, preparation)
+        return prepared(source, preparation)
+
+    def _settings(self, seed: int) -> Settings:
+        init, seeds = self._given(seed)
+        given = parameters_of(self)
+        sketch = None if isinstance(given.sketch, str) else given.sketch
+        return Settings(
+            n_clusters=given.n_clusters,
+            init=init,
+            n_init=given.n_init,
+            max_iter=given.max_iter,
+            tol=given.tol,
+            refine=given.refine,
+            seeds=seeds,
+            sketch=sketch,
+            spherical=given.spherical,
+            max_cluster_size=given.max_cluster_size,
+        )

@@ -1,0 +1,158 @@
+"""Reading all rows before clusters are looked for: how often, and what sketch is found on the way."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.frame import WHOLE
+from streamkm.cluster.row_sample import SampleRule
+from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.memory import give_back
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.framing import Framed, frame_rows, oblivious_sketch, sketch_of
+from streamkm.passes.ahead import rows_ahead
+from streamkm.passes.resume import Gathered, Record
+from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
+from streamkm.planning.memory import pca_rows
+from streamkm.sketches import PCASketch, Sketch, SketchFit, sketch_from_dict
+from streamkm.sketches.registry import find_sketch, first_round
+
+MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
+
+FEWEST_AHEAD, MOST_AHEAD = 4, 0.1  # rows read ahead: so many a component, else at most this share of all rows
+LOST_ROWS = 2048  # that this is judged by, at most
+
+logger = logging.getLogger(__name__)
+
+
+def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
+    """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
+    plan = context.plan
+    if plan.reads_ahead:
+        return _read_along(context)
+    sketched = read_once(context)
+    give_back(plan.limit_bytes)
+    if not plan.fit_passes and not plan.sketches_later:
+        framed = frame_rows(context, sketched)
+        if context.walk.source.replayable:
+            sketched = replace(sketched, blocks=None)  # `framed` has them
+        return sketched, framed
+    sketch = _sketch(context, sketched)
+    if plan.sketches_later:
+        chunk_rows = sketched.chunk_rows
+        del sketched  # this pass samples the same rows once more
+        sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows))
+        give_back(plan.limit_bytes)
+    return sketched, Framed(sketched, sketch, WHOLE)
+
+
+def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
+    """Find directions on rows read ahead and sketch all rows along them; once more where they do not hold for all."""
+    plan, writer = context.plan, context.writer
+    record = writer.load("directions")
+    if record is None:
+        needs, n_features = plan.needs, context.walk.source.n_features
+        assert needs is not None
+        assert n_features is not None  # else there would be another plan
+        n_few = max(FEWEST_AHEAD * plan.n_components, int(MOST_AHEAD * (plan.n_rows or 0)))
+        n_wanted = min(pca_rows(n_features, plan.n_components), n_few)
+        with context.progress.stage("ahead") as stage:
+            some = rows_ahead(context, n_wanted, needs.row_bytes, stage)
+            found = _directions(context, some)
+        lost = _lost(some, found)
+        writer.save("directions", lambda: _record(found, lost))
+    else:
+        found, lost = sketch_from_dict(record[1]["sketch"], record[0]), float(record[1]["lost"])
+    sketched = _sketched(context, found, None, "sketch", plan.n_chunks)
+    check_clusters(context.settings.n_clusters, sketched.n_valid)
+    give_back(plan.limit_bytes)
+    sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
+    lost_now = _lost(sampled, found)
+    if lost_now > MORE_LOST * lost + LOST_ANYWAY:
+        logger.info(
+            "directions found on rows read ahead leave out %.1f %% of all rows, not %.1f %%: they are sketched again",
+            100 * lost_now,
+            100 * lost,
+        )
+        better, chunk_rows = _directions(context, sampled), sketched.chunk_rows
+        writer.save("directions", lambda: _record(better, 1.0))
+        del sketched, sampled
+        found = better
+        sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
+        give_back(plan.limit_bytes)
+    return sketched, Framed(sketched, found, WHOLE)
+
+
+def _record(sketch: Sketch, lost: float) -> Record:
+    return sketch.arrays(), {"sketch": sketch.to_dict(), "lost": lost}
+
+
+def _directions(context: FitContext, rows: Matrix) -> Sketch:
+    plan, settings = context.plan, context.settings
+    return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
+
+
+def _lost(rows: Matrix, sketch: Sketch) -> float:
+    """Share of the rows' squared distances from the sketch's mean that its directions leave out."""
+    assert isinstance(sketch, PCASketch)
+    assert isinstance(rows, np.ndarray)
+    some = rows[:: -(-len(rows) // LOST_ROWS)]
+    centered = some - sketch.mean
+    along = np.asarray(sketch.apply(some), np.float64)
+    whole = float(np.einsum("ij,ij->", centered, centered))
+    return 0.0 if whole == 0 else max(0.0, 1.0 - float(np.einsum("ij,ij->", along, along)) / whole)
+
+
+def read_once(context: FitContext) -> Sketched:
+    """Read all rows once, after counting them where that is needed."""
+    plan = context.plan
+    chunk_rows = None
+    if plan.counts_first:
+        with context.progress.stage("count", plan.n_chunks) as stage:
+            chunk_rows = count_pass(context, stage)
+    n_features = context.walk.source.n_features
+    sketch = oblivious_sketch(plan, context.settings, n_features) if plan.regime != "sample" else None
+    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
+    check_clusters(context.settings.n_clusters, sketched.n_valid)
+    return sketched
+
+
+def _sketched(
+    context: FitContext, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, name: str, n_chunks: int | None
+) -> Sketched:
+    """One pass that samples, or sketches too; from where an earlier run got to, unless sketched rows are kept.
+
+    Those are in memory, and gone with the process: their rows are read again.
+    """
+    plan, settings = context.plan, context.settings
+    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), context.walk.source.estimated_rows, context.weights)
+    coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
+    gathered = Gathered(rule, coreset)
+    record = name if sketch is None or gathered.tree is not None else None
+    with context.progress.stage(name, n_chunks) as stage:
+        return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=record)
+
+
+def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
+    """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
+    plan, settings, writer = context.plan, context.settings, context.writer
+    if not plan.fit_passes:
+        return sketch_of(plan, settings, sketched.sample)
+    record = writer.load("directions")
+    if record is not None:
+        return sketch_from_dict(record[1], record[0])
+    seed = settings.word("sketch")
+    found: Sketch | SketchFit = first_round(
+        plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
+    )
+    while not isinstance(found, Sketch):
+        with context.progress.stage("directions", len(sketched.chunk_rows)) as stage:
+            found = fit_pass(context, found, sketched.chunk_rows, stage)
+    sketch = found
+    writer.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
+    return sketch

@@ -1,0 +1,81 @@
+"""The kernels that a first fit calls, and a program that compiles them beside it: a share of them, the last first.
+
+The fit begins at the other end of the list. Kernels that the cache holds are loaded, in some milliseconds. Imports
+numba and the standard library; kernels where it compiles them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from numba import types
+from numba.core.sigutils import normalize_signature
+
+LIST = Path(__file__).with_name("first_fits.json")
+"""By what is fitted ("dense float32"): kernels and the types of their arguments, in the order in which a fit calls
+them. ``python -m tests.first_fits`` writes it."""
+
+
+@cache
+def kernels_of(first_fit: str) -> tuple[tuple[str, str], ...]:
+    """Kernels that a first fit calls.
+
+    Parameters
+    ----------
+    first_fit : str
+        What is fitted; of what the list has not there are none.
+
+    Returns
+    -------
+    tuple of (str, str)
+        Names and types of arguments, in the order of the calls: ("cluster.totals.join", "(float64[::1], ...)").
+    """
+    found = json.loads(LIST.read_text()).get(first_fit, [])
+    return tuple((name, argument_types) for name, argument_types in found)
+
+
+def name_of(function: Any) -> str:
+    """A kernel's name in the list: its module below `streamkm.kernels`, and its own."""
+    return f"{function.__module__.removeprefix('streamkm.kernels.')}.{function.__qualname__}"
+
+
+def text_of(argument_types: Any) -> str:
+    """Types of arguments as the list has them: what `numba.njit` takes as a signature."""
+    return f"({', '.join(map(_text, argument_types))},)"
+
+
+def _text(one: Any) -> str:
+    if isinstance(one, types.Array):
+        if one.mutable and one.aligned and one.layout == "C":
+            return f"{_text(one.dtype)}[{':,' * (one.ndim - 1)}::1]"
+        return f"Array({_text(one.dtype)}, {one.ndim}, {one.layout!r}, {not one.mutable}, aligned={one.aligned})"
+    if isinstance(one, types.BaseTuple):
+        return f"Tuple(({', '.join(map(_text, one))},))"
+    return "boolean" if one == types.boolean else str(one)
+
+
+def dispatcher(name: str) -> Any:
+    """The kernel of a name in the list."""
+    module, function = name.rsplit(".", 1)
+    return getattr(import_module(f"streamkm.kernels.{module}"), function)
+
+
+def compile_ahead(first_fit: str, helper: int, n_helpers: int) -> None:
+    """Compile one helper's share of the kernels that a first fit calls.
+
+    Parameters
+    ----------
+    first_fit : str
+    helper, n_helpers : int
+        The share: every `n_helpers`-th, from the `helper`-th last.
+    """
+    gc.disable()
+    later = [entry for entry in kernels_of(first_fit) if not entry[0].startswith("text.")]  # the fit begins with these
+    for name, argument_types in later[::-1][helper::n_helpers]:
+        signature, _ = normalize_signature(argument_types)
+        dispatcher(name).compile(signature)

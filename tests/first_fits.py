@@ -1,0 +1,68 @@
+"""The kernels that first fits of the usual kinds of data call: ``python -m tests.first_fits`` writes their list.
+
+Each in a process that has fitted nothing yet.
+"""
+
+from __future__ import annotations
+
+import json
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numba.core.dispatcher import Dispatcher
+from sklearn.datasets import dump_svmlight_file
+
+from streamkm import StreamKMeans
+from streamkm.kernels import ahead
+from tests.fresh import run_fresh
+
+KINDS = ("dense float32", "dense float64", "sparse float32", "sparse float64")
+ROWS, CLUSTERS = 40_000, 50
+
+
+def rows(kind: str, folder: str) -> Any:
+    """Rows of a kind, enough to be clustered as many are; sparse ones of float64 as svmlight text."""
+    layout, dtype = kind.split()
+    random = np.random.default_rng(0)
+    if layout == "dense":
+        centers = random.normal(size=(CLUSTERS, 64)) * 3
+        return (centers[random.integers(CLUSTERS, size=ROWS)] + random.normal(size=(ROWS, 64))).astype(dtype)
+    X = sp.random_array((ROWS // 4, 20_000), density=0.003, format="csr", dtype=np.dtype(dtype), rng=random)
+    if dtype == "float32":
+        return X
+    dump_svmlight_file(X, np.zeros(len(X.indptr) - 1), f"{folder}/x.svm", zero_based=False)
+    return f"{folder}/x.svm"
+
+
+def called(kind: str) -> list[tuple[str, str]]:
+    """Kernels that a fit of a kind calls in this process, which has fitted nothing yet, with the types, in order."""
+    order: list[tuple[str, str]] = []
+    compile_one, depth = Dispatcher.compile, [0]
+
+    def noted(self: Any, signature: Any) -> Any:
+        if depth[0] == 0 and self.py_func.__module__.startswith("streamkm.kernels."):  # others: called by compiled code
+            order.append((ahead.name_of(self.py_func), ahead.text_of(signature)))
+        depth[0] += 1
+        try:
+            return compile_one(self, signature)
+        finally:
+            depth[0] -= 1
+
+    Dispatcher.compile = noted
+    with TemporaryDirectory() as folder:
+        StreamKMeans(CLUSTERS, random_state=0, progress=False, executor=2).fit(rows(kind, folder))
+    return list(dict.fromkeys(order))
+
+
+CALLED = """
+import json, sys
+from tests.first_fits import called
+print(json.dumps(called(sys.argv[1])))
+"""
+
+if __name__ == "__main__":
+    lists = {kind: run_fresh(CALLED, [kind]) for kind in KINDS}
+    text = json.dumps(lists, indent=0).replace('[\n"', '["').replace('",\n"', '", "').replace('"\n]', '"]')
+    ahead.LIST.write_text(text + "\n")

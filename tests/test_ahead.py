@@ -1,0 +1,112 @@
+"""Directions that are found on rows read ahead: what is read, what becomes of them where they do not hold, and bits."""
+
+from __future__ import annotations
+
+import logging
+
+import h5py
+import numpy as np
+import pytest
+
+from streamkm import StreamKMeans
+from streamkm.passes import resume
+from streamkm.sources import open_source
+from tests.children import StoppedError, stopped_after
+
+D, PER_CHUNK = 300, 20
+pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # no look at more rows
+
+
+def kmeans(n_clusters=5, **parameters):
+    given = {"sketch": "pca", "n_components": 8, "random_state": 0, "refine": 0, "executor": 2, "progress": False}
+    return StreamKMeans(n_clusters, **{**given, **parameters})
+
+
+def rows(n=2800, seed=0):
+    """Groups along a few directions, with noise in all."""
+    rng = np.random.default_rng(seed)
+    along = rng.normal(0, 6, (8, D))
+    return (rng.normal(0, 1, (n, 8)) @ along + rng.normal(0, 1, (n, D))).astype(np.float32)
+
+
+def in_file(path, X):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(PER_CHUNK, D), compression="gzip", compression_opts=1)
+    return open_source(path)
+
+
+def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
+    source = in_file(tmp_path / "x.h5", rows())
+    estimator = kmeans()
+    plan = estimator.plan(source)
+    assert (plan.sketch, plan.regime, plan.passes, plan.reads_ahead) == ("pca", "blocks", 2, True)
+    assert "read ahead" in dict(plan.lines())["clustering"]
+    fitted = estimator.fit(source)
+    assert [stage.name for stage in fitted.stages_] == ["ahead", "sketch", "seed", "lloyd", "polish", "assign"]
+    assert 280 <= fitted.stages_[0].rows <= 300
+    assert [fitted.stages_[i].rows for i in (1, 5)] == [2800, 2800]
+    assert fitted.n_passes_ == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "n"),
+    [({"coreset": "uniform"}, 2800), ({"sketch_fit": "all"}, 2800), ({"sketch": "countsketch"}, 2800), ({}, 200)],
+)
+def test_nothing_is_read_ahead(small_sample, parameters, n):
+    assert not kmeans(**parameters).plan(open_source(rows(n))).reads_ahead
+
+
+def test_more_rows_than_are_clustered_in_the_time_of_a_pass_are_sampled(small_sample):
+    plans = [kmeans().plan(open_source(rows(n))) for n in (3000, 3001)]
+    assert [plan.regime for plan in plans] == ["blocks", "sample"]
+
+
+def test_directions_that_do_not_hold_are_found_anew(small_sample, tmp_path, caplog):
+    """Rows apart from all others, where no chunk is read ahead."""
+    X = rows()
+    X[2000:2700] += 60 * np.random.default_rng(1).normal(0, 1, (700, 30)) @ np.eye(30, D, dtype=np.float32)
+    shuffled = X[np.random.default_rng(2).permutation(len(X))]
+    X = np.concatenate([X[:2000], X[2700:], X[2000:2700]])  # sorted
+    with caplog.at_level(logging.INFO, "streamkm"):
+        found = kmeans(chunk_bytes=1 << 20).fit(in_file(tmp_path / "x.h5", X))
+    names = [stage.name for stage in found.stages_]
+    again = "sketch-all" in names
+    assert found.n_passes_ == 2 + again == 2 + ("sketched again" in caplog.text)
+    other = kmeans().fit(shuffled)
+    assert found.inertia_ <= 1.02 * other.inertia_
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_threads_and_workers_give_the_same_bits(client, small_sample, tmp_path):
+    source = in_file(tmp_path / "x.h5", rows())
+    one, *others = (kmeans(executor=executor, chunk_bytes=100_000).fit(source) for executor in (1, 3, client))
+    for other in others:
+        np.testing.assert_array_equal(other.labels_, one.labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
+
+
+def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
+    source, whole = in_file(tmp_path / "x.h5", rows()), kmeans(chunk_bytes=100_000)
+    wanted = whole.fit(source).labels_
+    part = kmeans(chunk_bytes=100_000, checkpoint=tmp_path / "c")
+    with monkeypatch.context() as patch:
+        stopped_after(patch, "directions")
+        with pytest.raises(StoppedError):
+            part.fit(source)
+    fitted = part.fit(source)
+    assert "ahead" not in [stage.name for stage in fitted.stages_]
+    np.testing.assert_array_equal(fitted.labels_, wanted)
+
+
+def test_weights_and_rows_left_out_are_respected(small_sample):
+    X = rows()
+    X[::97, 3] = np.nan
+    weights = np.random.default_rng(3).random(len(X))
+    fitted = kmeans(on_invalid="skip").fit(X, sample_weight=weights)
+    assert fitted.plan_.reads_ahead
+    assert set(fitted.labels_[::97]) == {-1}
+    kept = fitted.labels_ >= 0
+    apart = X[kept] - fitted.cluster_centers_[fitted.labels_[kept]]
+    np.testing.assert_allclose(fitted.inertia_, weights[kept] @ np.square(apart, dtype=np.float64).sum(1), rtol=1e-6)

@@ -1,0 +1,90 @@
+"""How kernels are compiled: once for all processes, a first fit's by several, and a line that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numba as nb
+import numpy as np
+import pytest
+
+from streamkm.core.progress import Progress
+from streamkm.kernels import ahead
+from streamkm.kernels.cluster import totals
+from streamkm.kernels.compiling import COMPILATION
+from tests import first_fits
+from tests.fresh import run_fresh
+
+JOIN = """
+import os, sys, time
+import numpy as np
+from streamkm.kernels.cluster import totals
+open(sys.argv[1], "w").close()
+while not all(map(os.path.exists, sys.argv[1:])):
+    time.sleep(0.001)
+X = np.ones((2, 3))
+totals.join(X, X, X)
+print(sum(totals.join.stats.cache_misses.values()))
+"""
+FIRST_FIT = """
+import json
+from streamkm import StreamKMeans
+from streamkm.kernels import ahead, compiling
+from tests import first_fits
+compiling.HELPERS_MOST = 2
+StreamKMeans(50, random_state=0, progress=False, executor=3).fit(first_fits.rows("dense float32", ""))
+stats = [ahead.dispatcher(name).stats for name, _ in ahead.kernels_of("dense float32")]
+print(json.dumps([sum(map(len, found)) for found in zip(*[(one.cache_hits, one.cache_misses) for one in stats])]))
+"""
+
+
+def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(COMPILATION, "announced", False)
+    with caplog.at_level("INFO", "streamkm.kernels"):
+        nb.njit(lambda: 0)()  # none of ours
+        assert not caplog.messages
+        for kernel in (totals.join, totals.mean_row):
+            arguments = [np.ones((1, 1))] * 3 if kernel is totals.join else [np.ones((1, 1)), np.ones(1)]
+            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("compiling kernels, once")
+
+
+def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(caplog, capsys, monkeypatch):
+    for shown, level, said in ((1, "WARNING", True), (0, "WARNING", False), (1, "INFO", False)):
+        monkeypatch.setattr(COMPILATION, "announced", False)
+        with caplog.at_level(level, "streamkm"):
+            progress = Progress(False, verbose=shown)
+            with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say):
+                nb.jit(**totals.join.targetoptions)(totals.join.py_func)(*[np.ones((1, 1))] * 3)
+        assert capsys.readouterr().err.startswith("compiling kernels, once") == said
+        assert len(caplog.messages) == (level == "INFO")
+
+
+@pytest.mark.parametrize("kind", first_fits.KINDS)
+def test_lists_of_kernels_name_what_first_fits_call(kind):
+    """After a change of kernels: ``python -m tests.first_fits``."""
+    found = [tuple(one) for one in run_fresh(first_fits.CALLED, [kind])]
+    assert sorted(ahead.kernels_of(kind)) == sorted(found)
+
+
+def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    flags = [str(tmp_path / name) for name in "ab"]
+    started = [
+        subprocess.Popen([sys.executable, "-c", JOIN, *order], env=environment, stdout=subprocess.PIPE, text=True)
+        for order in (flags, flags[::-1])
+    ]
+    assert sorted(process.communicate()[0] for process in started) == ["0\n", "1\n"]
+
+
+@pytest.mark.slow
+def test_helpers_fill_the_cache_of_a_first_fit(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", FIRST_FIT], env=environment, stdout=subprocess.PIPE, check=True)
+    loaded, compiled = json.loads(done.stdout)
+    assert loaded
+    assert compiled
