@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("-k", type=int, default=3)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = args.data
@@ -49,6 +50,8 @@ def main() -> None:
             store.close()
         cells = anndata.read_h5ad(path, backed="r") if path.suffix == ".h5ad" else anndata.read_zarr(path)
         print(cells.obs["cluster"].value_counts().sort_index().to_string())
+        if args.picture:
+            kmeans.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

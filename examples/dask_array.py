@@ -5,6 +5,9 @@
 Labels and centers are the same to the last bit.
 """
 
+import argparse
+from pathlib import Path
+
 import dask.array as da
 import numpy as np
 from dask.distributed import Client, LocalCluster
@@ -13,6 +16,9 @@ from streamkm import StreamKMeans
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
+    args = parser.parse_args()
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 4, (6, 30))
     rows = (centers[rng.integers(0, 6, 20_000)] + rng.normal(0, 1, (20_000, 30))).astype(np.float32)
@@ -27,6 +33,8 @@ def main() -> None:
 
     print(f"same labels: {np.array_equal(here.labels_, there.labels_)}")
     print(f"same centers: {np.array_equal(here.cluster_centers_, there.cluster_centers_)}")
+    if args.picture:
+        there.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--column", default="vector")
     parser.add_argument("-k", type=int, default=5)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = args.data or str(Path(folder) / "vectors.parquet")
@@ -42,6 +43,8 @@ def main() -> None:
         print(f"cluster sizes {sorted(kmeans.counts_.astype(int).tolist())}")
         closeness = 1 - kmeans.inertia_ / kmeans.n_samples_ / 2  # of unit vectors: half the squared distance
         print(f"mean cosine to the center, about {closeness:.2f}")
+        if args.picture:
+            kmeans.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

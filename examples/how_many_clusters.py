@@ -5,6 +5,7 @@ python how_many_clusters.py
 The same on the command line, with a picture of the elbow: `streamkm sweep rows.npy -k 2:12`.
 """
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from streamkm import sweep
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
+    args = parser.parse_args()
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 8, (6, 10))
     with tempfile.TemporaryDirectory() as folder:
@@ -22,6 +26,8 @@ def main() -> None:
         found = sweep(path, range(2, 13), random_state=0)
     for label, text in found.lines():
         print(f"{label}: {text}")
+    if args.picture:
+        found.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 python stream_of_chunks.py
 """
 
+import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -21,11 +23,16 @@ def days() -> Iterator[np.ndarray]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
+    args = parser.parse_args()
     kmeans = StreamKMeans(5, random_state=0).fit(days)  # called once for each pass
     print(f"{kmeans.n_samples_:,} rows in {kmeans.n_passes_} passes, objective {kmeans.inertia_:,.1f}")
 
     for day, labels in zip(range(3), (kmeans.predict(chunk) for chunk in days()), strict=False):
         print(f"day {day}: {np.bincount(labels, minlength=5).tolist()}")
+    if args.picture:
+        kmeans.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

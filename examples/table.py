@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("-k", type=int, default=3)
     parser.add_argument("--id-column", default="trip_id")
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = args.data or Path(folder) / "trips.csv"
@@ -46,6 +47,8 @@ def main() -> None:
         print(f"features: {', '.join(kmeans.feature_names_in_)}")
         print(f"{np.sum(kmeans.labels_ < 0)} rows with missing values have the label -1")
         print(kmeans.summary())
+        if args.picture:
+            kmeans.plot().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":

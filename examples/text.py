@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--field", default="text")
     parser.add_argument("--title", default="title")
     parser.add_argument("-k", type=int, default=3)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters there, .png or .svg")
     args = parser.parse_args()
     hashing = FeatureHashing(n_features=2**18, stop_words="english")
     with tempfile.TemporaryDirectory() as folder:
@@ -61,6 +62,8 @@ def main() -> None:
         for cluster in np.argsort(-kmeans.counts_):
             nearest = np.argsort(distances[:, cluster], kind="stable")[:3]
             print(f"{kmeans.counts_[cluster]:8,.0f}: {' | '.join(titles(path, args.title, nearest.tolist()))}")
+        if args.picture:
+            kmeans.plot().savefig(args.picture, dpi=60)
 
         if args.data is None:  # documents that come later, weighted by the same frequencies
             later = Path(folder) / "later.jsonl"

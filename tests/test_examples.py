@@ -14,6 +14,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OF_THEIR_OWN = {"larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"]}  # processes: memory is measured
+PICTURED = ("anndata_counts", "dask_array", "embeddings", "how_many_clusters", "stream_of_chunks", "table", "text")
 NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
     "anndata_counts.py": ["cluster\n", "500\n", "500\n", "500\n"],
@@ -46,9 +47,12 @@ def test_example(script, tmp_path, monkeypatch, capsys):
     multiprocessing.util.get_temp_dir()  # that of this process, which outlives the test
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", [script])
+    picture = Path(script).stem in PICTURED
+    monkeypatch.setattr(sys, "argv", [script, *(["--picture", "x.png"] if picture else [])])
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert_printed(script, capsys.readouterr().out)
+    if picture:
+        Path("x.png").unlink()
     assert {path.name for path in tmp_path.iterdir()} <= {"dask-scratch-space"}  # of Dask's workers
 
 
@@ -69,3 +73,6 @@ def test_each_example_is_listed():
     for script in EXAMPLES.glob("*.py"):
         assert f"({script.name})" in listed, script.name
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+    pictures = {path.stem for path in (EXAMPLES / "pictures").iterdir()}
+    assert pictures == set(PICTURED)
+    assert all(f"(pictures/{name}.png)" in listed for name in pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from itertools import pairwise
 
@@ -75,6 +76,7 @@ def test_a_fit_writes_them_and_a_loaded_model_the_same(suffix, tmp_path):
     path = tmp_path / f"a{suffix}"
     model = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "X.npy", labels_to=path)
     assert model.n_passes_ == 3
+    assert (model.stages_[-1].name, model.stages_[-1].rows) == ("predict", len(rows()))
     assert isinstance(model.labels_, np.ndarray)
     model.save(tmp_path / "m.npz")
     StreamKMeans.load(tmp_path / "m.npz").predict_to(tmp_path / "X.npy", tmp_path / f"b{suffix}")
@@ -169,6 +171,9 @@ def test_commands_write_them(suffix, tmp_path, monkeypatch):
     assert f'pd.read_{suffix}("out/labels.{suffix}")' in (tmp_path / "out" / "report.html").read_text().replace(
         "&quot;", '"'
     )
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["result"]["n_passes"] == 3
+    assert summary["stages"][-1]["name"] == "predict"
     told = run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}")
     assert "500" in told
     assert read(tmp_path / f"again.{suffix}").equals(table)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -11,11 +14,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
+from PIL import Image
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
 from streamkm import StreamKMeans
+from streamkm.cli.main import main
 from streamkm.cli.report import write_report
-from streamkm.core.exceptions import MissingDependencyError, SourceError
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
 from tests.tables import cases
@@ -266,3 +273,60 @@ def test_damaged_results_are_refused(results, name, damage):
 def test_page_of_numbers_that_are_not_finite():
     result = {**SUMMARY["result"], "objective": None}
     assert "not finite" in render_page({**SUMMARY, "result": result}, {}, "")
+
+
+def pictures_of(text):
+    """Pixels of the pictures in a page, by their names."""
+    found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', text)
+    return {name: np.array(Image.open(io.BytesIO(base64.b64decode(coded)))) for coded, name in found}
+
+
+def test_rows_of_pixels_are_shown_as_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = load_digits().data
+    np.save("x.npy", X)
+    kmeans = StreamKMeans(5, random_state=0, progress=False).fit("x.npy")
+    kmeans.report("x.html", rows="x.npy", image_shape=(8, 8))
+    shown = pictures_of(Path("x.html").read_text())
+    assert sum(name.startswith("center") for name in shown) == 5
+    span = kmeans.cluster_centers_.min(), kmeans.cluster_centers_.max()
+    for name, pixels in shown.items():
+        number = int(name.split()[-1])
+        row = kmeans.cluster_centers_[number] if name.startswith("center") else X[number]
+        wanted = 255 * (1 - np.clip((row - span[0]) / (span[1] - span[0]), 0, 1))
+        np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
+    typical = {row.typical[0].row for row in kmeans.summary().rows}
+    assert typical <= {int(name.split()[-1]) for name in shown if name.startswith("typical")}
+    scaled = StreamKMeans(5, steps=["standardize"], random_state=0, progress=False).fit("x.npy")
+    scaled.report("y.html", image_shape=[8, 8])
+    centers = scaled.original_centers()
+    wanted = 255 * (1 - (centers[2] - centers.min()) / np.ptp(centers))
+    pixels = pictures_of(Path("y.html").read_text())["center of cluster 2"]
+    np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
+    for shape in ((8, 7), (64,), (8, 4, 2), "8x8", (8.0, 8)):
+        with pytest.raises(InvalidParameterError, match="image_shape"):
+            kmeans.report("x.html", image_shape=shape)
+
+
+def test_commands_show_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.random.default_rng(0).random((200, 12)))
+
+    def run(line):
+        return CliRunner().invoke(main, line.split())
+
+    assert run("fit x.npy -k 3 -o out --image-shape 2x2x3 --seed 0 -q").exit_code == 0
+    shown = pictures_of(Path("out/report.html").read_text())
+    wanted = [(f"center of cluster {i}", (2, 2, 3)) for i in range(3)]
+    assert sorted((name, pixels.shape) for name, pixels in shown.items()) == wanted
+    assert run("report out -q").exit_code == 0
+    assert not pictures_of(Path("out/report.html").read_text())
+    assert run("report out --image-shape 3x4 -q").exit_code == 0
+    assert len(pictures_of(Path("out/report.html").read_text())) == 3
+    for command in ("fit x.npy -k 3 -o new", "report out"):
+        many = "have 15 values, and rows have 12 features; give another --image-shape"
+        for shape, said in (("3x5", many), ("3", "no shape of pictures")):
+            done = run(f"{command} --image-shape {shape}")
+            assert done.exit_code == 2
+            assert said in done.output
+    assert not Path("new").exists()

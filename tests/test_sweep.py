@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
+from sklearn.preprocessing import StandardScaler
 
 from streamkm import StreamKMeans, sweep
 from streamkm.cli.report import write_sweep
@@ -242,6 +243,23 @@ def test_invalid_rows_are_skipped(blobs):
     result = sweep(X, [2], on_invalid="skip", **QUIET)
     assert result.n_samples == result.n_sampled == 1198
     assert not np.isin([3, 700], result.sample_rows).any()
+
+
+def test_steps_are_done_before(blobs, tmp_path):
+    X = blobs * [1, 1, 1, 100, 1, 1] + 5
+    np.save(tmp_path / "x.npy", X)
+    scaled = StandardScaler().fit_transform(X)
+    found = sweep(tmp_path / "x.npy", [2, 8], seeds=1, steps=["standardize"], **QUIET)
+    wanted = sweep(scaled, [2, 8], seeds=1, **QUIET)
+    for got, row in zip(found.rows, wanted.rows, strict=True):
+        assert got.inertia == pytest.approx(row.inertia, rel=1e-9)
+    np.testing.assert_array_equal(found.labels(8), wanted.labels(8))
+    kmeans = StreamKMeans(8, init=found.centers(8), steps=["standardize"], **QUIET).fit(tmp_path / "x.npy")
+    assert kmeans.inertia_ <= found.rows[-1].inertia * (1 + 1e-9)
+    with pytest.raises(InvalidInputError, match="can be walked once only"):
+        sweep(iter([X]), 2, steps=["standardize"], **QUIET)
+    with pytest.raises(InvalidParameterError, match="there is no step 'scale'"):
+        sweep(X, 2, steps=["scale"], **QUIET)
 
 
 def test_unit_rows_under_the_cosine_metric(blobs):

@@ -85,7 +85,9 @@ def test_other_commands(trips):
     run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
-    run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns)
+    steps = ("--steps", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
+    run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
+    assert "steps=['standardize'] out" in run("sweep", "x.zarr", "-k", "2:4", "--steps", "standardize", code=2)
 
 
 def test_one_rule_for_tables_and_documents(trips):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from streamkm import FeatureHashing, StreamKMeans, open_documents
 from streamkm.core.exceptions import ModelFileError
+from streamkm.passes import words as looking
+from streamkm.sources import open_source
 from streamkm.text import TfIdf, WordCounts, WordTable
 from streamkm.text import words as module
 
@@ -92,6 +95,22 @@ def test_of_many_documents_a_part_is_looked_at():
     known = {table.words[i]: int(table.counts[i]) for table in [source.words] for i in range(len(table))}
     for word, count in exact.items():
         assert 0.09 * count < known[word] < 0.16 * count
+
+
+def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(looking, "PIECE_BYTES", 2000)
+    text = "\n".join(sorted(documents(3000), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
+    (tmp_path / "x.txt").write_text(text)
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress("\n".join(documents(3000)).encode()))  # its beginning is read
+    for data in (tmp_path / "x.txt", text.splitlines(), tmp_path / "x.txt.gz"):
+        for steps in (None, ["unit"]):
+            source = open_documents(data, tfidf=False)
+            model = StreamKMeans(3, steps=steps, random_state=0, progress=False).fit(source)
+            found = {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
+            assert found == {frozenset(words.split()) for words in TOPICS.values()}
+    read_once = open_documents(iter(text.splitlines()), tfidf=False)
+    assert StreamKMeans(3, random_state=0, progress=False).fit(read_once).feature_words_ is None
+    assert looking.look_at_words(open_source(np.eye(3))) is None
 
 
 def test_clusters_are_named_by_their_words(tmp_path):

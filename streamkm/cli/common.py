@@ -60,16 +60,21 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
          "skip_invalid": "estimator.on_invalid"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
-        click.option(
-            "--steps", callback=_names, metavar="A,B",
-            help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
-        ),
+        steps_option,
         click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
         ),
     )  # fmt: skip
+
+
+def steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done to rows as they are read: `steps`."""
+    return click.option(
+        "--steps", callback=_names, metavar="A,B",
+        help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
+    )(command)  # fmt: skip
 
 
 def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
@@ -110,6 +115,21 @@ def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--memory-limit", default="auto", show_default=True, metavar="SIZE",
         help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
     )(command)  # fmt: skip
+
+
+def image_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a report shows clusters as pictures: `image_shape`."""
+    return click.option(
+        "--image-shape", callback=_sizes, metavar="HxW",
+        help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
+    )(command)  # fmt: skip
+
+
+def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    sizes = () if value is None else tuple(value.lower().split("x"))
+    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
+        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
+    return None if value is None else tuple(map(int, sizes))
 
 
 def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:

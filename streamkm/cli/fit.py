@@ -16,6 +16,7 @@ import click
 from streamkm.cli.common import (
     Talk,
     estimator_options,
+    image_option,
     on_cluster,
     overwrite_option,
     parsed,
@@ -81,6 +82,7 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run."),
         click.option("--restart", is_flag=True, help="Forget the run that was interrupted."),
         click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
+        image_option,
         click.option("--no-report", is_flag=True, help="Make no report.html."),
         click.option(
             "--labels-format",
@@ -116,16 +118,20 @@ def fit(
     configuration.
     """
     with Talk(quiet=quiet, verbose=verbose) as talk:
+        image_shape = options.pop("image_shape")
         run = _load(inputs, settings, options)
         from streamkm.cli.results import check_target, prepare_labels, write_results
         from streamkm.cli.summary import result_lines
         from streamkm.estimators.facts import summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.checkpoint import records
+        from streamkm.reports.pictures import check_image_shape
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
         directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+        if image_shape is not None and run.source.n_features is not None:  # before a fit that may take hours
+            check_image_shape(image_shape, run.source.n_features)
         if not no_checkpoint:
             records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
@@ -146,7 +152,7 @@ def fit(
             if run.output.report:
                 from streamkm.cli.report import write_report
 
-                write_report(run.output.directory)
+                write_report(run.output.directory, image_shape)
             if saved is not None:
                 saved.discard()
         talk.say([*result_lines(summary), ("results", run.output.directory)])

@@ -23,6 +23,7 @@ import click
 from streamkm import __version__
 from streamkm.cli.common import (
     Talk,
+    image_option,
     overwrite_option,
     parsed,
     print_pairs,
@@ -196,13 +197,14 @@ def assign(
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@image_option
 @talk_options
-def report(directory: str, **talking: bool) -> None:
+def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool) -> None:
     """Make report.html of a results directory again."""
     with Talk(**talking) as talk:
         from streamkm.cli.report import write_report
 
-        talk.say([("report", str(write_report(directory)))])
+        talk.say([("report", str(write_report(directory, image_shape)))])
 
 
 for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, sweep, distortion, report):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamkm.cli.results import MODEL, REPORT, SUMMARY, VIEW, labels_name, write_text
-from streamkm.core.exceptions import SourceError
+from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.report import report_page
 from streamkm.reports.sweep import sweep_page, sweep_svg
@@ -32,7 +33,7 @@ _LOADING = {
 _MODULES = {".npy": "numpy as np", ".zarr": "zarr", ".csv": "pandas as pd", ".parquet": "pandas as pd"}
 
 
-def write_report(directory: str | os.PathLike[str]) -> Path:
+def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] | None = None) -> Path:
     """Make report.html from the summary and the map in a results directory.
 
     Without matplotlib the report has no figures, which is logged.
@@ -41,6 +42,8 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
     ----------
     directory : path
         As `streamkm.cli.results.write_results` leaves it.
+    image_shape : (height, width) or (height, width, 3), optional
+        Of rows of pixels: the centers of the model are shown as pictures.
 
     Returns
     -------
@@ -51,6 +54,8 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
     ------
     SourceError
         The directory holds no such results, or damaged ones.
+    InvalidParameterError
+        An `image_shape` that rows do not have.
     OutputError
         The report cannot be written.
     """
@@ -60,7 +65,15 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
         with open(folder / VIEW, "rb") as file, np.load(file, allow_pickle=False) as stored:
             flags = (bool(stored["of_rows"]), bool(stored["by_neighbours"]))
             places = ClusterMap(stored["points"], stored["labels"], *flags)
+        if image_shape is not None:
+            from streamkm.estimators.facts import shown_clusters
+            from streamkm.estimators.kmeans import StreamKMeans
+
+            model = StreamKMeans.load(folder / MODEL)
+            summary["clusters"] = shown_clusters(model, summary["clusters"] or [], None, image_shape)
         text = report_page(summary, places, _next_steps(folder))
+    except InvalidParameterError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
     write_text(folder / REPORT, text)

@@ -183,7 +183,7 @@ def write_results(
     estimator : StreamKMeans or StreamKernelKMeans
         Fitted.
     summary : dict
-        Of `summarize`.
+        Of `summarize`; gets the pass that a table of labels takes.
     labels_format : "npy", "zarr", "csv" or "parquet"
     data : (RowSource, dict)
         What was fitted, and how documents are to be opened to be assigned later: see `data.write_text_settings`.
@@ -197,7 +197,9 @@ def write_results(
     with _staged(Path(directory), _RESULTS) as stage:
         labels = stage / f"labels.{labels_format}"
         if labels.suffix in SUFFIXES:
-            estimator.predict_to(data[0], labels)
+            from streamkm.estimators.facts import add_pass
+
+            add_pass(summary, estimator.predict_to(data[0], labels).stage)
         else:
             _write_labels(labels, estimator.labels_)
         estimator.save(stage / MODEL)

@@ -18,6 +18,7 @@ from streamkm.cli.common import (
     overwrite_option,
     restart_option,
     set_option,
+    steps_option,
     table_options,
     talk_options,
     work,
@@ -32,6 +33,9 @@ from streamkm.cli.common import (
     "--seed", "--random-state", "random_state", type=int, help="Seed of the sample, the sketch and the starts."
 )
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
+@steps_option
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
 @set_option
 @table_options
@@ -56,6 +60,9 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 source,
                 clusters_of(n_clusters),
                 seeds=options["seeds"],
+                metric=options["metric"],
+                steps=options["steps"],
+                on_invalid="skip" if options["skip_invalid"] else "raise",
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],
                 checkpoint=f"{Path(output)}.checkpoint",
@@ -65,11 +72,20 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
 
 
+def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+    sizes = [size.strip() for size in value.split(",")]
+    if not all(size.isdecimal() for size in sizes):
+        raise click.BadParameter(f"{value!r} is no list of whole numbers like 16,64")
+    return [int(size) for size in sizes]
+
+
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="DATA...")
 @click.option("-k", "--n-clusters", type=int, default=8, show_default=True, help="Clusters that are found and kept.")
 @click.option("--sketches", help="Names, with commas.  [default: those that suit the data]")
-@click.option("-m", "--n-components", default="16,64,256", show_default=True, help="Sizes, with commas.")
+@click.option(
+    "-m", "--n-components", callback=_numbers, default="16,64,256", show_default=True, help="Sizes, with commas."
+)
 @click.option("--sample-rows", type=int, default=10_000, show_default=True)
 @click.option("--seed", "--random-state", "random_state", type=int, help="Seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -86,7 +102,7 @@ def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], *
             source,
             n_clusters,
             sketches=None if names is None else [name.strip() for name in names.split(",")],
-            n_components=[int(size) for size in options["n_components"].split(",")],
+            n_components=options["n_components"],
             sample_rows=options["sample_rows"],
             random_state=options["random_state"],
         )

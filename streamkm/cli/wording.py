@@ -12,9 +12,11 @@ _FITS = ("fit", "plan", "cluster")
 # parameters that commands have options for, "{}" for the value; all others are keys of the configuration
 _OPTIONS: dict[str, dict[str, str]] = {
     **{
-        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}"}
+        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
+                  "image_shape": "--image-shape {}"}
         for command in _FITS
     },
+    "report": {"image_shape": "--image-shape {}"},
     "sketch": {
         "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
         "on_invalid": "--skip-invalid",
@@ -24,7 +26,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "threshold": "--threshold {}", "keep": "--keep {}", "max_cluster_size": "--max-cluster-size {}",
     },
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
-    "sweep": {"n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}"},
+    "sweep": {
+        "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",
+        "on_invalid": "--skip-invalid",
+    },
     "distortion": {
         "n_clusters": "-k {}", "n_components": "-m {}", "sketches": "--sketches {}", "sample_rows": "--sample-rows {}",
         "random_state": "--random-state {}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.reader import Walk
+from streamkm.passes.words import look_at_words
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 
@@ -119,8 +121,10 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
             usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
-        parts = self._map(source, "predict", nearest_two, N_VALUES)
-        return write_table(target, parts, usual, id_column=column, ids=ids)
+        progress = self._progress()
+        parts = self._map(source, "predict", nearest_two, N_VALUES, progress)
+        written = write_table(target, parts, usual, id_column=column, ids=ids)
+        return replace(written, stage=progress.stages[0])
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.
@@ -236,7 +240,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.n_passes_ = context.plan.passes + again + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
-        self.feature_words_ = source.words
+        self.feature_words_ = look_at_words(source)
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components

@@ -6,6 +6,7 @@ Everything was gathered by the fit; rows are read only for the typical ones that
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.facts import shown_clusters, summarize
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import describe_clusters, steadied
+from streamkm.metrics.clusters import Told, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
@@ -72,7 +73,8 @@ class Described(Assigner):
         n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
             deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
-            are behind the features, and name the clusters then.
+            are behind the features, and name the clusters then. Means are told in the units of the data where `steps`
+            only shift and scale; distances are always those of prepared rows.
         rows : as for `fit`, optional
             The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
             their ids where there is an id column, the first words of documents, the values of other rows.
@@ -104,13 +106,17 @@ class Described(Assigner):
             word = words.name(number) if words else None if names is None else str(names[number])
             return f"x{number}" if word is None else word
 
+        means, preparation = getattr(self, "cluster_means_", self.model_.centers), self.model_.preparation
         summary = describe_clusters(
-            getattr(self, "cluster_means_", self.model_.centers),
+            means,
             self.counts_,
             steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
-            name=name,
-            n_traits=n_traits,
-            by_words=bool(words),
+            Told(
+                name,
+                n_traits,
+                words.features if words else None,
+                preparation.undone(means) if preparation is not None and preparation.is_linear else None,
+            ),
             profile=getattr(self, "profile_", None),
         )
         if rows is None:
@@ -145,7 +151,9 @@ class Described(Assigner):
         inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
         return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
+    def report(
+        self, path: str | os.PathLike[str], *, rows: Any = None, image_shape: Sequence[int] | None = None
+    ) -> None:
         """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
 
         Figures need matplotlib.
@@ -154,16 +162,26 @@ class Described(Assigner):
         ----------
         path : path
             Replaced only by a complete file.
+        rows : as for `fit`, optional
+            The data that were fitted, which are read once more for the typical rows: their ids, and pictures of them.
+        image_shape : (height, width) or (height, width, 3), optional
+            For rows of pixels: each cluster's center is shown as a picture, and so are typical and far `rows`.
 
         Raises
         ------
         NotFittedError
             Also for a loaded model, which has no sample.
+        InvalidParameterError
+            An `image_shape` that rows do not have.
         DiskFullError, OutputError
             It cannot be written; the old file is as it was.
         """
         check_is_fitted(self, "sketch_sample_")
-        text = report_page(summarize(self), self._places(), _NEXT_STEPS).encode()
+        facts = summarize(self)
+        if facts["clusters"] is not None:
+            source = None if rows is None else self._open(rows, reset=None)
+            facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
+        text = report_page(facts, self._places(), _NEXT_STEPS).encode()
         replace_file(path, lambda file: file.write(text), len(text))
 
     def _places(self) -> ClusterMap:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.version import __version__
 from streamkm.estimators.validation import plain
+from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
+from streamkm.reports.pictures import check_image_shape, with_pictures
 
 if TYPE_CHECKING:
+    from streamkm.core.progress import Stage
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
+    from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
 _STAGE = ("name", "seconds", "read_bytes", "rows")
@@ -82,6 +87,52 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
     summary |= _clusters(estimator)
     values: dict[str, Any] = _plain(summary)
     return values
+
+
+def add_pass(summary: dict[str, Any], stage: Stage) -> None:
+    """Add a pass to a summary that was made before it, in place."""
+    summary["stages"].append({name: getattr(stage, name) for name in _STAGE})
+    summary["seconds"] += stage.seconds
+    summary["result"]["n_passes"] += 1
+
+
+def shown_clusters(
+    estimator: StreamKMeans, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
+) -> list[dict[str, Any]]:
+    """What a report says of clusters, with the ids of their typical rows, and with pictures, where these are wanted.
+
+    Parameters
+    ----------
+    clusters : sequence of mappings
+        Of `summarize`.
+    source : RowSource, optional
+        The rows that were fitted, which are read once more.
+    image_shape : (height, width) or (height, width, 3), optional
+        Of rows of pixels.
+
+    Raises
+    ------
+    InvalidParameterError
+        An `image_shape` that rows do not have.
+    """
+    told, names = [dict(row) for row in clusters], ("typical", "outlying")
+    shape = None if image_shape is None else check_image_shape(image_shape, estimator.n_features_in_)
+    values: dict[int, NDArray[Any]] = {}
+    preparation = estimator.model_.preparation
+    if source is not None:
+        wanted = sorted({each["row"] for row in told for name in names for each in row[name]})
+        ids = row_ids(source, wanted)
+        for row in told:
+            row |= {name: [{**each, "id": ids.get(each["row"])} for each in row[name]] for name in names}
+        values = {} if shape is None else rows_as_values(source, wanted)
+    if shape is None:
+        return told
+    centers = estimator.model_.centers
+    if preparation is not None and preparation.is_linear:
+        centers = preparation.undone(centers)
+    elif preparation is not None:
+        values = {row: np.asarray(preparation.apply(each[None]))[0] for row, each in values.items()}
+    return with_pictures(told, centers, shape, values)
 
 
 def _shares(estimator: Any) -> dict[str, float]:

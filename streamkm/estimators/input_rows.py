@@ -89,11 +89,13 @@ class InputRows:
             return None
         return lazy_map(source, self._current_model(), function, on_invalid=self.on_invalid, n_columns=n_columns)
 
-    def _map(self, X: Any, name: str, function: Any, n_columns: int | None = None) -> Iterator[NDArray[Any]]:
+    def _map(
+        self, X: Any, name: str, function: Any, n_columns: int | None = None, progress: Progress | None = None
+    ) -> Iterator[NDArray[Any]]:
         """Walk X once; yield the function's values chunk by chunk."""
         self._check_fitted()
         walk, model = self._walk(X)
-        progress = self._progress()
+        progress = self._progress() if progress is None else progress
         with open_executor(self.executor) as workers, progress.stage(name) as stage:
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 

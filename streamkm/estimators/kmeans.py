@@ -56,7 +56,7 @@ class StreamKMeans(Incremental, Described, Planned):
         k.
     sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
-        the principal directions of the row sample ("pca": Lloyd then runs on the sample, see `coreset`). By name:
+        principal directions ("pca": Lloyd then runs along them, see `coreset`). By name:
         "countsketch", "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows
         can be given to; "pca", "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a
         sketch that is made already, such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or
@@ -124,9 +124,10 @@ class StreamKMeans(Incremental, Described, Planned):
     coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
         What stands for the rows while they are clustered. "uniform": the row sample; "sensitivity" and "lightweight":
         weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched, which
-        memory holds, or the disk. "auto": the row sample where its means are polished in the original space, else all
-        rows if they fit, else sensitivity. Where the sketch is found on rows, all but "auto" and "uniform" take one
-        more pass: for wide dense rows, None takes two to four times the time and finds better clusters.
+        memory holds, or the disk. "auto": all rows if they fit and either are few or have few features, else
+        sensitivity; of more wide dense rows than ten times the sample, and of sparse rows, the row sample, whose means
+        are polished in the original space. Where the sketch is found on rows, None and coresets take one more pass;
+        "auto" finds "pca" on a few rows read ahead.
     half_life : float, optional
         `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
     first_row : int, default=0
@@ -199,7 +200,8 @@ class StreamKMeans(Incremental, Described, Planned):
         How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
         silhouettes and typical rows. None for rows that can be walked once only.
     feature_words_ : WordTable or None
-        The words behind hashed features, where the pass that counted document frequencies counted words too.
+        The words behind hashed features: counted by the pass that counts document frequencies, else in a look at some
+        of the documents.
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
@@ -388,7 +390,8 @@ class StreamKMeans(Incremental, Described, Planned):
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
             if table is not None:
-                self._predict_to_table(source, table)
+                written = self._predict_to_table(source, table)
+                self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
         return self
 

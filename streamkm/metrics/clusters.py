@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,37 @@ from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example
 
 BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 BATCH = 256  # clusters that are compared with all at a time
+ROUNDING = 1e-12  # of a feature's largest mean
 RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to each
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of the features that set clusters apart.
+
+    Attributes
+    ----------
+    name : callable
+        Of a feature's number.
+    n_traits : int
+        Features for each cluster, at most.
+    words : int64 (v,), optional
+        Features that are words: these name a cluster, as far as they are more frequent in it. None: none are words.
+    means : float64 (k, d), optional
+        The clusters' means in other units, which are told; those that are compared unless given.
+    """
+
+    name: Callable[[int], str]
+    n_traits: int
+    words: NDArray[np.int64] | None = None
+    means: NDArray[np.float64] | None = None
 
 
 def describe_clusters(
     means: NDArray[np.float64],
     counts: NDArray[np.float64],
     deviations: NDArray[np.float64],
-    *,
-    name: Callable[[int], str],
-    n_traits: int,
-    by_words: bool = False,
+    told: Told,
     profile: Profile | None = None,
 ) -> ClusterSummary:
     """Say what is in each cluster. O(k^2 * d).
@@ -36,26 +57,26 @@ def describe_clusters(
     counts : float64 (k,)
     deviations : float64 (d,)
         Standard deviations of the features; those of 0 set nothing apart.
-    name : callable
-        Of a feature's number.
-    n_traits : int
-        Features for each cluster, at most.
-    by_words : bool
-        Features are words: only those that are more frequent in a cluster name it.
+    told : Told
     profile : Profile, optional
         How rows lie about the centers.
     """
     total, (others, far) = float(counts.sum()), nearest_means(means)
-    everywhere, varies = counts @ means / total, deviations > 0
+    everywhere, varies, by_words = counts @ means / total, deviations > 0, told.words is not None
+    if told.words is not None:
+        varies &= np.isin(np.arange(len(deviations)), told.words)
+    shown = means if told.means is None else told.means
+    if told.means is not None:  # what was scaled and scaled back is not quite 0
+        shown = np.where(np.abs(shown) < ROUNDING * np.abs(shown).max(axis=0), 0.0, shown)
     signs = np.sign(everywhere)  # of hashed words, half of which count negative
     rows = []
     for cluster in np.argsort(-counts, kind="stable").tolist():
         filled, traits = counts[cluster] > 0, tuple[Trait, ...]()
-        if filled and n_traits:
+        if filled and told.n_traits:
             apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
-            numbers = _largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), n_traits)
-            values = (means[cluster, numbers], everywhere[numbers], apart[numbers])
-            traits = tuple(map(Trait, map(name, numbers.tolist()), *(each.tolist() for each in values)))
+            numbers = _largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), told.n_traits)
+            values = (shown[cluster, numbers], counts @ shown[:, numbers] / total, apart[numbers])
+            traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
             cluster,
             float(counts[cluster]),

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
 from numbers import Integral
@@ -33,7 +33,7 @@ from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor, local_executor, local_threads, open_executor
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.estimators.validation import drawn_seed
@@ -45,6 +45,7 @@ from streamkm.model_selection.swept_rows import SweptRows, draw_more, pack_drawn
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
 from streamkm.passes.draw import Shares, draw_pass
+from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered, Record
 from streamkm.passes.sketch import Sketched, sketch_pass
@@ -53,12 +54,15 @@ from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +82,7 @@ def sweep(
     sketch: str = "auto",
     n_components: int | str = "auto",
     metric: Metric = "euclidean",
+    steps: Sequence[str] | None = None,
     sample_rows: int | str = "auto",
     memory_limit: int | float | str = "auto",
     chunk_bytes: int | str = "auto",
@@ -105,8 +110,8 @@ def sweep(
         Every k, in any order.
     seeds : int, default=2
         Runs, each from a start of its own; stability needs two.
-    sketch, n_components, metric, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
-        As of `StreamKMeans`.
+    sketch, n_components, metric, steps, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
+        As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the steps.
     sample_rows : int or "auto", default="auto"
         Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
     checkpoint : path, optional
@@ -157,7 +162,8 @@ def sweep(
     ):
         if value not in choices:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
-    source = open_source(X)
+    given, steps = open_source(X), check_steps(steps)
+    source = _planned_rows(given, steps)
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
     kind, m, _ = choose_sketch(source, sketch, _checked("n_components", n_components), wanted[-1])
@@ -174,13 +180,14 @@ def sweep(
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
-    walk = Walk(source, plan.chunk_bytes, metric, on_invalid)
+    walk = Walk(given, plan.chunk_bytes, metric, on_invalid)
     stages = Progress(progress)
     settings = {
         "n_clusters": wanted,
         "seeds": int(seeds),
         "sketch": [kind, m],
         "metric": metric,
+        "steps": list(steps),
         "rows": [n_clustered, plan.sample_rows],
         "chunk_bytes": plan.chunk_bytes,
         "on_invalid": on_invalid,
@@ -189,13 +196,16 @@ def sweep(
     with ExitStack() as stack:
         saved = None
         if checkpoint is not None:
-            described = {"source": fingerprint(source), "settings": settings}
+            described = {"source": fingerprint(given), "settings": settings}
             saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
         writer = CheckpointWriter(saved)
         seed = writer.same_seed(drawn_seed(random_state))
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         context = PassContext(executor=workers, walk=walk, writer=writer)
+        if steps:
+            preparation = find_preparation(context, steps, plan.sample_rows, stages)
+            context = replace(context, walk=replace(walk, source=prepared(given, preparation)))
         read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and kind != IdentitySketch.kind:
@@ -256,6 +266,17 @@ def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
         f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
         "original space"
     )
+
+
+def _planned_rows(source: RowSource, steps: Sequence[str]) -> RowSource:
+    """The rows that will be clustered, as far as they can be described before steps have found what they need."""
+    if not steps:
+        return source
+    if store_of(source) is not None:
+        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave steps={list(steps)!r} out")
+    preparation = Preparation(tuple(steps))
+    check_replayable(source, preparation)
+    return prepared(source, preparation)
 
 
 def _rows_to_sweep(

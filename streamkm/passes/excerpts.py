@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.hashed import HashedText
 from streamkm.sources.documents.weighted import TfIdfRows
+
+T = TypeVar("T")
 
 CHARACTERS = 160
 VALUES = 8  # of a row
@@ -35,12 +39,21 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     """
     while isinstance(source, TfIdfRows):
         source = source.source
-    found: dict[int, str] = {}
+    return _found(_documents(source) if isinstance(source, HashedText) else _rows(source, names), wanted)
+
+
+def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:
+    """As `rows_as_text`, of the rows' values (d,)."""
+    return _found(_dense_rows(source), wanted)
+
+
+def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[int]) -> dict[int, T]:
+    """What functions of pieces, which follow each other, give for some rows."""
+    found: dict[int, T] = {}
     first, at = 0, 0
-    pieces = _documents(source) if isinstance(source, HashedText) else _rows(source, names)
-    for n_rows, text_of in pieces:
+    for n_rows, given in pieces:
         while at < len(wanted) and wanted[at] < first + n_rows:
-            found[wanted[at]] = text_of(wanted[at] - first)
+            found[wanted[at]] = given(wanted[at] - first)
             at += 1
         first += n_rows
         if at == len(wanted):
@@ -79,6 +92,15 @@ def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
 def _rows(source: RowSource, names: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
     for rows in source.stream(READ_BYTES):
         yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names)
+
+
+def _dense_rows(source: RowSource) -> Iterator[tuple[int, Callable[[int], NDArray[Any]]]]:
+    for rows in source.stream(READ_BYTES):
+        yield rows.X.shape[0], partial(_dense_row, rows.X)
+
+
+def _dense_row(X: Matrix, row: int) -> NDArray[Any]:
+    return np.array(X[row] if isinstance(X, np.ndarray) else X[[row]].toarray()[0])
 
 
 def _shortened(document: Any) -> str:

@@ -22,6 +22,7 @@ from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.progress import Stage
 
 SUFFIXES = (".csv", ".parquet")
 COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_score")
@@ -33,10 +34,11 @@ _READ_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: rows, and how many of them have no cluster."""
+    """What was written: rows, how many of them have no cluster, and the pass that it took, where that was timed."""
 
     n_rows: int
     n_skipped: int
+    stage: Stage | None = None
 
 
 def nearest_two(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
@@ -131,7 +133,7 @@ def write_table(
 
     writer = _write_csv if path.suffix == ".csv" else _write_parquet
     replace_file(path, lambda file: writer(file, first, batches()))
-    return Written(*counted)
+    return Written(counted[0], counted[1])
 
 
 def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tuple[NDArray[Any], ...]:

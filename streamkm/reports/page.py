@@ -38,7 +38,12 @@ th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--li
 th { font-weight: 600 } .number { text-align: right; white-space: nowrap }
 thead th.number { white-space: normal }
 .bar { display: block; height: 3px; background: var(--bar); border-radius: 2px; margin: .15em 0 0 auto }
-.traits { min-width: 10em; overflow-wrap: anywhere } .typical { white-space: nowrap }
+td.pictures { white-space: nowrap }
+.pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
+.pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
+.traits { min-width: 13em; overflow-wrap: anywhere }
+.traits span { display: block } .traits small { color: var(--faint) }
+figure + h2 { margin-top: 1em } .typical { overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
 pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;
@@ -52,6 +57,7 @@ _SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
 _NUMBERS = frozenset({"cluster", "size", "silhouette", "mean_distance", "nearest"})
 _HEADS = {  # of the table of clusters: what it is called, and what it says
     "cluster": ("cluster", "the label of its rows"),
+    "pictures": ("pictures", "its center; then rows nearest to it, and far ones, where there are some"),
     "size": ("rows, share", "and their share of all"),
     "silhouette": ("silhouette", "mean over its rows: 1 far from other clusters, 0 on the border"),
     "mean_distance": ("distance, largest", "mean distance of its rows to the center, and the largest"),
@@ -162,6 +168,9 @@ def _certificate(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _clusters(clusters: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     """The table of clusters, in a region that scrolls by keys."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
+    if "pictures" in known:  # they say more than the numbers of some pixels, and of rows that are shown
+        told = {"traits", *(["typical"] if any(len(row["pictures"]) > 1 for row in clusters) else [])}
+        known = [name for name in known if name not in told]
     heads = {**_HEADS, "traits": ("words", "that it has more of than all rows")} if facts.get("by_words") else _HEADS
     head = "".join(
         f'<th scope="col"{_kind(name)} title="{html.escape(heads[name][1])}">{heads[name][0]}</th>' for name in known
@@ -202,6 +211,12 @@ class _Cells:
     def cluster(self, row: Mapping[str, Any]) -> str:
         return str(row["cluster"])
 
+    def pictures(self, row: Mapping[str, Any]) -> str:
+        return "".join(
+            f'<img src="{address}" alt="{html.escape(name)}" title="{html.escape(name)}">'
+            for name, address in row["pictures"]
+        )
+
     def size(self, row: Mapping[str, Any]) -> str:
         bar = f'<span class="bar" style="width:{100 * row["size"] / self.largest:.1f}%"></span>'
         return f"{row['size']:,.6g} <span class=faint>{row['share']:.1%}</span>{bar}"
@@ -216,7 +231,9 @@ class _Cells:
         return "-" if row["nearest"] < 0 else f"{row['nearest']} <span class=faint>{row['distance']:.4g}</span>"
 
     def traits(self, row: Mapping[str, Any]) -> str:
-        return html.escape(", ".join(str(t["feature"]) if self.by_words else _trait(t) for t in row["traits"]))
+        if self.by_words:
+            return html.escape(", ".join(str(trait["feature"]) for trait in row["traits"]))
+        return "".join(f"<span>{_trait(trait)}</span>" for trait in row["traits"])
 
     def typical(self, row: Mapping[str, Any]) -> str:
         shown = (each["row"] if each["id"] is None else each["id"] for each in row["typical"][:_MOST_TYPICAL])
@@ -224,7 +241,8 @@ class _Cells:
 
 
 def _trait(trait: Mapping[str, Any]) -> str:
-    return f"{trait['feature']} {trait['mean']:.4g} ({trait['deviations']:+.1f} sd)"
+    name = html.escape(str(trait["feature"]))
+    return f"{name} {trait['mean']:.4g} <small>({trait['deviations']:+.1f} sd)</small>"
 
 
 def _sizes(counts: Sequence[float]) -> str:

@@ -77,7 +77,7 @@ FORMATS = {
     "csv": Reader("CSV", "tables.open:open_csv", _CSV),
     "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS, words=True),
     "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS, words=True),
-    "mtx": Reader("Matrix Market", "memory.matrix_market:open_mtx"),
+    "mtx": Reader("Matrix Market", "matrix_market.source:MatrixMarketSource"),
 }
 """By format of file, as `file_format` tells it."""
 
@@ -93,7 +93,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     X : path, object or mapping
         - a path, a glob (its files in sorted order), or a list of paths (in that order): CSV and svmlight text, plain
           or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr; sketch stores; .npy;
-          .npz; Matrix Market, loaded whole. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes
+          .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes
           tell, and where they say nothing, its suffix.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse

@@ -41,7 +41,7 @@ def insert(d2, row, list_d2, list_rows):
 
 @kernel(error_model="numpy")
 def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_rows, far_d2, far_rows):
-    """Add rows to what is known of their clusters. O(n), and O(r) for each row that enters a list.
+    """Add rows to what is known of their clusters. O(n + k), and O(r) for each row that enters a list.
 
     The simplified silhouette of a row is ``(b - a) / b``, a its distance to the nearest center and b that to the
     second nearest.
@@ -66,28 +66,35 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
     near_rows, far_rows : int64 (k, r)
         Written.
     """
-    last = near_d2.shape[1] - 1
+    n_clusters, last = near_d2.shape[0], near_d2.shape[1] - 1
+    lines = np.empty((n_clusters, 4))  # what every row looks at, in one cache line: its cluster's sums and bounds
+    for c in range(n_clusters):
+        lines[c, 0], lines[c, 1] = sums[c, 0], sums[c, 1]
+        lines[c, 2], lines[c, 3] = near_d2[c, last], -far_d2[c, last]
     away, silhouettes = np.empty(BATCH), np.empty(BATCH)
     for start in range(0, labels.shape[0], BATCH):
         n_rows = min(BATCH, labels.shape[0] - start)
         for i in range(n_rows):  # in vectors: divisions and roots take longest
-            a = d2[start + i]
-            b = a + gaps[start + i]
+            at = np.uint64(start + i)  # unsigned, here and below: no index counts from the end
+            a = d2[at]
+            b = a + gaps[at]
             away[i] = math.sqrt(a)
             silhouettes[i] = 0.0 if b == 0.0 else 1.0 - math.sqrt(a / b)
         for i in range(n_rows):
-            at = start + i
+            at = np.uint64(start + i)
             weight = weights[at] if weights.shape[0] else 1.0
             if weight == 0:
                 continue
-            c = labels[at]
-            sums[c, 0] += weight * away[i]
-            sums[c, 1] += weight * silhouettes[i]
-            row = first_row + (kept[at] if kept.shape[0] else at)
-            if d2[at] <= near_d2[c, last]:
+            c = np.uint64(labels[at])
+            lines[c, 0] += weight * away[i]
+            lines[c, 1] += weight * silhouettes[i]
+            if (d2[at] <= lines[c, 2]) | (d2[at] >= lines[c, 3]):
+                row = first_row + (kept[at] if kept.shape[0] else np.int64(at))
                 insert(d2[at], row, near_d2[c], near_rows[c])
-            if -d2[at] <= far_d2[c, last]:
                 insert(-d2[at], row, far_d2[c], far_rows[c])
+                lines[c, 2], lines[c, 3] = near_d2[c, last], -far_d2[c, last]
+    for c in range(n_clusters):
+        sums[c, 0], sums[c, 1] = lines[c, 0], lines[c, 1]
 
 
 @kernel

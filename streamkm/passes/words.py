@@ -1,0 +1,56 @@
+"""The words behind hashed features where no pass counted them: a look at a few documents all through the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from streamkm.sources.base import RowSource
+from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
+from streamkm.sources.documents.hashed import HashedText
+from streamkm.sources.prepared import PreparedRows
+from streamkm.text.words import WordCounts, WordTable
+
+PIECES, PIECE_BYTES = 32, 1 << 16  # of text
+
+
+def look_at_words(source: RowSource) -> WordTable | None:
+    """Count words of some of the documents that rows are hashed of: which ones depends on the data alone.
+
+    Pieces that lie evenly through documents that can be read in any order; the first ones of others.
+
+    Parameters
+    ----------
+    source : RowSource
+
+    Returns
+    -------
+    WordTable or None
+        What the source knows already, if it does; None for rows that are no documents, or can be read once only.
+    """
+    if source.words is not None:
+        return source.words
+    while isinstance(source, PreparedRows):
+        source = source.source
+    if not isinstance(source, HashedText) or not source.replayable:
+        return None
+    counts = WordCounts()
+    for batch in _pieces(source.documents):
+        looked_at = np.ones(len(batch.documents), np.bool_)
+        counts.add(source.hashing.apply_and_count(batch.documents, looked_at)[1])
+    return WordTable.of(counts, source.hashing)
+
+
+def _pieces(documents: Documents) -> Iterator[Batch]:
+    if isinstance(documents, ChunkedDocuments):
+        chunks = documents.chunks(PIECE_BYTES)
+        for number in np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int)).tolist():
+            yield documents.read(chunks[number])
+        return
+    n_bytes = 0
+    for batch in documents.stream(PIECE_BYTES):
+        yield batch
+        n_bytes += batch.n_bytes
+        if n_bytes >= PIECES * PIECE_BYTES:
+            break

@@ -1,0 +1,1 @@
+"""Matrix Market files: text whose entries stand in any order, gathered by rows in a temporary file."""
