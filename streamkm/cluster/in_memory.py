@@ -25,7 +25,7 @@ from streamkm.cluster.lloyd import (
     labels_and_nearness,
     step_labels,
 )
-from streamkm.cluster.neighbours import Lists, Neighbourhood
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -74,22 +74,20 @@ class LocalBlocks(Blocks):
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, lists: Lists | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None, Lists | None]:
+        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None]:
         """As `Blocks.step`."""
         X = self.whole.X
         if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
-            return self.totals(centers, stage), None, None
+            return self.totals(centers, stage), None
         table = self.table(centers)
-        known, lists = lists, None
         if labels is None:
             found = self.labels(centers, stage)
         elif full:
             found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), table))
         else:
-            near = Neighbourhood.of(table, known, self.executor)
-            found, lists = self.nearest_among(near, labels[0], stage)[0], near.lists
-        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,), lists
+            found = self.nearest_among(Neighbourhood.of(table, executor=self.executor), labels[0], stage)[0]
+        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,)
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Lists, Neighbourhood
+from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import Block, add_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Listener
@@ -179,16 +179,14 @@ class Blocks:
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, lists: Lists | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None, Lists | None]:
+        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
+    ) -> tuple[Totals, Labels | None]:
         """As `totals`; of many centers, among those near each row's last one.
 
         Parameters
         ----------
         labels : tuple of int32 (n,), optional
             Of the last step, for each block; None: all centers are looked at.
-        lists : Lists, optional
-            Of the last step; None: they are found.
         full : bool
             Whether all are in any case.
 
@@ -197,22 +195,19 @@ class Blocks:
         totals : Totals
         labels : tuple of int32 (n,), or None
             For the next step; None where there are few centers, or rows are sparse.
-        lists : Lists or None
-            For the next step; None after a look at all centers.
         """
         if len(centers) < FEWEST_CENTERS:
-            return self.totals(centers, stage), None, None
+            return self.totals(centers, stage), None
         found: list[NDArray[np.int32] | None] = []
         listener: Listener[Totals] = Listener(found.append)
         table, n_blocks = self.table(centers), len(self.handles)
         items = map(list, zip(self.handles, labels or [None] * n_blocks, strict=True))
         near = labels is not None and not full
-        nearby = Neighbourhood.of(table, lists, self.executor) if near else None
-        shared = self.executor.share(nearby or table)
+        shared = self.executor.share(Neighbourhood.of(table, executor=self.executor) if near else table)
         step = _near_step if near else _full_step
         totals = self.executor.fold(stage, step, JOIN_TOTALS, items, n_blocks, shared, listener=listener)
         told = tuple(part for part in found if part is not None)
-        return totals, told if len(told) == n_blocks else None, nearby.lists if nearby is not None else None
+        return totals, told if len(told) == n_blocks else None
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
@@ -286,8 +281,6 @@ class LloydResult:
         Steps since the acceleration began anew.
     labels : tuple of int32 (n,) or None
         Of an accelerated run with many centers: those of the last step, for each block.
-    lists : Lists or None
-        Likewise, where the last step looked at neighbours.
     midway : bool
         Whether the next step depends on more than this: no other run can go on from here.
     """
@@ -300,7 +293,6 @@ class LloydResult:
     means: NDArray[np.float64] | None = None
     pace: int = 0
     labels: Labels | None = None
-    lists: Lists | None = None
     midway: bool = False
 
 
@@ -308,7 +300,7 @@ MOST_MOMENTUM = 0.8
 """Share of its last way that a mean is carried on by, at most, in an accelerated run."""
 
 FULL_STEPS = 4
-"""Steps from one that looks at all centers to the next, where there are many; lists of neighbours serve as long."""
+"""Steps from one that looks at all centers to the next, where there are many."""
 
 PARTED_STEPS = 3
 """Steps that look at the rows near borders between clusters only, after one that finds them."""
@@ -407,7 +399,7 @@ def _accelerated(
     near: Parted | None = None
     n_left = 0
     while state.n_iter < max_iter and not state.converged:
-        stage, labels, lists = f"lloyd-{state.n_iter + 1}", None, None
+        stage, labels = f"lloyd-{state.n_iter + 1}", None
         reach = _reach(blocks, state) if near is None else None
         whole = near is None
         if near is not None:
@@ -415,15 +407,14 @@ def _accelerated(
         elif reach is not None:
             (totals, near), n_left = blocks.parted(state.centers, reach, stage), PARTED_STEPS
         else:
-            full = state.n_iter % FULL_STEPS == 0
-            totals, labels, lists = blocks.step(state.centers, state.labels, state.lists, stage, full=full)
+            totals, labels = blocks.step(state.centers, state.labels, stage, full=state.n_iter % FULL_STEPS == 0)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            labels = lists = near = None  # there may be fewer centers
+            labels = near = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -438,7 +429,7 @@ def _accelerated(
             near = None
         history = (*state.history, inertia)
         n_iter, midway = state.n_iter + 1, near is not None
-        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, labels, lists, midway)
+        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, labels, midway)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means, midway=False)

@@ -68,7 +68,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
         With an inertia not above that of the given one.
     """
     labels = pieces.labels(start.centers) if start.labels is None else start.labels[0]
-    best = _stepped(pieces, start.centers, labels, start.lists)
+    best = _stepped(pieces, start.centers, labels)
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
     for round_ in range(MOST_ROUNDS):
@@ -97,9 +97,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
             n_swaps = len(swaps) // 2
         if n_swaps < 1 or 0 <= gained <= WORTH * best.inertia:
             break
-    return replace(
-        start, centers=best.centers, inertia=best.inertia, means=None, labels=(best.labels,), lists=best.lists
-    )
+    return replace(start, centers=best.centers, inertia=best.inertia, means=None, labels=(best.labels,))
 
 
 def _moved_on(

@@ -19,7 +19,6 @@ from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.neighbours import Lists
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
@@ -159,8 +158,6 @@ def pack_lloyd(result: LloydResult) -> Record:
     if result.labels is not None:
         arrays["labels"] = np.concatenate(result.labels)
         arrays["label_rows"] = np.array([len(part) for part in result.labels])
-    if result.lists is not None:
-        arrays["group_of"], arrays["candidates"] = result.lists.group_of, result.lists.candidates
     return arrays, {"converged": result.converged, "pace": result.pace}
 
 
@@ -175,8 +172,7 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     if "labels" in arrays:
         labels = tuple(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]))
     state = (inertia, len(history), converged, history, arrays.get("means"), pace)
-    lists = Lists(arrays["group_of"], arrays["candidates"]) if "candidates" in arrays else None
-    return LloydResult(arrays["centers"], *state, labels, lists)
+    return LloydResult(arrays["centers"], *state, labels)
 
 
 @dataclass(frozen=True, slots=True)
