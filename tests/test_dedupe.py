@@ -53,15 +53,42 @@ def naive_kept(X, threshold):
     return np.isin(np.arange(len(X)), kept)
 
 
+def naive_guests(X, labels, centers, threshold):
+    """For each row the cluster that it is a guest of, or -1."""
+    d2 = np.square(X[:, None] - centers).sum(axis=2)
+    room, hosts = np.bincount(labels, minlength=len(centers)), np.full(len(X), -1)
+    width = np.sqrt(2 - 2 * threshold) * min(1, 3 / X.shape[1] ** 0.5)
+    for i, row in enumerate(d2):
+        first, second = np.argsort(row, kind="stable")[:2] if len(row) > 1 else (0, 0)
+        gap = row[second] - row[first]
+        other = first if first != labels[i] else second
+        behind = first != labels[i] or gap <= width * np.linalg.norm(centers[first] - centers[second])
+        if other != labels[i] and behind and room[other]:
+            hosts[i], room[other] = other, room[other] - 1
+    return hosts
+
+
 def naive_dedupe(X, labels, centers, threshold, *, farthest=False):
     """Numbers of the rows that stay, by what clustering found."""
-    X, stay = unit(X), []
+    X, stay, needed = unit(X), set(), set()
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         d2 = np.square(X[rows] - centers[label]).sum(axis=1)
         order = rows[np.argsort(-d2 if farthest else d2, kind="stable")]
-        stay += order[naive_kept(X[order], threshold)].tolist()
-    return np.sort(stay)
+        kept = order[naive_kept(X[order], threshold)].tolist()
+        stay |= set(kept)
+        for row in set(order.tolist()) - set(kept):
+            needed.add(next(other for other in kept if X[row] @ X[other] >= threshold))
+    pairs, hosts = set(), naive_guests(X, labels, centers, threshold)
+    for guest in sorted(stay):
+        for host in np.flatnonzero(labels == hosts[guest]).tolist():
+            if host in stay and X[guest] @ X[host] >= threshold:
+                pairs |= {(guest, host), (host, guest)}
+    for row in sorted(stay - needed):
+        near_it = [other for one, other in pairs if one == row and other in stay]
+        if any(other in needed or other < row for other in near_it):
+            stay.remove(row)
+    return np.sort(list(stay))
 
 
 def clustered(monkeypatch):
@@ -83,16 +110,21 @@ def test_rows_are_kept_as_the_naive_search_keeps_them(kind, threshold):
         X = np.where(np.abs(X) > 0.4, X, 0) + 1e-3 * (np.arange(16) == 0)
     X = unit(X).astype("f8" if kind == "float64" else "f4")
     given = sp.csr_array(X) if kind == "csr" else X
-    kept = kept_rows(given, threshold)
+    kept, nearby = kept_rows(given, threshold)
     if threshold < 1:  # at 1 it is rounding that decides
         np.testing.assert_array_equal(kept, naive_kept(unit(X), threshold))
+        near_it = (unit(X) @ unit(X).T >= threshold) & kept
+        np.fill_diagonal(near_it, kept)
+        np.testing.assert_array_equal(nearby, np.where(kept, np.arange(len(X)), near_it.argmax(axis=1)))
     assert count_compared(kept) == sum(kept[:i].sum() for i in range(len(X)))
 
 
 def test_more_rows_than_a_panel_holds():
     X = planted(PANEL_ROWS + 3 * BLOCK_ROWS, 8, share=0.1, noise=0.01)
     X = unit(X).astype("f4")
-    kept, products = kept_rows(X, 0.9999), X.astype("f8") @ X.T.astype("f8")
+    (kept, nearby), products = kept_rows(X, 0.9999), X.astype("f8") @ X.T.astype("f8")
+    assert kept[nearby].all()
+    assert (products[np.arange(len(X)), nearby] >= 0.9999 - 1e-6).all()
     stays = np.zeros(len(X), bool)
     for i in range(len(X)):
         stays[i] = not (products[i, :i][stays[:i]] >= 0.9999).any()
@@ -110,7 +142,7 @@ def test_what_products_leave_in_doubt_is_decided_in_float64():
 
 
 def test_rows_of_zeros_are_nobodys_duplicates():
-    assert kept_rows(np.zeros((5, 3), np.float32), 0.5).all()
+    assert kept_rows(np.zeros((5, 3), np.float32), 0.5)[0].all()
 
 
 # ---- the whole
@@ -132,13 +164,16 @@ def test_within_clusters_it_is_the_naive_search(monkeypatch, keep, threshold):
 
 def test_recall_is_that_of_brute_force(monkeypatch):
     monkeypatch.setattr(duplicates, "PROBES", 10_000)  # all rows
-    X, found = planted(2000), clustered(monkeypatch)
-    got = dedupe(X, 0.95, **SETTINGS)
+    X, found = planted(2000, noise=0.25), clustered(monkeypatch)
+    got = dedupe(X, 0.95, n_clusters=60, **SETTINGS)
     cosines = unit(X) @ unit(X).T
     pairs = np.argwhere(np.triu(cosines >= 0.95, 1))
-    labels = found[0].labels
-    together = (labels[pairs[:, 0]] == labels[pairs[:, 1]]).mean()
-    assert got.recall == pytest.approx(together)
+    labels, hosts = found[0].labels, naive_guests(unit(X), found[0].labels, found[0].centers, 0.95)
+    one, other = pairs.T
+    within = labels[one] == labels[other]
+    together = within | (labels[one] == hosts[other]) | (hosts[one] == labels[other])
+    assert within.mean() < together.mean()
+    assert got.recall == pytest.approx(together.mean())
     assert got.recall_pairs == 2 * len(pairs)
     assert got.recall > 0.9
     brute = naive_dedupe(X, np.zeros(len(X), int), unit(X.mean(axis=0)[None]), 0.95)
@@ -184,7 +219,7 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     files, mkdtemp = [], tempfile.mkdtemp
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: files.append(mkdtemp(dir=tmp_path, **given)) or files[-1])
     monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)  # no room but the least
-    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 21)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 22)
     got = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 3})
     assert len(files) == 1
     assert not (tmp_path / files[0]).exists()
@@ -201,7 +236,7 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
     np.save(tmp_path / "x.npy", X)
     wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
     monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)
-    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 19)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 20)
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)
     given = {"checkpoint": tmp_path / "c", **SETTINGS}
@@ -250,7 +285,7 @@ def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypa
         for first in range(0, 400, 20):
             X, bucket = (rng.random((20, 9)) < 0.4).astype("f4"), int(rng.integers(0, 3))
             rows, labels = np.arange(first, first + 20), np.full(20, bucket, np.int32)
-            buckets.add(bucket, Members(sp.csr_array(X) if kind == "csr" else X, rows, labels))
+            buckets.add(bucket, Members(sp.csr_array(X) if kind == "csr" else X, rows, labels, labels - 1))
             wanted[bucket].append((X, rows))
         assert len(list(tmp_path.rglob("*.npz"))) >= 2
         for bucket in range(3):
@@ -260,6 +295,7 @@ def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypa
             np.testing.assert_array_equal(X[order], np.concatenate([each[0] for each in wanted[bucket]]))
             np.testing.assert_array_equal(got.rows[order], np.concatenate([each[1] for each in wanted[bucket]]))
             assert (got.labels == bucket).all()
+            assert (got.others == bucket - 1).all()
             buckets.drop(bucket)
         assert len(buckets.load(3).rows) == 0
         assert not list(tmp_path.rglob("*.npz"))

@@ -180,15 +180,24 @@ def test_neighbours_are_the_nearest_of_those_listed():
     np.testing.assert_array_equal(lowest, scores)
     assert (second >= seconds).all()
     assert (second == seconds).mean() > 0.9
-    listed = near.candidates[near.group_of[np.arange(K)]]
+    lists = near.lists
+    listed = lists.candidates[lists.group_of[np.arange(K)]]
     assert (listed == np.arange(K)[:, None]).any(axis=1).all()
     assert (np.diff(listed, axis=1) > 0).all()
     before = np.random.default_rng(0).integers(K, size=len(X)).astype(np.int32)
     some = np.arange(0, 3000, 7)
     found = near.nearest(X, before)[0][some]
     for row, label in zip(some, found, strict=True):
-        few = near.candidates[near.group_of[before[row]]]
+        few = lists.candidates[lists.group_of[before[row]]]
         assert label == few[naive.nearest(X[row : row + 1].astype(float), centers[few])[0][0]]
+    with open_executor(2) as executor:
+        laid_out, moved = Neighbourhood.of(table, executor=executor), CenterTable.build(centers + 0.01, np.float32)
+        later = Neighbourhood.of(moved, lists, executor)
+    assert laid_out.tables.shape[0] == len(lists.candidates)
+    np.testing.assert_array_equal(laid_out.lists.candidates, lists.candidates)
+    for one, other in ((near, laid_out), (Neighbourhood.of(moved, lists), later)):
+        for first, second in zip(one.nearest(X, labels), other.nearest(X, labels), strict=True):
+            np.testing.assert_array_equal(first, second)
     gone = np.unique(labels)[::3]
     assert not np.isin(near.without(gone).nearest(X, labels)[0], gone).any()
 

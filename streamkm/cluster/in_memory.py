@@ -80,12 +80,13 @@ class LocalBlocks(Blocks):
         X = self.whole.X
         if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
             return self.totals(centers, stage), None
+        table = self.table(centers)
         if labels is None:
             found = self.labels(centers, stage)
         elif full:
-            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), self.table(centers)))
+            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), table))
         else:
-            found = self.nearest_among(Neighbourhood.of(self.table(centers)), labels[0], stage)[0]
+            found = self.nearest_among(Neighbourhood.of(table, executor=self.executor), labels[0], stage)[0]
         return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,)
 
     def parted(

@@ -203,7 +203,7 @@ class Blocks:
         table, n_blocks = self.table(centers), len(self.handles)
         items = map(list, zip(self.handles, labels or [None] * n_blocks, strict=True))
         near = labels is not None and not full
-        shared = self.executor.share(Neighbourhood.of(table) if near else table)
+        shared = self.executor.share(Neighbourhood.of(table, executor=self.executor) if near else table)
         step = _near_step if near else _full_step
         totals = self.executor.fold(stage, step, JOIN_TOTALS, items, n_blocks, shared, listener=listener)
         told = tuple(part for part in found if part is not None)
@@ -414,7 +414,7 @@ def _accelerated(
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            labels, near = None, None  # there may be fewer centers
+            labels = near = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, Totals
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import Block
 from streamkm.cluster.split_merge import Splits, split_gains, swaps_of
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 MOST_ROUNDS = 8
 SWAPPED = 8  # clusters for each one that is split at first
 STEPS = 3  # of Lloyd's algorithm after a round, before it is judged
-WORTH = 1e-3  # share of the objective that a round should gain, at least, for another
+WORTH = 5e-4  # share of the objective that a round should gain, at least, for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,14 @@ class _State:
     labels : int32 (n,)
     inertia : float
         Of the partition, about its means.
+    lists : Lists
+        That were looked at.
     """
 
     centers: NDArray[np.float64]
     labels: NDArray[np.int32]
     inertia: float
+    lists: Lists
 
 
 def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:
@@ -69,7 +72,8 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
     for round_ in range(MOST_ROUNDS):
-        near = Neighbourhood.of(CenterTable.build(best.centers, pieces.dtype, around_origin=True))
+        table = CenterTable.build(best.centers, pieces.dtype, around_origin=True)
+        near = Neighbourhood.of(table, best.lists, pieces.executor)
         found, scores, seconds = pieces.nearest_among(near, best.labels, "search")
         weights = whole.weights if len(whole.weights) else 1.0
         d2 = np.maximum(scores + whole.d2norms, 0.0) * weights
@@ -84,7 +88,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
             changed[split], changed[removed] = halves[split]
         tried = _stepped(pieces, changed, _moved_on(pieces, near, found, np.array([removed for _, removed in swaps])))
         for _ in range(STEPS - 1):
-            tried = _stepped(pieces, tried.centers, tried.labels)
+            tried = _stepped(pieces, tried.centers, tried.labels, tried.lists)
         logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), best.inertia, tried.inertia)
         gained = best.inertia - tried.inertia
         if gained > 0:
@@ -120,10 +124,13 @@ def _nearest(
     return near.nearest(*task)
 
 
-def _stepped(pieces: LocalBlocks, centers: NDArray[np.float64], labels: NDArray[np.int32]) -> _State:
+def _stepped(
+    pieces: LocalBlocks, centers: NDArray[np.float64], labels: NDArray[np.int32], lists: Lists | None = None
+) -> _State:
     """One step of Lloyd's algorithm among neighbours."""
-    found = pieces.nearest_among(Neighbourhood.of(pieces.table(centers)), labels, "search")[0]
+    near = Neighbourhood.of(pieces.table(centers), lists, pieces.executor)
+    found = pieces.nearest_among(near, labels, "search")[0]
     whole = pieces.whole
     totals: Totals = label_sums(pieces.executor, whole.X, whole.weights, found, len(centers), "search")
     inertia = max(0.0, pieces.total_d2norm - totals.explained())
-    return _State(totals.to_means(fallback=centers), found, inertia)
+    return _State(totals.to_means(fallback=centers), found, inertia, near.lists)

@@ -8,6 +8,7 @@ threads and on any processor.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable, Layout
 from streamkm.cluster.rows import dense_batches, rows_by_label
+from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.cluster import nearby
 from streamkm.kernels.cluster.nearest import search_room
@@ -48,6 +50,55 @@ def group_size(n_clusters: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Lists:
+    """Which centers rows are compared with: of use as long as centers have not moved far since it was found.
+
+    Attributes
+    ----------
+    group_of : int32 (k,)
+        Group of each center.
+    candidates : int32 (g, l)
+        Centers of each group's list, ascending; those of the group are among them.
+    """
+
+    group_of: NDArray[np.int32]
+    candidates: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, table: CenterTable, executor: Executor | None = None) -> Lists:
+        """Group the centers and find the lists; by threads, if there are some. O(k * m * log(k) + k^1.5 * m)."""
+        centers, n_clusters = table.centers, table.n_clusters
+        size = group_size(n_clusters)
+        n_groups = -(-n_clusters // size)
+        order, starts = np.empty(n_clusters, np.int64), np.empty(n_groups + 1, np.int64)
+        nearby.balanced_groups(centers, n_groups, order, starts)
+        group_of = np.empty(n_clusters, np.int32)
+        group_of[order] = np.repeat(np.arange(n_groups, dtype=np.int32), np.diff(starts))
+        means = np.add.reduceat(centers[order], starts[:-1]) / np.diff(starts)[:, None]
+        found = cls(group_of, np.empty((n_groups, min(FEWEST_LISTED + LISTED * size, n_clusters)), np.int32))
+        n_threads = 1 if executor is None else executor.n_workers
+        step = max(1, min(SCORED_ENTRIES // n_clusters, -(-n_groups // 2)) // n_threads)
+        _by_threads(executor, found._list, range(0, n_groups, step), step, table, means, (order, starts))
+        return found
+
+    def _list(
+        self,
+        first: int,
+        n_lists: int,
+        table: CenterTable,
+        means: NDArray[np.float64],
+        members: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> None:
+        """Find the lists of some groups, by their means."""
+        (order, starts), part = members, means[first : first + n_lists]
+        scores = np.empty((len(part), -(-table.n_clusters // LANES) * LANES), table.dtype)
+        table.score(part, scores)
+        own = order[starts[first] : starts[first + len(part)]]
+        scores[self.group_of[own] - first, own] = -np.inf
+        nearby.lowest_set(scores, table.n_clusters, self.candidates[first : first + n_lists])
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbourhood:
     """Centers, and the lists that rows are compared with.
 
@@ -57,57 +108,48 @@ class Neighbourhood:
         Of the centers, for dense rows.
     columns : float32 or float64 (k, m)
         Of its table.
-    group_of : int32 (k,)
-        Group of each center.
-    candidates : int32 (g, l)
-        Centers of each group's list, ascending.
+    lists : Lists
     tables : dtype of the columns (g, m * p) or (0, 0)
-        Of the lists, laid out once for all blocks where they take little memory; they are not sent to other processes.
+        Of the lists, laid out once for all blocks of this process where they take little memory.
     """
 
     layout: Layout
     columns: NDArray[Any]
-    group_of: NDArray[np.int32]
-    candidates: NDArray[np.int32]
+    lists: Lists
     tables: NDArray[Any]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.layout, self.columns, self.group_of, self.candidates
+        return self.layout, self.columns, self.lists
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        names = ("layout", "columns", "group_of", "candidates", "tables")
+        names = ("layout", "columns", "lists", "tables")
         for name, value in zip(names, (*state, np.empty((0, 0), state[1].dtype)), strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, table: CenterTable) -> Neighbourhood:
-        """Group the centers and find the lists. O(k * m * log(k) + k^1.5 * m)."""
-        centers, n_clusters = table.centers, table.n_clusters
-        size = group_size(n_clusters)
-        n_groups = -(-n_clusters // size)
-        order, starts = np.empty(n_clusters, np.int64), np.empty(n_groups + 1, np.int64)
-        nearby.balanced_groups(centers, n_groups, order, starts)
-        group_of = np.empty(n_clusters, np.int32)
-        group_of[order] = np.repeat(np.arange(n_groups, dtype=np.int32), np.diff(starts))
-        means = np.add.reduceat(centers[order], starts[:-1]) / np.diff(starts)[:, None]
-        candidates = np.empty((n_groups, min(FEWEST_LISTED + LISTED * size, n_clusters)), np.int32)
-        step = max(1, SCORED_ENTRIES // n_clusters)
-        for first in range(0, n_groups, step):
-            part = means[first : first + step]
-            scores = np.empty((len(part), -(-n_clusters // LANES) * LANES), table.dtype)
-            table.score(part, scores)
-            stop = starts[first + len(part)]
-            scores[group_of[order[starts[first] : stop]] - first, order[starts[first] : stop]] = -np.inf  # its own
-            nearby.lowest_set(scores, n_clusters, candidates[first : first + step])
+    def of(cls, table: CenterTable, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
+        """Lay out the lists, once for all, by the threads of an executor that works in this process.
+
+        Parameters
+        ----------
+        table : CenterTable
+        lists : Lists, optional
+            Of centers that lay about where these do.
+        executor : Executor, optional
+        """
+        here = executor if executor is not None and executor.joins_here else None
+        lists = lists or Lists.of(table, here)
+        candidates = lists.candidates
         layout = table.layout(table.dtype, sparse=False)
-        columns = layout.columns_of(*centers.shape)
+        columns = layout.columns_of(*table.centers.shape)
         padded = -(-candidates.shape[1] // LANES) * LANES
-        shape = (n_groups, centers.shape[1] * padded)
-        if shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
+        shape = (len(candidates), columns.shape[1] * padded)
+        if here is None or shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
             shape = (0, 0)
         tables = aligned_empty(shape, columns.dtype)
-        nearby.lay_out_lists(columns, candidates[: shape[0]], padded, tables)
-        return cls(layout, columns, group_of, candidates, tables)
+        step = max(1, -(-shape[0] // (2 * here.n_workers))) if here is not None else 1
+        _by_threads(here, _lay_out, range(0, shape[0], step), step, columns, candidates, padded, tables)
+        return cls(layout, columns, lists, tables)
 
     def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
         """The same, but for some centers that no row is near."""
@@ -132,9 +174,9 @@ class Neighbourhood:
         scores, seconds : (n,)
             As of `CenterTable.nearest`, of the centers that were looked at.
         """
-        layout, dtype = self.layout, self.columns.dtype
+        layout, dtype, candidates = self.layout, self.columns.dtype, self.lists.candidates
         found = np.empty(len(X), np.int32), np.empty(len(X), dtype), np.empty(len(X), dtype)
-        n_features, wanted = X.shape[1], self.candidates.shape[1]
+        n_features, wanted = X.shape[1], candidates.shape[1]
         padded = -(-wanted // LANES) * LANES
         few_bias = np.full(padded, np.inf, dtype)
         table = aligned_empty((n_features * padded,), dtype)
@@ -142,10 +184,32 @@ class Neighbourhood:
         room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals[0], *state)
         for start, batch in dense_batches(X):
             here = slice(start, start + len(batch))
-            order, starts = rows_by_label(self.group_of[labels[here]], len(self.candidates))
+            order, starts = rows_by_label(self.lists.group_of[labels[here]], len(candidates))
             parts = tuple(array[here] for array in found)
             moved = (layout.moved, layout.scale)
             nearby.nearest_among(
-                batch, order, starts, *moved, self.columns, layout.bias, self.candidates, self.tables, room, *parts
+                batch, order, starts, *moved, self.columns, layout.bias, candidates, self.tables, room, *parts
             )  # fmt: skip
         return found
+
+
+def _by_threads(executor: Executor | None, function: Callable[..., None], items: Sequence[int], *given: Any) -> None:
+    """Call a function for each item, by threads if there are some."""
+    if executor is not None:
+        executor.each("neighbours", function, items, *given)
+    else:
+        for item in items:
+            function(item, *given)
+
+
+def _lay_out(
+    first: int,
+    n_lists: int,
+    columns: NDArray[Any],
+    candidates: NDArray[np.int32],
+    padded: int,
+    tables: NDArray[Any],
+) -> None:
+    """Lay out some of the lists."""
+    stop = first + n_lists
+    nearby.lay_out_lists(columns, candidates[first:stop], padded, tables[first:stop])

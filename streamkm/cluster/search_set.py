@@ -30,7 +30,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
-FEWEST_ROWS_PER_CLUSTER = 32  # however many clusters there are
+MANY_SEARCH_ROWS, FEWEST_ROWS_PER_CLUSTER = 65_536, 40  # likewise of many clusters, the more of both
 MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see, and seeding costs their square
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
@@ -52,7 +52,7 @@ def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool 
     """
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
     if many:
-        wanted = max(wanted, FEWEST_ROWS_PER_CLUSTER * n_clusters)
+        wanted = max(MANY_SEARCH_ROWS, FEWEST_ROWS_PER_CLUSTER * n_clusters)
     narrow = 0 if n_components is None else SMALL_ENTRIES // max(1, n_components)
     return max(wanted, narrow, n_clusters)
 

@@ -19,7 +19,8 @@ from streamkm.cluster.row_sample import stacked_csr
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
 
-ROW_BYTES = 12  # of a row's number and cluster
+ROW_BYTES = 16  # of a row's number and clusters
+NUMBERS = ("rows", "labels", "others")
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +36,14 @@ class Members:
         Their numbers.
     labels : int32 (r,)
         Their clusters.
+    others : int32 (r,)
+        Clusters that they are guests of; -1 for most.
     """
 
     X: Matrix
     rows: NDArray[np.int64]
     labels: NDArray[np.int32]
+    others: NDArray[np.int32]
 
     @property
     def n_bytes(self) -> int:
@@ -50,13 +54,18 @@ class Members:
     def joined(cls, parts: Sequence[Members], n_features: int) -> Members:
         """Members one behind the other; CSR rows get the width of the data."""
         if not parts:
-            return cls(np.empty((0, n_features), np.float32), np.empty(0, np.int64), np.empty(0, np.int32))
+            none = np.empty(0, np.int32)
+            return cls(np.empty((0, n_features), np.float32), np.empty(0, np.int64), none, none)
         matrices = [part.X for part in parts]
         if isinstance(matrices[0], np.ndarray):
             X: Matrix = matrices[0] if len(parts) == 1 else np.concatenate(matrices)
         else:
             X = stacked_csr(matrices, n_features)
-        return cls(X, np.concatenate([part.rows for part in parts]), np.concatenate([part.labels for part in parts]))
+        return cls(X, *(np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS))
+
+    def __getitem__(self, chosen: NDArray[np.intp]) -> Members:
+        """Some of them."""
+        return Members(self.X[chosen], *(getattr(self, name)[chosen] for name in NUMBERS))
 
 
 class Buckets:
@@ -121,8 +130,8 @@ class Buckets:
         members = Members.joined(held, self._n_features)
         path = self._directory / f"{self._n_files}.npz"
         self._n_files += 1
-        arrays = {**pack_matrix("X", members.X), "rows": members.rows, "labels": members.labels}
-        replace_file(path, lambda file: np.savez(file, **arrays), members.n_bytes)  # type: ignore[arg-type]
+        arrays = {**pack_matrix("X", members.X), **{name: getattr(members, name) for name in NUMBERS}}
+        replace_file(path, lambda file: np.savez(file, **arrays), members.n_bytes)
         self._parts[bucket] = [*(part for part in self._parts[bucket] if isinstance(part, Path)), path]
         self._held[bucket] = 0
 
@@ -130,4 +139,4 @@ class Buckets:
 def _read(path: Path) -> Members:
     with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    return Members(unpack_matrix("X", arrays), arrays["rows"], arrays["labels"])
+    return Members(unpack_matrix("X", arrays), *(arrays[name] for name in NUMBERS))

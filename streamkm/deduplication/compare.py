@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +12,7 @@ from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.deduplication.buckets import Buckets, Members
-from streamkm.deduplication.pairs import BLOCK_ROWS, count_compared, kept_rows, near
+from streamkm.deduplication.pairs import BLOCK_ROWS, count_compared, kept_rows, near, near_pairs
 from streamkm.passes.resume import Record
 
 
@@ -29,12 +29,14 @@ class Comparison:
         Whether rows far from the center come first.
     probes : Members
         Rows that are compared with all others.
+    bucket_of : int64 (k,)
     """
 
     centers: NDArray[np.float64]
     threshold: float
     farthest: bool
     probes: Members
+    bucket_of: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,19 @@ class Told:
     ----------
     removed : int64 (r,)
         Numbers of rows.
+    needed : int64 (q,)
+        Rows that some of them are near, which must stay.
+    pairs : int64 (p, 2)
+        Guests and rows that were kept, at the threshold or above.
     n_compared : int
         Pairs.
     n_near, n_together : int
-        Pairs of a probe and another row at the threshold or above, and those of them in one cluster.
+        Pairs of a probe and another row at the threshold or above, and those of them that are compared.
     """
 
     removed: NDArray[np.int64]
+    needed: NDArray[np.int64]
+    pairs: NDArray[np.int64]
     n_compared: int
     n_near: int
     n_together: int
@@ -64,14 +72,20 @@ class Counted:
     Attributes
     ----------
     removed : bool (n,)
+    needed : bool (n,)
+        Rows that must stay.
     done : bool (k,)
         Clusters that were compared.
+    pairs : list of int64 (p, 2)
+        As of `Told`.
     n_compared, n_near, n_together : int
         As of `Told`.
     """
 
     removed: NDArray[np.bool_]
+    needed: NDArray[np.bool_]
     done: NDArray[np.bool_]
+    pairs: list[NDArray[np.int64]] = field(default_factory=list)
     n_compared: int = 0
     n_near: int = 0
     n_together: int = 0
@@ -80,48 +94,76 @@ class Counted:
     def restored(cls, record: Record | None, n_rows: int, n_clusters: int) -> Counted:
         """What an earlier run has counted, or nothing."""
         if record is None:
-            return cls(np.zeros(n_rows, np.bool_), np.zeros(n_clusters, np.bool_))
+            return cls(np.zeros(n_rows, np.bool_), np.zeros(n_rows, np.bool_), np.zeros(n_clusters, np.bool_))
         arrays, meta = record
-        removed = np.unpackbits(arrays["removed"], count=n_rows).astype(np.bool_)
-        return cls(removed, arrays["done"], meta["n_compared"], meta["n_near"], meta["n_together"])
+        removed, needed = (np.unpackbits(arrays[name], count=n_rows).astype(np.bool_) for name in ("removed", "needed"))
+        counts = (meta["n_compared"], meta["n_near"], meta["n_together"])
+        return cls(removed, needed, arrays["done"], [arrays["pairs"]], *counts)
 
     def pack(self) -> Record:
         """As a record."""
         counts = {"n_compared": self.n_compared, "n_near": self.n_near, "n_together": self.n_together}
-        return {"removed": np.packbits(self.removed), "done": self.done}, counts
+        bits = {"removed": np.packbits(self.removed), "needed": np.packbits(self.needed)}
+        return {**bits, "done": self.done, "pairs": self._all_pairs()}, counts
 
     def take(self, told: Told, clusters: NDArray[np.intp]) -> None:
         """Add what a bucket of some clusters tells."""
         self.removed[told.removed] = True
+        self.needed[told.needed] = True
+        self.pairs.append(told.pairs)
         self.done[clusters] = True
         self.n_compared += told.n_compared
         self.n_near += told.n_near
         self.n_together += told.n_together
 
+    def finish(self) -> None:
+        """Remove rows that are near one of another cluster, when all are done: the first of two stays, or who must."""
+        pairs = self._all_pairs()
+        pairs = pairs[~self.removed[pairs].any(axis=1)]
+        pairs = np.concatenate([pairs, pairs[:, ::-1]])
+        pairs = pairs[~self.needed[pairs[:, 0]]]  # the first of each may go
+        for row, other in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
+            if self.needed[other] or (other < row and not self.removed[other]):
+                self.removed[row] = True
+
+    def _all_pairs(self) -> NDArray[np.int64]:
+        return np.concatenate([np.empty((0, 2), np.int64), *self.pairs])
+
 
 def compare_bucket(bucket: int, buckets: Buckets, comparison: Comparison) -> Told:
-    """Compare the rows of each cluster of a bucket, and all of them with the probes."""
-    members = buckets.load(bucket)
+    """Compare the rows of each cluster of a bucket, those that are kept with its guests, and all with the probes."""
+    gathered = buckets.load(bucket)
+    members = gathered[np.flatnonzero(comparison.bucket_of[gathered.labels] == bucket)]
     X, rows, labels = members.X, members.rows, members.labels
+    guests = np.argsort(gathered.others, kind="stable")
     d2 = row_d2(X, labels, CenterTable.build(comparison.centers, np.float64))
     order = np.lexsort((rows, -d2 if comparison.farthest else d2, labels))
     cuts = np.flatnonzero(np.diff(labels[order], prepend=-1, append=-1))
-    removed, n_compared = [np.empty(0, np.int64)], 0
+    removed, needed, pairs, n_compared = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [], 0
     for start, stop in pairwise(cuts.tolist()):
         part = order[start:stop]
-        kept = kept_rows(X[part], comparison.threshold)
+        kept, nearby = kept_rows(X[part], comparison.threshold)
         removed.append(rows[part[~kept]])
-        n_compared += count_compared(kept)
-    return Told(np.concatenate(removed), n_compared, *_by_probes(members, comparison))
+        needed.append(rows[part[nearby[~kept]]])
+        hosts, label = part[kept], labels[part[0]]
+        first, last = np.searchsorted(gathered.others[guests], [label, label + 1])
+        here = guests[first:last]
+        found = near_pairs(gathered.X[here], X[hosts], comparison.threshold)
+        pairs.append(np.column_stack([gathered.rows[here][found[:, 0]], rows[hosts][found[:, 1]]]))
+        n_compared += count_compared(kept) + len(here) * len(hosts)
+    told = (np.concatenate(removed), np.concatenate(needed), np.concatenate([np.empty((0, 2), np.int64), *pairs]))
+    return Told(*told, n_compared, *_by_probes(members, comparison))
 
 
 def _by_probes(members: Members, comparison: Comparison) -> tuple[int, int]:
-    """Pairs of probes with these rows at the threshold or above, and those of them in one cluster."""
+    """Pairs of probes with these rows at the threshold or above, and those of them that are compared."""
     probes, n_near, n_together = comparison.probes, 0, 0
     for start in range(0, len(members.rows), BLOCK_ROWS):
         stop = start + BLOCK_ROWS
+        labels, others = members.labels[start:stop, None], members.others[start:stop, None]
         found = near(rows_between(members.X, start, stop), probes.X, comparison.threshold)
         found &= members.rows[start:stop, None] != probes.rows
         n_near += int(found.sum())
-        n_together += int((found & (members.labels[start:stop, None] == probes.labels)).sum())
+        together = (labels == probes.labels) | (others == probes.labels) | (labels == probes.others)
+        n_together += int((found & together).sum())
     return n_near, n_together

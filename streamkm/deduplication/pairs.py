@@ -20,7 +20,7 @@ PANEL_ROWS = 4096  # of those others
 EXACT_PAIRS = 4096  # whose cosines are found again at a time, at most
 
 
-def kept_rows(X: Matrix, threshold: float) -> NDArray[np.bool_]:
+def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which rows are kept, in their order: a row goes if its cosine to one kept before it is at least the threshold.
 
     Every row that goes is so near to one that stays. O(s * r * d) for s rows of which r are kept; holds a copy of
@@ -37,25 +37,45 @@ def kept_rows(X: Matrix, threshold: float) -> NDArray[np.bool_]:
     -------
     kept : bool (s,)
         Depends on the rows alone: what products leave in doubt is found in float64, in a fixed order of sums.
+    nearby : int64 (s,)
+        A row that is kept, for each: the first one near it, or itself.
     """
     n_rows = X.shape[0]
-    kept = np.zeros(n_rows, np.bool_)
+    kept, nearby = np.zeros(n_rows, np.bool_), np.arange(n_rows)
     panels: list[Matrix] = []  # rows that are kept, cut to what is compared at a time
     for start in range(0, n_rows, BLOCK_ROWS):
         block = rows_between(X, start, start + BLOCK_ROWS)
         left = np.arange(block.shape[0])
+        before, first = np.flatnonzero(kept), 0
         for panel in panels:
-            left = left[~near(block[left], panel, threshold).any(axis=1)]
+            found = near(block[left], panel, threshold)
+            goes = found.any(axis=1)
+            nearby[start + left[goes]] = before[first + found[goes].argmax(axis=1)]
+            left, first = left[~goes], first + panel.shape[0]
         inside = near(block[left], block[left], threshold)
         stays = np.ones(len(left), np.bool_)
         for i in range(len(left)):
             if stays[i]:
-                stays[i + 1 :] &= ~inside[i, i + 1 :]
+                goes = inside[i] & stays
+                goes[: i + 1] = False
+                nearby[start + left[goes]] = start + left[i]
+                stays &= ~goes
         left = left[stays]
         kept[start + left] = True
         if len(left):
             _add(panels, block[left])
-    return kept
+    return kept, nearby
+
+
+def near_pairs(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.int64]:
+    """Pairs of a row of X and one of Y whose cosine is at least the threshold (p, 2). O(a * b * d)."""
+    pairs = [np.empty((0, 2), np.int64)]
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        block = rows_between(X, start, start + BLOCK_ROWS)
+        for first in range(0, Y.shape[0], PANEL_ROWS):
+            found = near(block, rows_between(Y, first, first + PANEL_ROWS), threshold)
+            pairs.append(np.argwhere(found) + np.array([start, first]))
+    return np.concatenate(pairs)
 
 
 def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:

@@ -31,6 +31,8 @@ class GatherPlan:
     ----------
     bucket_of : int64 (k,)
     n_buckets : int
+    most_guests : int64 (k,)
+        Rows of other clusters that those of each are compared with, too.
     room_bytes : int
         That rows may take before they go to the disk.
     n_threads : int
@@ -39,6 +41,7 @@ class GatherPlan:
 
     bucket_of: NDArray[np.int64]
     n_buckets: int
+    most_guests: NDArray[np.int64]
     room_bytes: int
     n_threads: int
     chunk_bytes: int
@@ -61,18 +64,19 @@ class GatherPlan:
         # chunks that are read, those of the same rows at unit length, and those that wait
         taken += int(chunk * (n_threads * (source.read_factor + 2) + WAITING))
         room = max(LEAST_ROOM, int(ROOM_SHARE * (limit - taken)))
-        largest = int(sizes.max(initial=0)) * (row_bytes + ROW_BYTES)
+        most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
+        largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)
         if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
             raise MemoryLimitError(
                 f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
-                f"they are compared; memory_limit={estimator.memory_limit!r} leaves {human_bytes(room // 2)}: raise "
-                f"it, or pass a smaller max_cluster_size or more n_clusters"
+                f"they are compared with as many guests; memory_limit={estimator.memory_limit!r} leaves "
+                f"{human_bytes(room // 2)}: raise it, or pass a smaller max_cluster_size or more n_clusters"
             )
         n_threads = max(1, min(n_threads, room // 2 // max(1, COPIES * largest)))
         most = max(largest, room // (2 * COPIES * n_threads))
-        ends = np.cumsum(sizes) * (row_bytes + ROW_BYTES)
+        ends = np.cumsum(sizes + most_guests) * (row_bytes + ROW_BYTES)
         bucket_of = _cut(np.diff(ends, prepend=0), most)
-        return cls(bucket_of, int(bucket_of[-1]) + 1, room // 2, n_threads, chunk)
+        return cls(bucket_of, int(bucket_of[-1]) + 1, most_guests, room // 2, n_threads, chunk)
 
 
 def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:

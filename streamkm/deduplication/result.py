@@ -27,9 +27,9 @@ class Deduplicated:
     largest_cluster : int
         Rows of the largest.
     n_compared : int
-        Pairs of rows: each with those of its cluster that were kept before it.
+        Pairs of rows: each with those of its cluster that were kept before it, and guests with those that were kept.
     recall : float or None
-        Share of the pairs at the threshold or above that have both rows in one cluster, by
+        Share of the pairs at the threshold or above that have both rows in one cluster or one as its guest, by
     recall_pairs : int
         pairs of a few rows with all others; None where there are no such pairs.
     stages : tuple of Stage
@@ -56,7 +56,7 @@ class Deduplicated:
         skipped = f" ({self.n_skipped:,} skipped)" if self.n_skipped else ""
         recall = "no near-duplicates among the pairs that were looked at"
         if self.recall is not None:
-            recall = f"about {self.recall:.1%} of near pairs lie within a cluster, by {self.recall_pairs:,} of them"
+            recall = f"about {self.recall:.1%} of near pairs are compared, by {self.recall_pairs:,} of them"
         return [
             ("rows", f"{self.n_rows:,}{skipped}"),
             ("kept", f"{len(self.rows):,}"),

@@ -14,6 +14,7 @@ from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
+from streamkm.deduplication.borders import Borders, Guests
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
 from streamkm.deduplication.plan import GatherPlan
@@ -54,8 +55,9 @@ def dedupe(
 
     Rows are clustered by spherical k-means. Within a cluster they are taken in the order of their distance to the
     center, equal ones by their number: a row is kept unless its cosine to one that was kept is at least the threshold.
-    So each row that goes is that near to one that stays. Pairs whose rows are in different clusters are not compared;
-    how many that are is estimated.
+    Rows near the border to another cluster are compared with those that it keeps, too; of such a pair the row with the
+    lower number stays, unless only the other one is needed. So each row that goes is that near to one that stays. Other
+    pairs whose rows are in different clusters are not compared; how many that are is estimated.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def dedupe(
         k. Comparing takes less with more of them. "auto": a quarter of the square root of the number of rows, at most
         65,536.
     max_cluster_size : int or float, default=4.0
-        As of `StreamKMeans`: rows of the largest cluster, which must fit in memory four times, or times their mean.
+        As of `StreamKMeans`: rows of the largest cluster, which must fit in memory eight times, or times their mean.
     keep : {"nearest", "farthest"}, default="nearest"
         Which row of near-duplicates stays: that nearest to the center, or farthest from it.
     memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
@@ -92,8 +94,8 @@ def dedupe(
     Notes
     -----
     The passes of a fit, and one that gathers the rows of clusters: in memory if they fit in half of the limit, else in
-    a temporary directory, which takes the bytes of the rows in float32. O(n * k * d) for the clusters and
-    O(n * s * d) for pairs in clusters of s rows that are kept.
+    a temporary directory, which takes the bytes of the rows in float32, or up to twice as many. O(n * k * d) for the
+    clusters and O(n * s * d) for pairs in clusters of s rows that are kept.
 
     References
     ----------
@@ -198,7 +200,7 @@ class _Run:
         plan = GatherPlan.of(self.source, self.estimator, sizes)
         bucket_of = plan.bucket_of.copy()
         bucket_of[counted.done] = -1
-        probed = _probes(labels, clustered.seed)
+        probed, near_by = _probes(labels, clustered.seed), Borders.of(clustered.centers, self.threshold)
         with (
             open_executor(self.estimator.executor, plan.n_threads) as workers,
             local_executor(workers) as here,
@@ -208,8 +210,9 @@ class _Run:
             if not counted.done.all():
                 walk = Walk(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
                 context = PassContext(executor=workers, walk=walk)
-                probes = self._gathered(context, clustered, bucket_of, probed, buckets)
-                comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes)
+                guests = Guests(near_by, plan.most_guests.copy())
+                probes = self._gathered(context, clustered, guests, bucket_of, probed, buckets)
+                comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes, bucket_of)
                 todo = np.unique(bucket_of[(bucket_of >= 0) & (sizes > 0)]).tolist()
                 with self.progress.stage("compare", len(todo), "buckets") as stage:
                     tasks = here.map(stage.name, compare_bucket, todo, buckets, comparison)
@@ -218,6 +221,7 @@ class _Run:
                         buckets.drop(bucket)
                         stage.advance()
                         self.writer.save_if_due("compared", counted.pack)
+        counted.finish()
         kept = (labels >= 0) & ~counted.removed
         return Deduplicated(
             rows=np.flatnonzero(kept).astype(np.int64),
@@ -247,6 +251,7 @@ class _Run:
         self,
         context: PassContext,
         clustered: _Clustered,
+        guests: Guests,
         bucket_of: NDArray[np.int64],
         probed: NDArray[np.int64],
         buckets: Buckets,
@@ -254,22 +259,28 @@ class _Run:
         """Read all rows once, put those of clusters to their buckets, and give those that are compared with all."""
         labels, first, probes = clustered.labels, 0, []
         n_features = clustered.centers.shape[1]
-        shared = context.share()
+        shared = context.share(guests.borders)
         with self.progress.stage("gather") as stage:
-            for X, kept, n_read in context.executor.map(stage.name, _read, context.items(), shared, large=True):
+            for X, kept, n_read, near_by in context.executor.map(
+                stage.name, _read, context.items(), shared, large=True
+            ):
                 if first + n_read > len(labels):
                     raise _changed(self.source)
                 rows = first + (np.arange(n_read) if kept is None else kept)
                 first += n_read
                 own = labels[rows]
                 chosen = np.flatnonzero(np.isin(rows, probed, assume_unique=True))
-                probes.append(Members(X[chosen], rows[chosen], own[chosen]))
+                members = Members(X, rows, own, guests.invited(own, near_by))
+                probes.append(members[chosen])
                 places = bucket_of[own]
+                invited = np.flatnonzero(members.others >= 0)
+                elsewhere = bucket_of[members.others[invited]]
+                invited, elsewhere = (each[elsewhere != places[invited]] for each in (invited, elsewhere))
+                places, which = np.append(places, elsewhere), np.append(np.arange(len(own)), invited)
                 order = np.argsort(places, kind="stable")
                 starts = np.searchsorted(places[order], np.arange(buckets.n_buckets + 1))
                 for bucket in np.flatnonzero(np.diff(starts)).tolist():
-                    part = order[starts[bucket] : starts[bucket + 1]]
-                    buckets.add(bucket, Members(X[part], rows[part], own[part]))
+                    buckets.add(bucket, members[which[order[starts[bucket] : starts[bucket + 1]]]])
                 stage.advance()
             if first != len(labels):
                 raise _changed(self.source)
@@ -284,9 +295,12 @@ def _probes(labels: NDArray[np.int32], seed: int) -> NDArray[np.int64]:
     return np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
 
 
-def _read(item: Weighed, shared: tuple[Walk, ...]) -> tuple[Any, NDArray[np.int64] | None, int]:
-    rows, _ = shared[0].read_weighed(item)
-    return rows.X, rows.kept, rows.n_read
+def _read(
+    item: Weighed, shared: tuple[Walk, Borders]
+) -> tuple[Any, NDArray[np.int64] | None, int, tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    walk, borders = shared
+    rows, _ = walk.read_weighed(item)
+    return rows.X, rows.kept, rows.n_read, borders.nearest_two(rows.X)
 
 
 def _changed(source: RowSource) -> InvalidInputError:

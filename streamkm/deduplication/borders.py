@@ -1,0 +1,103 @@
+"""Rows near the border of their cluster: guests of the one behind it, which may hold their near-duplicates.
+
+Knows no source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.rows import row_d2
+from streamkm.core.matrix import Matrix, rows_between
+
+SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
+DEVIATIONS = 3.0  # of the way that near-duplicates in random directions lie apart across a border
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """Where clusters meet.
+
+    Attributes
+    ----------
+    table : CenterTable
+    width : float
+        Share of the distance between two centers that products with them may differ by, of rows that are guests.
+    """
+
+    table: CenterTable
+    width: float
+
+    @classmethod
+    def of(cls, centers: NDArray[np.float64], threshold: float) -> Borders:
+        """Of spherical clusters (k, d) of rows whose near-duplicates have a cosine of at least the threshold.
+
+        Rows x and y on both sides of the border between centers a and b: ``(x - y) @ (a - b)`` is at most
+        ``|x - y| |a - b|``, and has a standard deviation of ``1 / sqrt(d)`` of that for random directions. One of them
+        lies at most half as far from the border.
+        """
+        apart = float(np.sqrt(2.0 - 2.0 * threshold))
+        return cls(CenterTable.build(centers, np.float32), apart / 2 * min(1.0, DEVIATIONS / centers.shape[1] ** 0.5))
+
+    def nearest_two(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Nearest centers of rows, and the second nearest, -1 for rows far from the border (n,). O(n * k * d)."""
+        n_rows, k = X.shape[0], self.table.n_clusters
+        nearest, second = np.zeros(n_rows, np.int32), np.full(n_rows, -1, np.int32)
+        step = max(1, SCORE_BYTES // (4 * k))
+        for start in range(0, n_rows if k > 1 else 0, step):
+            part = rows_between(X, start, min(start + step, n_rows))
+            scores, each = self.table.scores(part), np.arange(part.shape[0])
+            first = scores.argmin(axis=1).astype(np.int32)
+            lowest = scores[each, first].copy()
+            scores[each, first] = np.inf
+            other = scores.argmin(axis=1).astype(np.int32)
+            between = np.sqrt(row_d2(self.table.centers[first], other, self.table))
+            # squared distances differ by twice the products
+            behind = scores[each, other] - lowest <= 2.0 * self.width * between
+            nearest[start : start + step] = first
+            second[start : start + step] = np.where(behind, other, -1)
+        return nearest, second
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """Which rows are guests, until clusters have no room for more.
+
+    Attributes
+    ----------
+    borders : Borders
+    room : int64 (k,)
+        Guests that each cluster may still have; lowered.
+    """
+
+    borders: Borders
+    room: NDArray[np.int64]
+
+    def invited(
+        self, own: NDArray[np.int32], nearest: tuple[NDArray[np.int32], NDArray[np.int32]]
+    ) -> NDArray[np.int32]:
+        """Clusters that the next rows are guests of, or -1 (n,).
+
+        Parameters
+        ----------
+        own : int32 (n,)
+            Their clusters: the nearest, or another one where that was full.
+        nearest : (int32 (n,), int32 (n,))
+            As of `Borders.nearest_two`.
+        """
+        first, second = nearest
+        others = np.where(first == own, second, first).astype(np.int32)
+        others[others == own] = -1
+        rows = np.flatnonzero(others >= 0)
+        order = rows[np.argsort(others[rows], kind="stable")]
+        hosts = others[order]
+        starts = np.flatnonzero(np.diff(hosts, prepend=-1))
+        counts = np.diff(starts, append=len(hosts))
+        before = np.arange(len(hosts)) - np.repeat(starts, counts)
+        others[order[before >= self.room[hosts]]] = -1
+        self.room[hosts[starts]] -= np.minimum(counts, self.room[hosts[starts]])
+        return others
