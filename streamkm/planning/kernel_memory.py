@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
-from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, SEARCH_COPIES, reading_bytes, waiting_calls
+from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, MIB, SEARCH_COPIES, reading_bytes, waiting_calls
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
+LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 
 
@@ -87,4 +88,4 @@ class KernelNeeds:
             "cluster": sample + mapped + kept * row + blocks + searched,
             "assign": mapped + batch + reading + 5 * self.n_rows + sums,
         }
-        return {name: base + size for name, size in stages.items()}
+        return {name: base + LIBRARY_MORE + size for name, size in stages.items()}
