@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+import signal
 import time
 from types import SimpleNamespace
 
@@ -385,6 +387,29 @@ class TestThrottle:
         for at, due in ((0.99, False), (1.0, True), (20.9, False), (21.0, True)):  # 2 of 3 to 21 + 2 are a tenth
             now[0] = at
             assert throttle.save_if_due(save) == due
+
+
+class TestKilledWhileWriting:
+    def test_what_was_not_complete_goes_with_the_state(self, tmp_path):
+        """A record that the second run does not write again."""
+        place = tmp_path / "c"
+        child = forking().Process(target=_killed_while_writing, args=(place,))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        (rest,) = (path for path in place.iterdir() if "late" in path.name)
+        assert rest.name.endswith(".partial")
+        with Checkpoint.open(place, RUN) as saved:
+            assert saved.load("early")[1] == {"n": 1}
+            saved.discard()
+        assert not place.exists()
+
+
+def _killed_while_writing(place):
+    with Checkpoint.open(place, RUN) as saved:
+        saved.save("early", {}, {"n": 1})
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        saved.save("late", {}, {"n": 2})
 
 
 class TestFullDisk:

@@ -60,7 +60,12 @@ def _free_bytes(path: str | os.PathLike[str]) -> int:
 
 def partial_name(name: str, tag: str) -> str:
     """What a file is called until it is complete."""
-    return f".{name}.{tag}.partial"
+    return f".{name}{partial_suffix(tag)}"
+
+
+def partial_suffix(tag: str) -> str:
+    """What such names end with, of every file with the tag."""
+    return f".{tag}.partial"
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:

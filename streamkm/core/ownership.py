@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from streamkm.core.atomic_io import partial_name, replace_file, sync, writing
+from streamkm.core.atomic_io import partial_name, partial_suffix, replace_file, sync, writing
 from streamkm.core.exceptions import StreamkmError
 
 MARKER = ".streamkm.json"
@@ -159,7 +159,7 @@ class Owned:
         self.remove(list(self.files))
         with writing(self.directory):
             for path in self.directory.iterdir():
-                if path.name.endswith(partial_name("", self.owner)) and path.is_file() and not path.is_symlink():
+                if path.name.endswith(partial_suffix(self.owner)) and path.is_file() and not path.is_symlink():
                     path.unlink()
 
     def mark(self) -> None:
