@@ -59,14 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int | None:
-    """Start three workers for two processors: a quarter of their time, tests wait for other processes and clocks."""
-    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None  # xdist's own answer
-    return max(1, 3 * len(psutil.Process().cpu_affinity() or [0]) // 2) if psutil.LINUX else os.cpu_count()
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where processes that test see who compiles what."""
     node.workerinput["compiling"] = node.config.stash[COMPILING].name
