@@ -110,3 +110,13 @@ def test_weights_and_rows_left_out_are_respected(small_sample):
     kept = fitted.labels_ >= 0
     apart = X[kept] - fitted.cluster_centers_[fitted.labels_[kept]]
     np.testing.assert_allclose(fitted.inertia_, weights[kept] @ np.square(apart, dtype=np.float64).sum(1), rtol=1e-6)
+
+
+def test_where_hardly_any_row_is_valid_directions_are_found_on_a_sample_of_all(small_sample):
+    X = rows()
+    X[np.random.default_rng(4).random(len(X)) < 0.99] = np.nan
+    fitted = kmeans(3, n_components=20, on_invalid="skip").fit(X)
+    assert fitted.plan_.reads_ahead
+    assert "sketch-all" in [stage.name for stage in fitted.stages_]
+    assert fitted.n_passes_ == 3
+    assert (fitted.labels_ >= 0).sum() == np.isfinite(X[:, 0]).sum()

@@ -24,7 +24,8 @@ from streamkm.sketches.registry import find_sketch, first_round
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
 
-FEWEST_AHEAD, MOST_AHEAD = 4, 0.1  # rows read ahead: so many a component, else at most this share of all rows
+MOST_AHEAD = 0.1  # share of all rows that are read ahead, at most, but for
+FEWEST_AHEAD = 4  # rows a component
 LOST_ROWS = 2048  # that this is judged by, at most
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
         n_wanted = min(pca_rows(n_features, plan.n_components), n_few)
         with context.progress.stage("ahead") as stage:
             some = rows_ahead(context, n_wanted, needs.row_bytes, stage)
-            found = _directions(context, some)
+        if some.shape[0] < plan.n_components:  # hardly any of them is valid
+            return _read_twice(context)
+        found = _directions(context, some)
         lost = _lost(some, found)
         writer.save("directions", lambda: _record(found, lost))
     else:
@@ -90,6 +93,16 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
 
 def _record(sketch: Sketch, lost: float) -> Record:
     return sketch.arrays(), {"sketch": sketch.to_dict(), "lost": lost}
+
+
+def _read_twice(context: FitContext) -> tuple[Sketched, Framed]:
+    """Find directions on a sample of all rows, and sketch all rows along them in another pass."""
+    sampled = read_once(context)
+    found, chunk_rows = sketch_of(context.plan, context.settings, sampled.sample), sampled.chunk_rows
+    del sampled
+    sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
+    give_back(context.plan.limit_bytes)
+    return sketched, Framed(sketched, found, WHOLE)
 
 
 def _directions(context: FitContext, rows: Matrix) -> Sketch:
