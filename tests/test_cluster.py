@@ -15,11 +15,12 @@ from sklearn.metrics import pairwise_distances_argmin
 from sklearn.metrics.pairwise import euclidean_distances
 
 from streamkm.cluster import in_memory, row_sample
+from streamkm.cluster.blocks import Blocks, Totals, absorb_totals, assigned, join_totals
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.init import Starts, Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import Blocks, LloydResult, Totals, absorb_totals, assigned, join_totals, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import (
+from streamkm.cluster.blocks import (
     MOST_NEAR,
     Blocks,
     Labels,
@@ -25,6 +23,8 @@ from streamkm.cluster.lloyd import (
     labels_and_nearness,
     step_labels,
 )
+from streamkm.cluster.center_index import FEWEST_CENTERS
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import densified
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix

@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
 from streamkm.cluster.rows import Block

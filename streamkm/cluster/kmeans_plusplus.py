@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import densified
 from streamkm.cluster.rows import Block
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty

@@ -11,8 +11,8 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import densified
 from streamkm.cluster.rows import Block
 from streamkm.kernels.cluster.totals import weighted_sum
 

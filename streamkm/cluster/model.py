@@ -14,11 +14,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import merged
 from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
-from streamkm.cluster.lloyd import merged
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError

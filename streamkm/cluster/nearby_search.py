@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Totals
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
-from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import Block
 from streamkm.cluster.split_merge import Splits, split_gains, swaps_of

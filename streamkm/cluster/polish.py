@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
-from streamkm.cluster.lloyd import LloydResult, densified, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import Block
 from streamkm.compute import Executor

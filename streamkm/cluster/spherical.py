@@ -11,8 +11,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks, inertia_of
 from streamkm.cluster.frame import Frame
-from streamkm.cluster.lloyd import Blocks, LloydResult, inertia_of
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import normalized
 
 Placing: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]

@@ -13,9 +13,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import count_pieces
-from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.compute import Executor
 from streamkm.kernels.cluster import splitting

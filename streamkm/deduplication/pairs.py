@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.lloyd import densified
 from streamkm.cluster.rows import row_d2, row_d2norms
 from streamkm.core.matrix import Matrix, rows_between
 

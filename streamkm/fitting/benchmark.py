@@ -15,7 +15,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from streamkm.cluster.lloyd import Totals, join_totals
+from streamkm.cluster.blocks import Totals, join_totals
 from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import Blocks, LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import as_block_matrix
 from streamkm.cluster.rows import Block, row_d2norms

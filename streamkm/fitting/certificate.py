@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Totals, merged
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.init import local_search
-from streamkm.cluster.lloyd import LloydResult, Totals, merged
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish

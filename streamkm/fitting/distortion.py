@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Totals
 from streamkm.cluster.in_memory import label_sums
-from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.model import Model
 from streamkm.compute import Executor
 from streamkm.fitting.found import Look

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
-from streamkm.cluster.lloyd import Blocks
 from streamkm.cluster.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.rows import Block
 from streamkm.cluster.spill import Held, loaded

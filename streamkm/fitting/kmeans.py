@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.blocks import Totals
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Sample

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.init import Streams, drawn_by, start_centers
-from streamkm.cluster.lloyd import Blocks
 from streamkm.cluster.rows import Block
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from streamkm.cluster.blocks import Totals
 from streamkm.cluster.in_memory import nearest_in
-from streamkm.cluster.lloyd import Totals
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS, rows_by_label

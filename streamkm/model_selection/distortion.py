@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
+from streamkm.cluster.blocks import Totals, merged, step_labels
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import Streams, start_centers
-from streamkm.cluster.lloyd import Totals, lloyd, merged, step_labels
+from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2

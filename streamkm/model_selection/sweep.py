@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from streamkm.cluster.blocks import merged
 from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.incremental_k import Growing, around_mean
 from streamkm.cluster.init import Streams, start_centers
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
-from streamkm.cluster.lloyd import merged
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable, shares_of
-from streamkm.cluster.draws import Drawn, DrawRule
-from streamkm.cluster.lloyd import (
+from streamkm.cluster.blocks import (
     JOIN_TOTALS,
     Blocks,
     Totals,
@@ -26,6 +24,8 @@ from streamkm.cluster.lloyd import (
     join_totals,
     merged,
 )
+from streamkm.cluster.center_table import CenterTable, shares_of
+from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.cluster.rows import row_d2

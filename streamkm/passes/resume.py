@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Totals
 from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
-from streamkm.cluster.lloyd import LloydResult, Totals
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks, merged
 from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.lloyd import Blocks, merged
 from streamkm.cluster.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import Executor, Listener

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from streamkm.cluster.blocks import MOST_NEAR
 from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
-from streamkm.cluster.lloyd import MOST_NEAR, PARTED_WORK
+from streamkm.cluster.lloyd import PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.neighbours import neighbours_bytes
 from streamkm.cluster.profile import profile_bytes

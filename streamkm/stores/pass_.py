@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.lloyd import merged
+from streamkm.cluster.blocks import merged
 from streamkm.cluster.row_sample import as_block_matrix, stacked
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor

@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.blocks import Blocks, Totals
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import Blocks, Totals, lloyd
+from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.row_sample import Sample, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
