@@ -15,7 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import search_set
+from streamkm.cluster.search_set import SAMPLED, search_set
 from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume
@@ -123,7 +123,7 @@ def test_a_search_set_holds_small_groups_far_away():
     wide = np.concatenate([block.X] * 12, axis=1)  # too many entries to be searched all
     block = Block(wide, row_d2norms(wide), NO_WEIGHTS)
     with open_executor(2) as here:
-        found = search_set(here, block, None, 15, np.random.default_rng(3))
+        found = search_set(here, block, SAMPLED, 15, np.random.default_rng(3))
     far = np.linalg.norm(found.X[:, :6], axis=1) > 20
     np.testing.assert_allclose(found.weights[far].sum(), np.sum(np.linalg.norm(X, axis=1) > 20), rtol=0.1)
     np.testing.assert_allclose(found.weights.sum(), len(X), rtol=0.05)

@@ -14,14 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search_set import centered, is_many, prefix, search_rows, search_set
+from streamkm.cluster.search_set import SAMPLED, Pool, centered, is_many, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
 from streamkm.cluster.two_level import two_level_plusplus
 from streamkm.compute import Executor
@@ -46,7 +45,7 @@ class Starts:
     Attributes
     ----------
     least, most : int
-        After `least` no more are made once a third of them have ended within 0.03 % of the best.
+        After `least` no more are made once two, and a third of all, have ended within 0.03 % of the best.
     """
 
     least: int
@@ -57,7 +56,7 @@ class Starts:
         if len(inertias) < self.least or len(inertias) >= self.most:
             return len(inertias) < self.least
         near = min(inertias) * (1 + NEAR_BEST)
-        return sum(inertia <= near for inertia in inertias) < SETTLED_SHARE * len(inertias)
+        return sum(inertia <= near for inertia in inertias) < max(2, SETTLED_SHARE * len(inertias))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def start_centers(
     init: str | Draw,
     n_init: int | str | Starts,
     streams: Streams,
-    blocks: Blocks | None = None,
+    pool: Pool = SAMPLED,
 ) -> NDArray[np.float64]:
     """Find centers on the rows that are held, or on rows drawn from all of them.
 
@@ -98,9 +97,10 @@ def start_centers(
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
     n_init : int, "auto" or Starts
-        "auto": 10 for up to 10 clusters and where nothing is searched; else as many as `START_WORK` pays for, up to 10.
-    blocks : Blocks, optional
-        All rows that are held, `sampled` among them; None: those are all.
+        "auto": 10 for up to 10 clusters and where nothing is searched; else as many as `START_WORK` pays for, up to 10,
+        no more once two have ended within 0.03 % of the best.
+    pool : Pool
+        `sampled` are some of its rows; by default all.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def start_centers(
     if init == "random" or drawn is not None:
         searched = prefix(sampled, search_rows(n_clusters))
     else:
-        searched = search_set(executor, sampled, blocks, n_clusters, streams.search)
+        searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(searched)
     pieces = LocalBlocks.of(executor, block)
     best, inertias = None, list[float]()
@@ -150,11 +150,11 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsear
         return n_init
     if n_init != "auto":
         return Starts(int(n_init), int(n_init))
-    n_starts = MOST_STARTS
-    if not unsearched and n_clusters > FEW_CLUSTERS:
-        entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-        n_starts = max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
-    return Starts(n_starts, n_starts)
+    if unsearched or n_clusters <= FEW_CLUSTERS:
+        return Starts(MOST_STARTS, MOST_STARTS)
+    entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
+    most = max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
+    return Starts(min(2, most), most)
 
 
 def drawn_by(

@@ -7,7 +7,7 @@ what the round before has drawn. So few rows far away are among them, which no u
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,31 @@ MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see,
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
-# Times the mean squared distance from rough centers: where no row lies farther from the mean, any sample will do.
+# Times the mean squared distance from rough centers: where no row lies farther from the mean, a sample of the size
+# that is searched will do; where none lies c times as far, one c times as large, which such a sample is drawn from.
 FARTHEST = 4.0
 SURPRISE = 1.1  # times the objective that was expected, from which a round has found what the one before did not see
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What rows to search starts on are drawn from.
+
+    Attributes
+    ----------
+    blocks : Blocks, optional
+        All rows that are held; None: no more than were sampled.
+    most : int, optional
+        Rows that are drawn, at most, where memory has no room for as many as usual.
+    """
+
+    blocks: Blocks | None = None
+    most: int | None = None
+
+
+SAMPLED = Pool()
 
 
 def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
@@ -72,13 +92,12 @@ def prefix(block: Block, n_rows: int) -> Block:
     return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
 
 
-def search_set(
-    executor: Executor, sampled: Block, blocks: Blocks | None, n_clusters: int, rng: np.random.Generator
-) -> Block:
+def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, rng: np.random.Generator) -> Block:
     """Rows that stand for all rows that are held, in random order.
 
     A pass over the blocks with k rough centers, O(n * m * k) or O(nnz * k); one more, with k more centers, as long as
     the objective is more than rough centers were thought to leave, up to `MOST_ROUNDS`, which draws half as many rows.
+    Where no row lies far away, that is done with the sampled rows alone.
 
     Parameters
     ----------
@@ -86,8 +105,8 @@ def search_set(
         Of this process.
     sampled : Block of s rows
         In random order: every prefix is a sample too.
-    blocks : Blocks, optional
-        All rows, of which `sampled` are some; None: those are all.
+    pool : Pool
+        `sampled` are some of its rows.
     rng : Generator
 
     Returns
@@ -98,17 +117,23 @@ def search_set(
     """
     many = is_many(n_clusters, sampled)
     few = search_rows(n_clusters, sampled.X.shape[1], many=many)
+    blocks = pool.blocks
     n_rows = sampled.n_rows if blocks is None else blocks.n_rows
     if n_rows <= min(few, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
     if n_rows <= few:
         return _all_rows(held, rng)
-    size = search_rows(n_clusters, many=many)
+    size = min(search_rows(n_clusters, many=many), pool.most or n_rows)
     n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if many else n_clusters
     rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
-    if sampled.n_rows >= size and _hides_nothing(sampled, held, objective):
-        return prefix(sampled, size)
+    if sampled.n_rows >= size and not len(sampled.weights):
+        reach = _reach(sampled, held, objective)
+        if reach <= FARTHEST:
+            return prefix(sampled, size)
+        if reach <= FARTHEST * sampled.n_rows / size:
+            objective *= sampled.n_rows / held.n_rows
+            held = LocalBlocks.of(executor, sampled)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
     tables: list[CenterTable] = []
@@ -134,18 +159,15 @@ def search_set(
     return _block(joined.X[order], joined.weights[order])
 
 
-def _hides_nothing(sampled: Block, held: Blocks, objective: float) -> bool:
-    """Whether no row can lie so far away that a uniform sample must not leave it out.
+def _reach(sampled: Block, held: Blocks, objective: float) -> float:
+    """How far a row may lie from the mean: as its squared distance, over the mean one from rough centers, at most.
 
-    A group of rows that a sample of s rows leaves out is hardly more than a few times 1 / s of all rows. Where no row
-    lies farther from the mean than `FARTHEST` times the mean squared distance from rough centers, its share of the
-    objective is at most that many times as large.
+    A group of rows that a uniform sample of s rows leaves out is hardly more than a few times 1 / s of all rows, and
+    its share of the objective at most so many times that. So the farther rows may lie, the larger a sample must be.
     """
-    if len(sampled.weights):
-        return False
     mean = np.asarray(sampled.X.mean(axis=0, dtype=np.float64)).ravel()
     farthest = np.sqrt(held.largest_d2norm) + np.sqrt(mean @ mean)
-    return float(farthest * farthest) * held.n_rows <= FARTHEST * objective
+    return float(farthest * farthest) * held.n_rows / objective if objective > 0 else np.inf
 
 
 def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn, float]:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.compute import local_threads
+from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -31,6 +31,7 @@ from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, Ker
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
+from streamkm.sources.kept import kept_rows
 from streamkm.sources.open import store_of
 
 
@@ -243,7 +244,7 @@ class StreamKernelKMeans(Assigner):
         weights.check_rows(source.n_rows, source.name)
         plan = self.plan_for(source, weighted=len(weights.each) > 0)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
-            self._run(source, plan, weights, writer)
+            self._run(kept_rows(source, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
@@ -354,6 +355,7 @@ class StreamKernelKMeans(Assigner):
             memory_limit=given.memory_limit,
             n_threads=local_threads(given.executor),
             weighted=weighted,
+            keeps_rows=not is_on_cluster(given.executor),
         )
 
     def _all_rows(self) -> bool:

@@ -88,7 +88,8 @@ class StreamKMeans(Incremental, Described, Planned):
         ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
         Starts, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a callable, else as
-        many as cost little, up to 10: 1 where rows or clusters are many, because the search finds what it misses.
+        many as cost little, up to 10, but no more once two end alike: 1 where rows or clusters are many, because the
+        search finds what it misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
@@ -388,6 +389,7 @@ class StreamKMeans(Incremental, Described, Planned):
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
+            source = self._kept_rows(source, plan)
             self._run(source, plan, weights, writer, place)
             if table is not None:
                 written = self._predict_to_table(source, table)

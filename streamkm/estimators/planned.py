@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import local_threads
+from streamkm.compute import is_on_cluster, local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
@@ -22,8 +22,9 @@ from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
+from streamkm.sources.kept import kept_rows
 from streamkm.sources.open import store_of
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows, prepared
 from streamkm.sources.scaled import ScaledSource
 
 
@@ -139,6 +140,7 @@ class Planned(Assigner):
             n_threads=n_threads or local_threads(given.executor),
             weighted=total_weight is not None,
             gathers_labels=gathers_labels,
+            keeps_rows=refuses and not is_on_cluster(given.executor),
             refuses=refuses,
         )
         # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
@@ -163,6 +165,13 @@ class Planned(Assigner):
         preparation = Preparation(steps)
         check_replayable(source, preparation)
         return prepared(source, preparation)
+
+    def _kept_rows(self, source: RowSource, plan: Plan) -> RowSource:
+        """The rows as they are read, kept in memory by the first pass where the plan has room for them."""
+        planned, chunk_bytes = self._planned_rows(source), plan.chunk_bytes
+        if isinstance(planned, PreparedRows):
+            chunk_bytes = planned.original_bytes(chunk_bytes)
+        return kept_rows(source, chunk_bytes, plan.kept_bytes)
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)

@@ -19,7 +19,7 @@ from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import as_block_matrix
 from streamkm.cluster.rows import Block, row_d2norms
-from streamkm.cluster.search_set import search_rows
+from streamkm.cluster.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
@@ -181,7 +181,7 @@ def seeded(
             settings.n_clusters,
             lambda: frame.original_rows(rows),
             placed,
-            blocks=blocks,
+            pool=Pool(blocks, None if context.plan.needs is None else context.plan.needs.searched_rows),
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))
     return start

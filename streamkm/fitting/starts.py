@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.rows import Block
+from streamkm.cluster.search_set import SAMPLED, Pool
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.settings import Settings
@@ -24,13 +24,13 @@ def search_centers(
     original_rows: Callable[[], Matrix],
     placed: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     *,
-    blocks: Blocks | None = None,
+    pool: Pool = SAMPLED,
 ) -> NDArray[np.float64]:
     """Centers to start from, looked for among sampled rows or given by the function that is the settings' `init`.
 
     Parameters
     ----------
-    executor, sampled, n_clusters, blocks
+    executor, sampled, n_clusters, pool
         As of `start_centers`.
     settings : Settings
         With an `init` that is no array.
@@ -51,5 +51,5 @@ def search_centers(
         init=drawn_by(init, original_rows(), n_clusters, placed) if callable(init) else init,
         n_init=settings.n_init,
         streams=Streams(settings.generator("seeding"), settings.generator("search")),
-        blocks=blocks,
+        pool=pool,
     )

@@ -128,7 +128,7 @@ def fold_assigned(
     """
     passed = _folded(context, model, chunk_rows, stage.name, listener, rule)
     totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
     if not model.far:
         return totals, drawn, passed.profile
     d2 = inertia_of(totals, model.centers, totals.d2)
@@ -249,7 +249,7 @@ def map_rows(
         stage.advance()
         stage.rows += len(part)
         yield part
-    stage.read_bytes = walk.source.n_bytes or 0
+    stage.read_bytes = walk.source.take_read_bytes()
 
 
 def _map_item(

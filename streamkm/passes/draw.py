@@ -74,7 +74,7 @@ def draw_pass(
     for first_row, part in zip(first_rows, context.executor.map(stage.name, _draw_item, items, shared), strict=True):
         parts = rule.gather((*parts, replace(part, places=part.places + first_row)))
         stage.advance()
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
     return rule.join(parts)
 
 

@@ -50,7 +50,7 @@ def gather_pass(
         stage.advance()
         if len(part[1]):
             parts.append(part)
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
     return joined_members(parts, len(model.centers[0]))
 
 

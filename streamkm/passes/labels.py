@@ -97,7 +97,7 @@ def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
         handles.append(handle)
         counts.append(n_rows)
         stage.advance()
-    stage.rows, stage.read_bytes = sum(counts), walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = sum(counts), walk.source.take_read_bytes()
     return HeldLabels(tuple(handles), np.array(counts, np.int64))
 
 

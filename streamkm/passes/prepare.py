@@ -110,7 +110,7 @@ def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: s
         large="items" if context.walk.gives_rows else "state",
         listener=listener,
     )
-    stage.rows, stage.read_bytes = int(state[0, 0]), source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(state[0, 0]), source.take_read_bytes()
     if not stage.rows:
         raise InvalidInputError(f"{source.name} has no valid rows; needed: at least 1")
     return fit.finish(state)

@@ -112,7 +112,7 @@ def sketch_pass(
         gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
         first_row += info.n_read
         stage.advance()
-    stage.rows, stage.read_bytes = first_row, walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = first_row, walk.source.take_read_bytes()
     blocks = None
     if sketch is not None and gathered.tree is None and handles:
         blocks = _blocks(context.executor, sketch, handles, infos)
@@ -161,7 +161,7 @@ def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
     for n_rows in context.executor.map("count", _count_item, replace(context, weights=NO_WEIGHTS).items(), shared):
         counts.append(n_rows)
         stage.advance()
-    stage.rows, stage.read_bytes = sum(counts), context.walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = sum(counts), context.walk.source.take_read_bytes()
     return np.array(counts, np.int64)
 
 
@@ -201,7 +201,7 @@ def fit_pass(
         large="items" if context.walk.gives_rows else "state",
         listener=listener,
     )
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
     return fit.finish(state)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import HashedText
+from streamkm.sources.kept import KeptRows
 from streamkm.sources.prepared import PreparedRows
 from streamkm.text.words import WordCounts, WordTable
 
@@ -31,7 +32,7 @@ def look_at_words(source: RowSource) -> WordTable | None:
     """
     if source.words is not None:
         return source.words
-    while isinstance(source, PreparedRows):
+    while isinstance(source, PreparedRows | KeptRows):
         source = source.source
     if not isinstance(source, HashedText) or not source.replayable:
         return None

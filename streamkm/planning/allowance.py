@@ -14,6 +14,7 @@ from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, d
 
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
+KEPT_SHARE = 4  # of what is left for data where no limit was given, one part for rows that stay in memory
 LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
 CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
@@ -94,6 +95,16 @@ class Allowance:
         """Rows that the row sample has room for."""
         return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
 
+    def room_for_rows(self, peak_bytes: int) -> int:
+        """Bytes that rows which were read may take, beside what a plan projects: what a limit leaves.
+
+        Without one, half of what the machine has free beside the plan, and a part of all its memory at most.
+        """
+        if self.free_bytes is None:
+            return self.limit_bytes - peak_bytes
+        free = self.free_bytes - (peak_bytes - self.base_bytes)
+        return min(free // 2, self._room // KEPT_SHARE)
+
     @property
     def _room(self) -> int:
         return self.limit_bytes - self.base_bytes
@@ -108,6 +119,8 @@ class Sizes:
     chunk_bytes, n_threads, sample_rows, drawn_rows : int
     keeps_sample : bool
         Whether the row sample is kept for rounds that look further.
+    searched_rows, fewest_searched : int
+        Rows that starts are searched on, where these are drawn from all that are held; and how many it takes.
     """
 
     chunk_bytes: int
@@ -115,6 +128,8 @@ class Sizes:
     sample_rows: int
     drawn_rows: int = 0
     keeps_sample: bool = False
+    searched_rows: int = 0
+    fewest_searched: int = 0
 
 
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
@@ -139,6 +154,9 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
         yield sizes
     while sizes.sample_rows > fewest_sampled:
         sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))
+        yield sizes
+    while sizes.searched_rows > sizes.fewest_searched:
+        sizes = replace(sizes, searched_rows=_power_below(sizes.searched_rows, sizes.fewest_searched))
         yield sizes
 
 

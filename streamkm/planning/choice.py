@@ -128,6 +128,7 @@ def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
         needs,
         n_rows=n_rows or sizes.sample_rows,
         sample_rows=sizes.sample_rows,
+        searched_rows=sizes.searched_rows,
         n_threads=sizes.n_threads,
         drawn_rows=sizes.drawn_rows,
         keeps_sample=sizes.keeps_sample,

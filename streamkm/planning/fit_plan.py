@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.coreset import default_size
 from streamkm.cluster.draws import draw_rows
 from streamkm.cluster.model import Space
+from streamkm.cluster.search_set import FEWEST_ROWS_PER_CLUSTER, search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.choice import Choice, choose
+from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.memory import MIB, Needs, Regime
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
@@ -32,6 +35,7 @@ SMALLEST_SAMPLE_ROWS = 50_000
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
+FEWEST_SEARCHED = 10_000  # rows that starts are searched on, whatever the memory
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
@@ -54,6 +58,7 @@ def plan_fit(
     weighted: bool = False,
     sketch_fit: str = "sample",
     gathers_labels: bool = True,
+    keeps_rows: bool = False,
     refuses: bool = True,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
@@ -68,6 +73,9 @@ def plan_fit(
         What a sketch that depends on the data is found on.
     gathers_labels : bool
         Whether this process holds the labels of all rows.
+    keeps_rows : bool
+        Whether rows that take long to read may stay in memory for the passes after the first, where there is room:
+        threads of this process read them.
     refuses : bool
         Whether what does not fit is refused; it is not where other machines are planned.
 
@@ -105,6 +113,8 @@ def plan_fit(
         sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, allowance.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
         keeps_sample=refine == "auto" and not asked.once,
+        searched_rows=asked.searched_rows,
+        fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_ROWS_PER_CLUSTER * n_clusters)),
     )
     needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
@@ -119,6 +129,8 @@ def plan_fit(
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     why_regime = ALONG if ahead else regimes[choice.regime]
     plan = _plan(asked, choice, allowance, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
+    if keeps_rows:
+        plan = keeping_rows(plan, source, allowance)
     if not refuses:
         return plan
     return checked(plan, "or use fewer n_components or fewer n_clusters", choice.needs.largest_chunk, allowance)
@@ -247,6 +259,11 @@ class _Asked:
         return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
 
     @property
+    def searched_rows(self) -> int:
+        """Rows that starts are searched on, where memory has room for them."""
+        return search_rows(self.n_clusters, many=not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS)
+
+    @property
     def drawn_rows(self) -> int:
         """Rows that the last pass draws by their share of the objective."""
         drawn = draw_rows(self.n_clusters, self.row_bytes)
@@ -283,6 +300,7 @@ class _Asked:
         return Needs(
             n_rows=source.estimated_rows or first.sample_rows,
             sample_rows=first.sample_rows,
+            searched_rows=first.searched_rows,
             n_clusters=self.n_clusters,
             n_features=self._n_features,
             n_components=n_components,

@@ -13,6 +13,7 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER
+from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.kernel_memory import KernelNeeds
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -128,6 +129,7 @@ def plan_kernel_fit(
     memory_limit: Any,
     n_threads: int,
     weighted: bool,
+    keeps_rows: bool = False,
 ) -> Plan:
     """Decide how a kernel fit will go, from what is known without reading.
 
@@ -139,6 +141,8 @@ def plan_kernel_fit(
         `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
         Threads of this process that will read.
+    keeps_rows : bool
+        As of `plan_fit`.
 
     Raises
     ------
@@ -218,6 +222,8 @@ def plan_kernel_fit(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
+    if keeps_rows:
+        plan = keeping_rows(plan, source, allowance)
     remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
     return checked(plan, remedy, needs.largest_chunk, allowance)
 

@@ -15,7 +15,6 @@ from streamkm.cluster.lloyd import PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.neighbours import neighbours_bytes
 from streamkm.cluster.profile import profile_bytes
-from streamkm.cluster.search_set import search_rows
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
 
@@ -102,6 +101,8 @@ class Needs:
         Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
     dense : bool
         Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
+    searched_rows : int
+        Rows that starts are searched on, where these are drawn from all that are held.
     parts : bool
         Whether Lloyd's algorithm keeps rows near borders between clusters apart.
     """
@@ -131,6 +132,7 @@ class Needs:
     keeps_sample: bool = False
     sums_bytes: int = 0
     dense: bool = False
+    searched_rows: int = 0
     parts: bool = False
 
     @property
@@ -267,8 +269,7 @@ class Needs:
 
     def search(self, n_rows: int) -> int:
         """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
-        wanted = search_rows(self.n_clusters, many=self.many)
-        drawn = wanted if wanted < n_rows else 0
+        drawn = self.searched_rows if self.searched_rows < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 

@@ -25,7 +25,7 @@ class Plan:
         Exact, or about; None if only reading can tell.
     n_features : int or None
     stored_bytes : int or None
-        Read in one pass.
+        Read in one pass over the source.
     passes : int
     counts_first : bool
         Whether one of them comes first and only counts rows, so that weights find theirs.
@@ -71,6 +71,9 @@ class Plan:
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
     reads_ahead : bool
         Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
+    kept_bytes : int
+        Room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each
+        reads them.
     finding_steps : tuple of str
         Steps that rows are prepared by which take one of the passes each, in front of the others.
     """
@@ -104,6 +107,7 @@ class Plan:
     keeps_sample: bool = False
     few_sampled: bool = False
     reads_ahead: bool = False
+    kept_bytes: int = 0
     finding_steps: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
@@ -141,7 +145,8 @@ class Plan:
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        total = None if self.stored_bytes is None else self.stored_bytes * self.passes
+        readings = 1 if self.kept_bytes else self.passes
+        total = None if self.stored_bytes is None else self.stored_bytes * readings
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         return [
             ("data", self.source),
@@ -161,7 +166,7 @@ class Plan:
                 "bytes read",
                 "unknown"
                 if total is None
-                else f"{human_bytes(total)} ({self.passes} x {human_bytes(total // self.passes)})",
+                else f"{human_bytes(total)} ({readings} x {human_bytes(total // readings)}){self._kept()}",
             ),
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
@@ -170,6 +175,9 @@ class Plan:
     def _more(self) -> str:
         first = f", the first for {' and '.join(self.finding_steps)}" if self.finding_steps else ""
         return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
+
+    def _kept(self) -> str:
+        return f"; rows stay in memory, up to {human_bytes(self.kept_bytes)}" if self.kept_bytes else ""
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.needs is not None:

@@ -121,6 +121,8 @@ class RowSource(ABC):
     shared_bytes : int
         Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
         chunks do: processes that read one of the two each read it twice.
+    decodes : bool
+        Whether reading takes much longer than copying what is read: of text, and of what is compressed or far away.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
@@ -154,6 +156,7 @@ class RowSource(ABC):
     made_bytes: int = 0
     held_bytes: int = 0
     shared_bytes: int = 0
+    decodes: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] | None = None
@@ -206,6 +209,10 @@ class RowSource(ABC):
     def details(self) -> dict[str, str]:
         """Label and text, for people: what is known of how the rows are stored. Reads no rows, or a few at the head."""
         return {}
+
+    def take_read_bytes(self) -> int:
+        """Give the stored bytes that the pass which has just ended read, and count from 0 again."""
+        return self.n_bytes or 0
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need of this source where its rows are sent to them.

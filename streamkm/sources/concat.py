@@ -77,6 +77,7 @@ class PartsSource(ChunkedSource):
             made_bytes=max(part.made_bytes for part in parts),
             held_bytes=sum(part.held_bytes for part in parts),
             shared_bytes=max(part.shared_bytes for part in parts),
+            decodes=any(part.decodes for part in parts),
             # Dask arrays among them: their graphs may hold rows too
             in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),

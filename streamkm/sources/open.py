@@ -22,6 +22,7 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
+from streamkm.sources.kept import KeptRows
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
@@ -389,6 +390,8 @@ def store_of(source: RowSource) -> StoreSource | None:
     """The source, if it is a sketch store; what reads those is imported for them alone."""
     if not source.is_sketched:
         return None
+    if isinstance(source, KeptRows):
+        source = source.source
     from streamkm.sources.sketch_store import StoreSource
 
     return cast(StoreSource, source)

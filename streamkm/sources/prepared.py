@@ -59,7 +59,7 @@ class PreparedRows(RowSource):
         return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        for rows in self.source.stream(self._original_bytes(target_bytes)):
+        for rows in self.source.stream(self.original_bytes(target_bytes)):
             yield self._prepared(rows)
 
     def describe(self, place: int) -> str:
@@ -71,6 +71,9 @@ class PreparedRows(RowSource):
     def details(self) -> dict[str, str]:
         return {**self.source.details(), "steps": ", ".join(self.preparation.steps)}
 
+    def take_read_bytes(self) -> int:
+        return self.source.take_read_bytes()
+
     def stand_in(self) -> RowSource:
         if not self.in_process:
             return self
@@ -79,7 +82,7 @@ class PreparedRows(RowSource):
     def _prepared(self, rows: Rows) -> Rows:
         return Rows(self.preparation.apply(rows.X), rows.places)
 
-    def _original_bytes(self, target_bytes: int) -> int:
+    def original_bytes(self, target_bytes: int) -> int:
         """Decoded bytes to read for so many prepared ones."""
         return max(1, int(target_bytes / self._growth))
 
@@ -90,7 +93,7 @@ class PreparedChunks(PreparedRows, ChunkedSource):
     source: ChunkedSource
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        found = self.source.chunks(self._original_bytes(target_bytes))
+        found = self.source.chunks(self.original_bytes(target_bytes))
         if self._growth == 1:
             return found
         return tuple(replace(chunk, n_bytes=int(chunk.n_bytes * self._growth)) for chunk in found)

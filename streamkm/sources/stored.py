@@ -44,6 +44,8 @@ class StoredArray(ABC):
         Stored bytes, compressed.
     format : str
         What it is stored in, for people: ``HDF5``.
+    decodes : bool
+        As of `RowSource`.
     in_process : bool
         Whether the values lie in this process's memory, or can be reached from this process alone.
     files : tuple of str
@@ -56,6 +58,7 @@ class StoredArray(ABC):
     unit_rows: int
     n_bytes: int | None
     format: str = "stored"
+    decodes: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()
 
@@ -111,6 +114,7 @@ class FileArray(StoredArray):
         self._path = path = opened_path(path)
         self.files = (path,)
         self.in_process = isinstance(path, Address) and path.in_process
+        self.decodes = is_remote(path)
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
         self.name = name

@@ -87,7 +87,7 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
         throttle.save_if_due(save)
     if writer is None or not writer.n_rows:
         raise InvalidInputError(f"{walk.source.name} has no rows; needed: at least 1")
-    stage.rows, stage.read_bytes = writer.n_rows, walk.source.n_bytes or 0
+    stage.rows, stage.read_bytes = writer.n_rows, walk.source.take_read_bytes()
     return Filled(writer, kind, width)
 
 

@@ -18,6 +18,7 @@ from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
+from streamkm.sources.kept import KeptRows
 from streamkm.sources.prepared import prepared
 from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
@@ -77,6 +78,7 @@ WRAPPERS = {
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "read_factor", "is_sparse"}),
+    "kept": (lambda source: KeptRows(source, 1 << 20, 1 << 20), set()),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 

@@ -70,6 +70,7 @@ class CsrSource(ChunkedSource):
         self._layout = layout
         self.name = name
         self.in_process = any(array.in_process for array in (data, indices, indptr))
+        self.decodes = data.decodes or indices.decodes
         self.files = tuple(dict.fromkeys(data.files + indices.files + indptr.files))
         self.n_rows, self.n_features = shape
         self.dtype = decoded_dtype(data.dtype, data.name)

@@ -82,6 +82,7 @@ class DenseSource(ChunkedSource):
         self.dtype = decoded_dtype(array.dtype, array.name)
         self.n_bytes = array.n_bytes
         self.in_process = array.in_process
+        self.decodes = array.decodes
         self.files = array.files
 
     def details(self) -> dict[str, str]:

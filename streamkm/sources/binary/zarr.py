@@ -124,6 +124,7 @@ class ZarrArray(StoredArray):
         self.format = f"Zarr v{array.metadata.zarr_format}"
         self.in_process = not _is_shared(array.store)
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
+        self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
         self._files: WatchedFiles | None = None
         self._zip = ""

@@ -39,6 +39,7 @@ class HashedText(RowSource):
     """
 
     is_sparse = True
+    decodes = True
     _shift: int | None = None  # of the hash of places that says whose words are counted; None: of no document
 
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:

@@ -55,6 +55,7 @@ class SvmlightFiles(RowSource):
     """
 
     is_sparse = True
+    decodes = True
     n_rows = None
 
     def __init__(

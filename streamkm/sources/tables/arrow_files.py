@@ -28,6 +28,7 @@ class ArrowTable(UnitTable):
     form = "Arrow IPC"
     unit_name = "record batches"
     splits = False
+    decodes = True
     read_factor = 3.0
 
     def __init__(self, paths: Sequence[str], options: TableOptions) -> None:

@@ -74,6 +74,7 @@ class CsvFiles(RowSource, ABC):
 
     n_rows = None
     made_bytes = LIBRARY_BYTES
+    decodes = True
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:

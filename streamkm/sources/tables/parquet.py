@@ -31,6 +31,7 @@ class ParquetTable(UnitTable):
     form = "Parquet"
     unit_name = "row groups"
     splits = True
+    decodes = True
     read_factor = 2.5
 
     def __init__(self, paths: Sequence[str], options: TableOptions) -> None:

@@ -1,0 +1,40 @@
+"""Whether rows stay in memory once they are read, for the passes that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamkm.planning.allowance import Allowance
+from streamkm.planning.plan import Plan
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.prepared import PreparedRows
+
+PLACE_BYTES = 8  # of a row, beside its values
+ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
+
+
+def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
+    """The plan, or one that keeps the rows as they are read: where that saves long reading and there is room for all.
+
+    It changes no result, only how often rows are read.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a fit by threads of this process.
+    source : RowSource
+        What it is a plan for. Rows are kept as they come, before any preparation.
+    allowance : Allowance
+        By which the plan was made.
+    """
+    rows = source.source if isinstance(source, PreparedRows) else source
+    if plan.passes == 1 or not rows.decodes or not isinstance(rows, ChunkedSource) or rows.estimated_rows is None:
+        return plan
+    needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
+    room = allowance.room_for_rows(plan.peak_bytes)
+    if needed > room:
+        return plan
+    if rows.n_rows is None:
+        needed = min(room, int(ESTIMATE_SLACK * needed))
+    return replace(plan, kept_bytes=needed, memory={name: size + needed for name, size in plan.memory.items()})

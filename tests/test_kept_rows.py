@@ -1,0 +1,136 @@
+"""Rows that stay in memory once they are read: what is read, what is said of it, and the same bits as without."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
+
+from streamkm import StreamKMeans, open_source
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.kept import KeptRows
+
+PER_CHUNK = 100
+
+
+class SlowRows(ChunkedSource):
+    """Rows that count how often each chunk of them is read; reading is said to take long."""
+
+    name, decodes, is_sparse = "slow", True, False
+
+    def __init__(self, X):
+        self.X, self.dtype = X, X.dtype
+        self.n_rows, self.n_features = X.shape
+        self.n_bytes = X.nbytes // 3
+        self.reads: list[int] = []
+
+    def chunks(self, target_bytes):
+        starts = range(0, len(self.X), PER_CHUNK)
+        row_bytes = self.X.itemsize * self.n_features
+        return tuple(
+            Chunk(i, 0, s, min(s + PER_CHUNK, self.n_rows), PER_CHUNK * row_bytes) for i, s in enumerate(starts)
+        )
+
+    def read(self, chunk):
+        self.reads.append(chunk.index)
+        return Rows(self.X[chunk.start : chunk.stop], row_places(chunk.start, chunk.stop))
+
+
+def rows(n=1500, d=6, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n, d)) + 4 * rng.integers(0, 3, (n, 1))).astype(np.float32)
+
+
+def kmeans(**parameters):
+    return StreamKMeans(4, **{"random_state": 0, "executor": 2, "progress": False, **parameters})
+
+
+@pytest.mark.parametrize("steps", [None, ["standardize"], ["standardize", "robust"]])
+def test_rows_with_room_are_read_once(steps):
+    source = SlowRows(rows())
+    estimator = kmeans(steps=steps, refine=1)
+    plan = estimator.plan(source)
+    assert plan.kept_bytes == 1500 * (6 * 4 + 8)
+    assert dict(plan.lines())["bytes read"].endswith("(1 x 11.7 KiB); rows stay in memory, up to 46.9 KiB")
+    fitted = estimator.fit(source)
+    assert sorted(source.reads) == list(range(15))
+    assert fitted.n_passes_ == 3 + len(steps or ())
+    read = [stage.read_bytes for stage in fitted.stages_ if stage.rows]
+    assert (read[0], sum(read)) == (source.n_bytes, source.n_bytes)
+    assert len(read) == fitted.n_passes_
+
+
+def test_what_has_no_room_is_read_in_every_pass(monkeypatch):
+    source = SlowRows(rows())
+    limited = kmeans(memory_limit=kmeans().plan(source).peak_bytes - 1)
+    assert limited.plan(source).kept_bytes == 0
+    fitted = limited.fit(source)
+    assert sorted(source.reads) == sorted([*range(15)] * 2)
+    assert [stage.read_bytes for stage in fitted.stages_ if stage.rows] == [source.n_bytes] * 2
+    enough = kmeans(memory_limit=kmeans().plan(source).peak_bytes).fit(source)
+    assert len(source.reads) == 30 + 15
+    np.testing.assert_array_equal(enough.labels_, fitted.labels_)
+
+
+def test_plain_values_and_single_walks_are_not_kept(tmp_path):
+    X = rows()
+    np.save(tmp_path / "x.npy", X)
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        file["X"] = X
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(PER_CHUNK, 6), compression="gzip")
+    kept = {name: kmeans().plan(tmp_path / name).kept_bytes > 0 for name in ("x.npy", "plain.h5", "packed.h5")}
+    assert kept == {"x.npy": False, "plain.h5": False, "packed.h5": True}
+    assert kmeans().plan(X).kept_bytes == 0
+    assert kmeans().plan(iter([X])).kept_bytes == 0
+
+
+def test_rows_of_another_process_are_not_kept(client, tmp_path):
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")
+    fitted = kmeans(executor=client).fit(tmp_path / "packed.h5")
+    assert fitted.plan_.kept_bytes == 0
+    np.testing.assert_array_equal(fitted.labels_, kmeans().fit(tmp_path / "packed.h5").labels_)
+
+
+@pytest.mark.parametrize("room", [0, 3 * PER_CHUNK * 32, 1 << 30])
+def test_any_room_gives_the_same_rows(room):
+    given, kept = SlowRows(rows()), KeptRows(SlowRows(rows()), 1, room)
+    for _ in range(3):
+        for chunk in given.chunks(1):
+            np.testing.assert_array_equal(kept.read(chunk).X, given.read(chunk).X)
+    n_kept = min(15, room // (PER_CHUNK * 32))
+    assert len(kept.source.reads) == 15 + 2 * (15 - n_kept)
+    assert kept.take_read_bytes() == kept.source.n_bytes
+    assert kept.take_read_bytes() == 0
+
+
+def test_a_look_at_smaller_chunks_leaves_nothing():
+    class Finer(SlowRows):
+        def chunks(self, target_bytes):
+            found = super().chunks(target_bytes)
+            return found if target_bytes > 1000 else tuple(Chunk(c.index, 0, c.start, c.start + 10, 240) for c in found)
+
+    kept = KeptRows(Finer(rows()), 2000, 1 << 30)
+    for chunk in [*kept.chunks(10), *kept.chunks(10)]:
+        kept.read(chunk)
+    assert len(kept.source.reads) == 30
+
+
+@pytest.mark.parametrize("form", ["csv", "svm"])
+def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
+    X, path = rows().astype(np.float64), tmp_path / f"x.{form}"
+    if form == "csv":
+        np.savetxt(path, X, delimiter=",", header="a,b,c,d,e,f", comments="", fmt="%.4f")
+    else:
+        dump_svmlight_file(sp.csr_array(np.maximum(X, 0)), np.zeros(len(X)), str(path))
+    source = open_source(path)
+    kept, plan = kmeans().fit(source), kmeans().plan(source)
+    assert kept.plan_.kept_bytes
+    limited = kmeans(memory_limit=plan.peak_bytes - plan.kept_bytes).fit(source)
+    assert limited.plan_.kept_bytes == 0
+    assert (kept.inertia_, kept.plan_.regime) == (limited.inertia_, limited.plan_.regime)
+    np.testing.assert_array_equal(kept.labels_, limited.labels_)
+    np.testing.assert_array_equal(kept.cluster_centers_, limited.cluster_centers_)
