@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
-from streamkm.sources.kept import KeptRows
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.kept import KeptChunks, kept_rows
 
 PER_CHUNK = 100
 
@@ -97,7 +97,7 @@ def test_rows_of_another_process_are_not_kept(client, tmp_path):
 
 @pytest.mark.parametrize("room", [0, 3 * PER_CHUNK * 32, 1 << 30])
 def test_any_room_gives_the_same_rows(room):
-    given, kept = SlowRows(rows()), KeptRows(SlowRows(rows()), 1, room)
+    given, kept = SlowRows(rows()), KeptChunks(SlowRows(rows()), 1, room)
     for _ in range(3):
         for chunk in given.chunks(1):
             np.testing.assert_array_equal(kept.read(chunk).X, given.read(chunk).X)
@@ -113,16 +113,37 @@ def test_a_look_at_smaller_chunks_leaves_nothing():
             found = super().chunks(target_bytes)
             return found if target_bytes > 1000 else tuple(Chunk(c.index, 0, c.start, c.start + 10, 240) for c in found)
 
-    kept = KeptRows(Finer(rows()), 2000, 1 << 30)
+    kept = KeptChunks(Finer(rows()), 2000, 1 << 30)
     for chunk in [*kept.chunks(10), *kept.chunks(10)]:
         kept.read(chunk)
     assert len(kept.source.reads) == 30
 
 
-@pytest.mark.parametrize("form", ["csv", "svm"])
+@pytest.mark.parametrize("room", [0, 1 << 15, 1 << 30])
+def test_pieces_of_a_stream_are_kept_if_all_have_room(room):
+    class Streamed(RowSource):
+        """The same in order only."""
+
+        def __init__(self):
+            self.inner, self.replayable = SlowRows(rows()), True
+            self.take_after(self.inner)
+
+        def stream(self, target_bytes):
+            return self.inner.stream(target_bytes)
+
+    source = Streamed()
+    kept = kept_rows(source, 1000, room)
+    for _ in range(3):
+        np.testing.assert_array_equal(np.concatenate([piece.X for piece in kept.stream(1000)]), source.inner.X)
+    assert len(source.inner.reads) == (15 if room > 1500 * 32 else 45)
+    list(kept.stream(10))
+    assert len(source.inner.reads) == (30 if room > 1500 * 32 else 60)
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "svm"])
 def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
     X, path = rows().astype(np.float64), tmp_path / f"x.{form}"
-    if form == "csv":
+    if form.startswith("csv"):
         np.savetxt(path, X, delimiter=",", header="a,b,c,d,e,f", comments="", fmt="%.4f")
     else:
         dump_svmlight_file(sp.csr_array(np.maximum(X, 0)), np.zeros(len(X)), str(path))

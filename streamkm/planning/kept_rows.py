@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from streamkm.planning.allowance import Allowance
 from streamkm.planning.plan import Plan
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.prepared import PreparedRows
 
@@ -29,7 +29,7 @@ def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
         By which the plan was made.
     """
     rows = source.source if isinstance(source, PreparedRows) else source
-    if plan.passes == 1 or not rows.decodes or not isinstance(rows, ChunkedSource) or rows.estimated_rows is None:
+    if plan.passes == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = allowance.room_for_rows(plan.peak_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,35 +12,33 @@ from streamkm.core.matrix import Matrix
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 
 
-class KeptRows(ChunkedSource):
-    """Rows of another source, which stay in memory as far as there is room for them: for threads of one process.
+class KeptRows(RowSource):
+    """Rows of another source, in order only, which stay in memory if there is room for all: for one process.
 
     Parameters
     ----------
-    source : ChunkedSource
+    source : RowSource
+        Replayable.
     chunk_bytes : int
-        Chunks of this size stay: a look at smaller ones leaves nothing behind.
+        Pieces of this size stay: a look at smaller ones leaves nothing behind.
     room_bytes : int
-        That rows may take. Chunks that come when it is full are read again whenever they are needed.
+        That rows may take.
 
     Attributes
     ----------
-    source : ChunkedSource
+    source : RowSource
 
     Notes
     -----
     What is kept is what was read first: a file that changes later is not looked at.
     """
 
-    def __init__(self, source: ChunkedSource, chunk_bytes: int, room_bytes: int) -> None:
+    def __init__(self, source: RowSource, chunk_bytes: int, room_bytes: int) -> None:
         self.source = source
         self.take_after(source)
-        chunks = source.chunks(chunk_bytes)
-        self._wanted = frozenset(chunks)
-        self._all_bytes = max(1, sum(chunk.n_bytes for chunk in chunks))
-        self._room, self._read_bytes = room_bytes, 0
-        self._kept: dict[Chunk, Rows] = {}
-        self._lock = threading.Lock()
+        self._chunk_bytes, self._room = chunk_bytes, room_bytes
+        self._pieces: list[Rows] | None = None
+        self._read_share = 0.0  # of the source, since it was asked for
 
     @property
     def estimated_rows(self) -> int | None:
@@ -49,22 +48,22 @@ class KeptRows(ChunkedSource):
     def estimated_features(self) -> int | None:
         return self.source.estimated_features
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        return self.source.chunks(target_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        """Give a chunk that was kept, or read it; see `ChunkedSource.read`."""
-        rows = self._kept.get(chunk)
-        if rows is not None:
-            return rows
-        rows = self.source.read(chunk)
-        size = _matrix_bytes(rows.X) + rows.places.nbytes
-        with self._lock:
-            self._read_bytes += chunk.n_bytes
-            if chunk in self._wanted and size <= self._room and chunk not in self._kept:
-                self._room -= size
-                self._kept[chunk] = rows
-        return rows
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        wanted = target_bytes == self._chunk_bytes
+        if wanted and self._pieces is not None:
+            yield from self._pieces
+            return
+        self._read_share = 1.0
+        pieces, size = list[Rows](), 0
+        for rows in self.source.stream(target_bytes):
+            size += _bytes_of(rows)
+            if size <= self._room:
+                pieces.append(rows)
+            else:
+                pieces.clear()
+            yield rows
+        if wanted and size <= self._room:
+            self._pieces = pieces
 
     def describe(self, place: int) -> str:
         return self.source.describe(place)
@@ -72,24 +71,60 @@ class KeptRows(ChunkedSource):
     def details(self) -> dict[str, str]:
         return self.source.details()
 
-    def ids(self) -> Any:
+    def ids(self) -> Iterator[Any]:
         return self.source.ids()
 
     def take_read_bytes(self) -> int:
         """Stored bytes, about, that were read since this was asked before; see `RowSource.take_read_bytes`."""
-        with self._lock:
-            share, self._read_bytes = min(1.0, self._read_bytes / self._all_bytes), 0
+        share, self._read_share = min(1.0, self._read_share), 0.0
         return round(share * self.source.take_read_bytes())
 
 
+class KeptChunks(KeptRows, ChunkedSource):
+    """The same where the source's pieces can be read in any order: as many stay as there is room for."""
+
+    source: ChunkedSource
+
+    def __init__(self, source: ChunkedSource, chunk_bytes: int, room_bytes: int) -> None:
+        super().__init__(source, chunk_bytes, room_bytes)
+        chunks = source.chunks(chunk_bytes)
+        self._wanted = frozenset(chunks)
+        self._all_bytes = max(1, sum(chunk.n_bytes for chunk in chunks))
+        self._kept: dict[Chunk, Rows] = {}
+        self._lock = threading.Lock()
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        return self.source.chunks(target_bytes)
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        return ChunkedSource.stream(self, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Give a chunk that was kept, or read it; see `ChunkedSource.read`."""
+        rows = self._kept.get(chunk)
+        if rows is not None:
+            return rows
+        rows = self.source.read(chunk)
+        size = _bytes_of(rows)
+        with self._lock:
+            self._read_share += chunk.n_bytes / self._all_bytes
+            if chunk in self._wanted and size <= self._room:
+                self._room -= size
+                self._kept[chunk] = rows
+        return rows
+
+
 def kept_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
-    """The source, whose rows stay in memory where there is room for them; see `KeptRows`."""
-    keeps = room_bytes > 0 and isinstance(source, ChunkedSource)
-    return KeptRows(source, chunk_bytes, room_bytes) if keeps else source
+    """The source, whose rows stay in memory where there is room for them: `room_bytes`, 0 for none."""
+    if not room_bytes:
+        return source
+    if isinstance(source, ChunkedSource):
+        return KeptChunks(source, chunk_bytes, room_bytes)
+    return KeptRows(source, chunk_bytes, room_bytes)
 
 
-def _matrix_bytes(X: Matrix) -> int:
-    """Bytes of a matrix in memory."""
-    if isinstance(X, np.ndarray):
-        return int(X.nbytes)
-    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
+def _bytes_of(rows: Rows) -> int:
+    """Bytes of rows in memory."""
+    X: Matrix = rows.X
+    values = X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    return int(values + rows.places.nbytes)

@@ -18,7 +18,7 @@ from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
-from streamkm.sources.kept import KeptRows
+from streamkm.sources.kept import kept_rows
 from streamkm.sources.prepared import prepared
 from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
@@ -30,7 +30,7 @@ from tests.tables import cases
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
-    "shared_bytes": 99, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
+    "shared_bytes": 99, "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "words": "a table of words",
 }  # fmt: skip
@@ -78,7 +78,7 @@ WRAPPERS = {
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "read_factor", "is_sparse"}),
-    "kept": (lambda source: KeptRows(source, 1 << 20, 1 << 20), set()),
+    "kept": (lambda source: kept_rows(source, 1 << 20, 1 << 20), set()),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 
@@ -101,7 +101,7 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
 def test_every_wrapper_is_among_them():
     """Sources that hold another: whoever adds one, adds it above."""
     known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
-    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs", "Bfloat16Source"}
+    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs", "Bfloat16Source", "KeptRows", "KeptChunks"}
     found, waiting = set(), [RowSource]
     while waiting:
         kinds = waiting.pop().__subclasses__()
