@@ -14,7 +14,7 @@ from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.coreset import default_size
 from streamkm.cluster.draws import draw_rows
 from streamkm.cluster.model import Space
-from streamkm.cluster.search_set import FEWEST_ROWS_PER_CLUSTER, search_rows
+from streamkm.cluster.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.choice import Choice, choose
@@ -35,7 +35,7 @@ SMALLEST_SAMPLE_ROWS = 50_000
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
-FEWEST_SEARCHED = 10_000  # rows that starts are searched on, whatever the memory
+FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts are searched on, whatever the memory
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
@@ -114,7 +114,7 @@ def plan_fit(
         drawn_rows=asked.drawn_rows,
         keeps_sample=refine == "auto" and not asked.once,
         searched_rows=asked.searched_rows,
-        fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_ROWS_PER_CLUSTER * n_clusters)),
+        fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
     needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))

@@ -31,7 +31,7 @@ LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looke
 SEARCH_COPIES = 12  # of the centers
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
-DRAWING_BYTES = 44 * MIB  # what threads leave that draw them; measured
+DRAWING_BYTES = 22 * MIB  # what each thread leaves that draws them, two at most; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
@@ -165,7 +165,7 @@ class Needs:
             searched = min(self.coreset_rows, self.n_rows)
         fitting = 0
         if self.fitted and not self.directions:
-            fitting = 16 * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
+            fitting = 2 * self.itemsize * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
             "sketch": reading + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES)) + gathering,
             "cluster": sample
@@ -270,7 +270,9 @@ class Needs:
     def search(self, n_rows: int) -> int:
         """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
         drawn = self.searched_rows if self.searched_rows < n_rows else 0
-        searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * (drawn > 0)
+        searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * min(
+            2, self.n_threads
+        ) * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 
     def steps(self, width: int) -> int:
