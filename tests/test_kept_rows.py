@@ -155,3 +155,10 @@ def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
     assert (kept.inertia_, kept.plan_.regime) == (limited.inertia_, limited.plan_.regime)
     np.testing.assert_array_equal(kept.labels_, limited.labels_)
     np.testing.assert_array_equal(kept.cluster_centers_, limited.cluster_centers_)
+
+
+def test_a_task_beside_others_keeps_nothing(client, tmp_path):
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")
+    plan = client.submit(lambda path: kmeans().plan(path), tmp_path / "packed.h5").result()
+    assert plan.kept_bytes == 0

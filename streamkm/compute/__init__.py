@@ -7,6 +7,7 @@ distributed come in here and in `sources.dask`. Nothing here knows what a sketch
 from streamkm.compute.base import Executor, Folded, Joining, Listener
 from streamkm.compute.open import (
     ClusterSettings,
+    is_alone,
     is_on_cluster,
     local_executor,
     local_threads,
@@ -20,6 +21,7 @@ __all__ = [
     "Folded",
     "Joining",
     "Listener",
+    "is_alone",
     "is_on_cluster",
     "local_executor",
     "local_threads",

@@ -272,6 +272,11 @@ def is_on_cluster(executor: Any = "auto") -> bool:
     return client is not None and hasattr(client, "submit")
 
 
+def is_alone(executor: Any = "auto") -> bool:
+    """Whether `open_executor` would give threads, and this is no task of a worker, which others run beside."""
+    return not is_on_cluster(executor) and not _in_task()
+
+
 def _active_client() -> Any:
     """The Dask client of this process, without importing distributed.
 

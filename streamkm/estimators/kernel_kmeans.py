@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.compute import is_on_cluster, local_threads
+from streamkm.compute import is_alone, local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -355,7 +355,7 @@ class StreamKernelKMeans(Assigner):
             memory_limit=given.memory_limit,
             n_threads=local_threads(given.executor),
             weighted=weighted,
-            keeps_rows=not is_on_cluster(given.executor),
+            keeps_rows=is_alone(given.executor),
         )
 
     def _all_rows(self) -> bool:

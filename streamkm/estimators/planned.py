@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_on_cluster, local_threads
+from streamkm.compute import is_alone, local_threads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
@@ -140,7 +140,7 @@ class Planned(Assigner):
             n_threads=n_threads or local_threads(given.executor),
             weighted=total_weight is not None,
             gathers_labels=gathers_labels,
-            keeps_rows=refuses and not is_on_cluster(given.executor),
+            keeps_rows=refuses and is_alone(given.executor),
             refuses=refuses,
         )
         # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more

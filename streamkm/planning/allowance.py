@@ -14,7 +14,7 @@ from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, d
 
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
-KEPT_SHARE = 4  # of what is left for data where no limit was given, one part for rows that stay in memory
+KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
 LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
 CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
@@ -98,12 +98,12 @@ class Allowance:
     def room_for_rows(self, peak_bytes: int) -> int:
         """Bytes that rows which were read may take, beside what a plan projects: what a limit leaves.
 
-        Without one, half of what the machine has free beside the plan, and a part of all its memory at most.
+        Without one, a quarter of what the machine has free beside the plan, and of all its memory.
         """
         if self.free_bytes is None:
             return self.limit_bytes - peak_bytes
         free = self.free_bytes - (peak_bytes - self.base_bytes)
-        return min(free // 2, self._room // KEPT_SHARE)
+        return min(free, self._room) // KEPT_SHARE
 
     @property
     def _room(self) -> int:
