@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
 from streamkm.planning import fit_plan
+from streamkm.planning.allowance import Allowance
 from tests.benchmarks.make_topics import Topics
 from tests.compiled_once import share_compilation
 from tests.programs import forking
@@ -91,6 +92,12 @@ class Labelled(NamedTuple):
 
     X: np.ndarray | sp.csr_array
     y: np.ndarray
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows do not stay in memory for a second pass: each reads them."""
+    monkeypatch.setattr(Allowance, "room_for_rows", lambda *_: 0)
 
 
 @pytest.fixture(scope="session")

@@ -122,7 +122,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize(
     ("n_rows", "cases"),
     [
-        (200_000, [("360 MiB", None, "spilled"), ("400 MiB", None, "blocks"), ("400 MiB", "auto", "blocks")]),
+        (200_000, [("350 MiB", None, "spilled"), ("400 MiB", None, "blocks"), ("400 MiB", "auto", "blocks")]),
         pytest.param(400_000, [("1 GiB", "auto", "blocks")], marks=pytest.mark.slow),
         pytest.param(
             400_000,

@@ -230,7 +230,7 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
     assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
 
 
-def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch):
+def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
     from streamkm.sources.svmlight.source import SvmlightSource
 
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)

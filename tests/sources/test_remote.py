@@ -527,7 +527,7 @@ def test_a_changed_object_is_noticed(web, path, etags):
         fit(source)
 
 
-def test_a_changed_object_of_zarr_is_noticed_on_a_web_server(web):
+def test_a_changed_object_of_zarr_is_noticed_on_a_web_server(web, no_room):
     source = open_source(f"{web.url}/x.zarr:/X")
     key = "x.zarr/X/c/3/0"
     later(web, key, lambda: web.objects.update({key: web.objects["x.zarr/X/c/4/0"]}))

@@ -130,7 +130,7 @@ def fitted(source):
     return StreamKMeans(5, chunk_bytes=1 << 21, executor=2, random_state=0, progress=False).fit(source)
 
 
-def test_a_fit_is_the_same_bit_for_bit_with_and_without(large):
+def test_a_fit_is_the_same_bit_for_bit_with_and_without(large, no_room):
     Counted.n_skimmed = 0
     found, expected = fitted(Counted([large])), fitted(Read([large]))
     assert Counted.n_skimmed > 3
