@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numba as nb
 import numpy as np
 import pytest
 
+from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.kernels import ahead
 from streamkm.kernels.cluster import totals
@@ -79,6 +81,45 @@ def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
         for order in (flags, flags[::-1])
     ]
     assert sorted(process.communicate()[0] for process in started) == ["0\n", "1\n"]
+
+
+LIMITED = """
+import json, sys
+import numpy as np
+from streamkm import StreamKMeans
+from streamkm.core.memory import resident_bytes
+from streamkm.kernels import ahead, compiling
+from streamkm.kernels.cluster import totals
+rows = np.random.default_rng(0).normal(size=(1000, 8)).astype("f4")
+estimator = StreamKMeans(5, memory_limit=sys.argv[1], progress=False, random_state=0, executor=1)
+if sys.argv[2] == "fit":
+    estimator.fit(rows)
+    kernels = [name for name, _ in ahead.kernels_of("dense float32")]
+else:
+    estimator.plan(rows)
+    assert compiling.COMPILATION.elsewhere
+    kernels = ["cluster.totals.join", "cluster.totals.mean_row"]
+    totals.join(*[np.ones((2, 3))] * 3)
+    compiling.COMPILATION._compiler.kill()  # another is started
+    compiling.COMPILATION._compiler.wait()
+    totals.mean_row(np.ones((2, 3)), np.ones(3))
+stats = [ahead.dispatcher(name).stats for name in kernels]
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
+                  "loaded": [sum(one.cache_hits.values()) for one in stats],
+                  "used": [len(one.cache_misses) for one in stats]}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize(("what", "limit"), [("two", "1 GiB"), pytest.param("fit", "308 MiB", marks=pytest.mark.slow)])
+def test_kernels_are_compiled_by_another_process_where_a_limit_has_no_room_for_that(tmp_path, what, limit):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LIMITED, limit, what]
+    told = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    assert sum(told["used"]) >= 2
+    assert told["loaded"] == told["used"]  # each that was asked for was found in the cache in the end
+    assert told["peak"] <= memory_limit_bytes(limit)
 
 
 @pytest.mark.slow

@@ -136,7 +136,9 @@ class StreamKMeans(Incremental, Described, Planned):
         Resident memory that a process which does nothing else takes at most: bytes, text like "1 GiB", a share of the
         machine's or the container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it
         and the data alone, whatever else this process holds; what cannot be done within it is refused before the first
-        read, and without a limit also what the machine has not free now. See `plan`.
+        read, and without a limit also what the machine has not free now. Dask workers are other processes, and so are
+        those that compile kernels, of up to 320 MiB, for some seconds of the first fit after an installation. See
+        `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
