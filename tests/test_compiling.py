@@ -28,8 +28,8 @@ open(sys.argv[1], "w").close()
 while not all(map(os.path.exists, sys.argv[1:])):
     time.sleep(0.001)
 X = np.ones((2, 3))
-totals.join(X, X, X)
-print(sum(totals.join.stats.cache_misses.values()))
+totals.row_products(X, X, np.ones(2))
+print(sum(totals.row_products.stats.cache_misses.values()))
 """
 FIRST_FIT = """
 import json
@@ -48,9 +48,9 @@ def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
     with caplog.at_level("INFO", "streamkm.kernels"):
         nb.njit(lambda: 0)()  # none of ours
         assert not caplog.messages
-        for kernel in (totals.join, totals.mean_row):
-            arguments = [np.ones((1, 1))] * 3 if kernel is totals.join else [np.ones((1, 1)), np.ones(1)]
-            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
+        for kernel in (totals.row_products, totals.mean_row):
+            arguments = [np.ones((1, 1))] * (2 if kernel is totals.row_products else 1)
+            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments, np.ones(1))
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("compiling kernels, once")
 
@@ -61,7 +61,7 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
         with caplog.at_level(level, "streamkm"):
             progress = Progress(False, verbose=shown)
             with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say):
-                nb.jit(**totals.join.targetoptions)(totals.join.py_func)(*[np.ones((1, 1))] * 3)
+                nb.jit(**totals.mean_row.targetoptions)(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
         assert capsys.readouterr().err.startswith("compiling kernels, once") == said
         assert len(caplog.messages) == (level == "INFO")
 
@@ -98,8 +98,8 @@ if sys.argv[2] == "fit":
 else:
     estimator.plan(rows)
     assert compiling.COMPILATION.elsewhere
-    kernels = ["cluster.totals.join", "cluster.totals.mean_row"]
-    totals.join(*[np.ones((2, 3))] * 3)
+    kernels = ["cluster.totals.row_products", "cluster.totals.mean_row"]
+    totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
     compiling.COMPILATION._compiler.kill()  # another is started
     compiling.COMPILATION._compiler.wait()
     totals.mean_row(np.ones((2, 3)), np.ones(3))
