@@ -1,4 +1,4 @@
-"""The kernels that a first fit calls, and programs that compile them beside it: a share of them, the last first, or all.
+"""The kernels that a first fit calls, and programs that compile them beside it: a share of them, or all.
 
 A fit that compiles too begins at the other end of the list; one that has no memory for that asks for what it needs.
 Kernels that the cache holds are loaded, in some milliseconds. Imports numba and the standard library; kernels where it
@@ -105,7 +105,8 @@ def compile_as_asked(first_fit: str) -> None:
         if not question:
             return
         _compile(*json.loads(question))
-        print("compiled", flush=True)
+        sys.stdout.write("compiled\n")
+        sys.stdout.flush()
 
 
 def _compile(name: str, argument_types: str) -> None:

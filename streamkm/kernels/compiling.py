@@ -68,7 +68,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """As `kernel`, of a function that only other kernels call: without a wrapper for Python, a quarter of a short one."""
+    """As `kernel`, of a function that only kernels call: without a wrapper for Python, a quarter of a short one."""
     return kernel(function, no_cpython_wrapper=True, **options)
 
 
@@ -246,7 +246,8 @@ def _start(call: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str] 
 def _answers(compiler: subprocess.Popen[str], question: str) -> bool:
     """Ask, and wait; False where the process has ended."""
     try:
-        print(question, file=compiler.stdin, flush=True)
+        compiler.stdin.write(question + "\n")
+        compiler.stdin.flush()
         if compiler.stdout.readline():
             return True
     except OSError:

@@ -151,7 +151,7 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
     n_rows = int(bounds[-1])
     with working_directory(target) as place:
         work, chunks = place / "labels", (min(ROWS_PER_WRITE, max(1, n_rows)),)
-        marked = {MARK: FORMAT}
+        marked: dict[str, Any] = {MARK: FORMAT}
         with writing(target):
             array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes=marked)
         n_skipped = 0

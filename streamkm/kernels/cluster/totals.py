@@ -6,13 +6,16 @@ By NumPy where that rounds as a loop does, because nothing is to be compiled the
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
-def means(sums, counts, fallback, out):
+def means(
+    sums: NDArray[np.float64], counts: NDArray[np.float64], fallback: NDArray[np.float64], out: NDArray[np.float64]
+) -> None:
     """Divide sums by counts; clusters without weight get their row of `fallback`. O(k * m).
 
     Parameters
@@ -30,7 +33,7 @@ def means(sums, counts, fallback, out):
     out[empty] = kept
 
 
-def join(first, second, out):
+def join(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     """Add up two arrays of sums. O(k * m).
 
     Parameters
@@ -41,7 +44,7 @@ def join(first, second, out):
     np.add(first, second, out=out)
 
 
-def carried_on(means, before, share, out):
+def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: float, out: NDArray[np.float64]) -> None:
     """Carry means on by a share of their last way: ``means + share * (means - before)``, to the bit. O(k * m).
 
     Parameters
@@ -75,7 +78,7 @@ def mean_row(X, out):
         out[j] /= X.shape[0]
 
 
-def explained(sums, counts):
+def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
     """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
 
     Parameters
@@ -93,7 +96,7 @@ def explained(sums, counts):
     return _in_order(squares[counts > 0] / counts[counts > 0])
 
 
-def crossed(sums, counts, centers):
+def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDArray[np.float64]) -> float:
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
     Parameters
@@ -112,7 +115,7 @@ def crossed(sums, counts, centers):
     return _in_order(counts * squares - 2.0 * products)
 
 
-def _in_order(values):
+def _in_order(values: NDArray[np.float64]) -> float:
     """Sum of numbers, one after the other."""
     return float(np.add.accumulate(values)[-1]) if len(values) else 0.0
 
@@ -142,16 +145,16 @@ def weighted_sum(weights, values):
 
 
 @kernel
-def row_products(A, B, out):
-    """Products of the rows of two arrays, ``sum(A * B, axis=1)``. O(k * m).
+def row_products(X, Y, out):
+    """Products of the rows of two arrays, ``sum(X * Y, axis=1)``. O(k * m).
 
     Parameters
     ----------
-    A, B : float64 (k, m), C-contiguous
+    X, Y : float64 (k, m), C-contiguous
         Squared norms where they are the same.
     out : float64 (k,)
         Written.
     """
-    width = A.shape[1]
-    for c in range(A.shape[0]):
-        out[c] = dot(A, c * width, B, c * width, width)
+    width = X.shape[1]
+    for c in range(X.shape[0]):
+        out[c] = dot(X, c * width, Y, c * width, width)
