@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,8 +15,9 @@ from typing import Any, Literal, Self
 from numpy.typing import ArrayLike
 
 from streamkm.cluster.model import Metric, Space
-from streamkm.compute import is_on_cluster, open_executor
+from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.memory import available_memory
 from streamkm.core.progress import Progress
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.described import Described
@@ -388,7 +390,9 @@ class StreamKMeans(Incremental, Described, Planned):
             )
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
-        plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
+        limited, n_threads = self.memory_limit != "auto", local_threads(self.executor)
+        with self._kernels(source, n_threads, 0 if limited else available_memory(), self._progress()):
+            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)  # the head of text is parsed
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
             if table is not None:
@@ -414,12 +418,7 @@ class StreamKMeans(Incremental, Described, Planned):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
-        kernels = COMPILATION.expecting(
-            f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}",
-            n_threads=plan.n_threads,
-            spare_bytes=plan.limit_bytes - plan.peak_bytes,
-            announce=progress.say,
-        )
+        kernels = self._kernels(source, plan.n_threads, plan.limit_bytes - plan.peak_bytes, progress)
         opening = FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),
@@ -441,6 +440,13 @@ class StreamKMeans(Incremental, Described, Planned):
         self.preparation_ = preparation
         self.feature_deviations_ = fitted.deviations
         self.size_cap_ = fitted.size_cap
+
+    def _kernels(
+        self, source: RowSource, n_threads: int, spare_bytes: int, progress: Progress
+    ) -> AbstractContextManager[None]:
+        """What is done where kernels have to be compiled, within; see `Compilation.expecting`."""
+        kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
+        return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, announce=progress.say)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
