@@ -392,7 +392,9 @@ class StreamKMeans(Incremental, Described, Planned):
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         limited, n_threads = self.memory_limit != "auto", local_threads(self.executor)
         with self._kernels(source, n_threads, 0 if limited else available_memory(), self._progress()):
-            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)  # the head of text is parsed
+            plan = self.plan_for(
+                source, total_weight=total_weight, gathers_labels=gathers
+            )  # the head of text is parsed
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             self._run(source, plan, weights, writer, place)
             if table is not None:
