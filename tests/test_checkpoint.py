@@ -6,7 +6,10 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -17,14 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamkm.core.atomic_io import Lock, replace_file
+from streamkm.core import atomic_io
+from streamkm.core.atomic_io import Lock, replace_file, replace_tree
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.ownership import FORMAT, MARKER, Owned
+from streamkm.core.partial_files import remove_rests, try_lock
 from streamkm.passes import checkpoint
 from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.sources.fingerprints import differences
 from tests import children
+from tests.children import tree
 from tests.programs import forking
 from tests.tables import cases
 
@@ -323,6 +329,58 @@ class TestLocks:
         with pytest.raises(InUseError):
             Lock(tmp_path / "lock", "it")
         second.release()
+
+    def test_a_lock_that_is_removed_while_another_waits_guards_nothing(self, tmp_path, monkeypatch):
+        """Its last holder goes between the moments when the file is opened and when it is locked."""
+        holders, try_lock = [Lock(tmp_path / "lock", "it")], atomic_io.try_lock
+
+        def late(handle):
+            if holders:
+                holders.pop().release(remove=True)
+            return try_lock(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic_io, "try_lock", late)
+            second = Lock(tmp_path / "lock", "it")
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+        with pytest.raises(InUseError):
+            Lock(tmp_path / "lock", "it")
+        second.release()
+
+
+class TestTrees:
+    def test_one_that_cannot_be_replaced_is_where_it_was(self, tmp_path):
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / "old").write_text("old")
+        with pytest.raises(OutputError, match="x cannot be written"):
+            replace_tree(tmp_path / "missing", tmp_path / "x", tmp_path / "aside")
+        assert tree(tmp_path) == {"x/old": b"old"}
+
+    def test_what_killed_processes_left_goes_with_the_next_of_its_name(self, tmp_path):
+        """And nothing else: not what others are at, nor what only looks like it."""
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        dead, alive = f".x.{ended.pid}", f".x.{os.getppid()}"
+        locked = f"{dead}-11111111.partial"
+        stay = {
+            f"{alive}.partial", f"{alive}-0123abcd.partial/labels", f".y.{ended.pid}.partial", f"{dead}.partial.bak",
+            f"{dead}-0123abcd.partial", f"{dead}-0123.partial/labels", ".x.partial", ".x.1e3.partial", f"{locked}/0",
+        }  # fmt: skip
+        go = {f"{dead}.partial", f"{dead}-00000000.partial/labels/0", f"{dead}-00000000.partial/replaced/0"}
+        for name in go | stay:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("")
+        (tmp_path / f".z.{ended.pid}.partial").symlink_to(tmp_path / ".x.partial")
+        handle = os.open(tmp_path / locked, os.O_RDONLY)  # as of a process on another machine
+        assert try_lock(handle)
+        remove_rests(tmp_path / "x")
+        remove_rests(tmp_path / "z")
+        os.close(handle)
+        assert tree(tmp_path).keys() == {"x/0", f".z.{ended.pid}.partial", *stay}
+        shutil.rmtree(tmp_path / "x")
+        (tmp_path / f"{dead}.partial").write_text("")
+        replace_file(tmp_path / "x", lambda file: file.write(b"new"))
+        assert tree(tmp_path).keys() == {"x", f".z.{ended.pid}.partial", *(stay - {f"{locked}/0"})}
 
 
 class TestLabels:

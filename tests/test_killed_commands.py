@@ -54,7 +54,7 @@ def outcome(place):
         name: content
         for name, content in tree(place).items()
         if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "sweep.html"))
-        and not name.startswith((".new.zarr.work", "out/.streamkm-", "scores/.streamkm-"))
+        and not name.startswith(".new.zarr.work")
     }
     for name in [name for name in files if name.startswith("scores/sweep.")]:
         text = files[name].decode()

@@ -84,6 +84,19 @@ def test_partitions_of_unknown_length(blobs):
         assert adjusted_rand_score(wanted.labels_, got.labels_) == 1
 
 
+def test_empty_blocks():
+    X = da.from_array(np.random.default_rng(0).uniform(size=(100, 4)), chunks=((0, 5, 95), (4,)))
+    got = StreamKMeans(2, random_state=0).fit_transform(X)
+    assert got.chunks == ((0, 5, 95), (2,))
+    assert got.compute().shape == (100, 2)
+
+
+def test_fewer_rows_than_clusters_are_refused():
+    frame = dd.from_pandas(pd.DataFrame({"A": [1, 2, 3, 4, 5], "B": [6, 7, 8, 9, 10]}), npartitions=2)
+    with pytest.raises(ValueError, match="n_samples=5 should be >= n_clusters=8"):
+        StreamKMeans().fit(frame)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_types(dtype):
     X = da.random.default_rng(0).uniform(size=(100, 2), chunks=(50, 2)).astype(dtype)

@@ -214,6 +214,7 @@ LARGE_CASES = {
     "wider": (narrow, "x.npy", (3_000_000, 256), 100, "1 GiB", "auto"),
     "large chunks": (large_chunks, "x.h5", (1_500_000, 256), 20, "1 GiB", "auto"),
     "store": (sketched, "x.zarr", (5_000_000, 64), 50, "600 MiB", "auto"),
+    "many clusters": (narrow, "x.npy", (400_000, 64), 4096, "800 MiB", "auto"),
 }
 
 
@@ -384,6 +385,26 @@ def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path, suffi
     assert got["peak"] <= got["limit"]
     assert (got["same"], got["rows"]) == (True, [n_rows] * len(suffixes))
     assert got["score"] == pytest.approx(-1)
+
+
+CELLS = """
+import json, sys
+from streamkm import StreamKMeans
+path, limit = sys.argv[1:]
+fitted = StreamKMeans(10, memory_limit=limit, progress=False, random_state=0).fit(path)
+fitted.with_labels(path, "kind")
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes}))
+"""
+
+
+def test_labels_in_a_file_of_cells_stay_within_the_limit(disk_path):
+    anndata = pytest.importorskip("anndata")
+    X = np.load(narrow(disk_path / "x.npy", 200_000, 100))
+    cells = anndata.AnnData(X)
+    cells.write_h5ad(disk_path / "cells.h5ad")
+    got = run_fresh(CELLS, [str(disk_path / "cells.h5ad"), "400 MiB"])
+    assert got["peak"] <= got["limit"]
 
 
 NEAR_DUPLICATES = """

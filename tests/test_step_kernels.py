@@ -198,7 +198,7 @@ def test_copied_rows_compile_no_text_of_errors():
         for kernel, arguments in (
             (rows.place_dense_rows, (X.view(np.uint8), places, places, X.copy().view(np.uint8))),
             (ordering.lowest_first, (X[0].view(np.uint64), np.empty(4, np.int64), np.empty(4, np.int64))),
-            (totals.means, (X, np.ones(3), X, X.copy())),
+            (totals.row_products, (X, X, np.empty(3))),
             (splitting.split_dense, (X, weights, places, places[:2], 1, np.empty((2, 4)))),
             (splitting.split_each_csr, (*arrays, weights, *split)),
             (trials.all_trials, (*arrays, X[:, 0], weights, 0, np.zeros((2, 2)), 0.0, *table[::2], np.empty((2, 4)))),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.core.atomic_io import check_replaceable, remove_tree, replace_file, sync, writing
+from streamkm.core.atomic_io import (
+    check_replaceable,
+    remove_tree,
+    replace_file,
+    sync,
+    working_directory,
+    writing,
+)
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
@@ -257,8 +263,7 @@ def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
     """
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".streamkm-", dir=directory, ignore_cleanup_errors=True) as name:
-            stage = Path(name)
+        with working_directory(directory / "streamkm") as stage:
             yield stage
             _flush(stage)
             owned = _owned(directory)

@@ -69,7 +69,7 @@ class Totals:
 
     def explained(self) -> float:
         """What the clusters' means explain of the rows' squared norms: the rest is squared distances to them."""
-        return float(kernels.explained(self.sums, self.counts))
+        return kernels.explained(self.sums, self.counts)
 
 
 def assigned(
@@ -300,7 +300,7 @@ def labels_and_nearness(
 
 def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:
     """Sum of squared distances from sums alone: ``sum w |x|^2 - 2 sum c.S + sum n |c|^2``, float64, at least 0."""
-    return max(0.0, total_d2norm + float(kernels.crossed(totals.sums, totals.counts, centers)))
+    return max(0.0, total_d2norm + kernels.crossed(totals.sums, totals.counts, centers))
 
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:

@@ -21,7 +21,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster import splitting
-from streamkm.kernels.cluster.totals import row_squares, weighted_sum
+from streamkm.kernels.cluster.totals import row_products, weighted_sum
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +300,7 @@ def _nearest(
 def _squares(X: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared norms of rows (k, m)."""
     out = np.empty(len(X))
-    row_squares(X, out)
+    row_products(X, X, out)
     return out
 
 

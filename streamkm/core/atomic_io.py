@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
+from streamkm.core.partial_files import partial_name, remove_rests, say_writing, try_lock
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_LOCKED_BYTE = 1 << 30  # beyond what is written: where locks are mandatory, the holder's number can still be read
 
 
 @contextmanager
@@ -58,14 +58,31 @@ def _free_bytes(path: str | os.PathLike[str]) -> int:
     return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
 
 
-def partial_name(name: str, tag: str) -> str:
-    """What a file is called until it is complete."""
-    return f".{name}{partial_suffix(tag)}"
+@contextmanager
+def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a hidden directory beside a path, to make there what it is to become; removed at the end.
 
+    One that a killed process left is removed when the same is written again; see `remove_rests`.
 
-def partial_suffix(tag: str) -> str:
-    """What such names end with, of every file with the tag."""
-    return f".{tag}.partial"
+    Raises
+    ------
+    DiskFullError, OutputError
+        It cannot be made.
+    """
+    target = Path(path)
+    remove_rests(target)
+    place = target.with_name(partial_name(target.name, f"{os.getpid()}-{secrets.token_hex(4)}"))
+    with writing(target):
+        place.mkdir(parents=True)
+        handle = None if os.name == "nt" else os.open(place, os.O_RDONLY)
+    try:
+        if handle is not None:
+            say_writing(handle)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
+        if handle is not None:
+            os.close(handle)
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
@@ -90,7 +107,8 @@ def replace_file(
 ) -> None:
     """Write a file; readers, and any process after a crash, see the old one or the whole new one.
 
-    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed.
+    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed. What a process that was
+    killed left under such a name is removed first.
 
     Parameters
     ----------
@@ -112,17 +130,23 @@ def replace_file(
     target = Path(path)
     with writing(target, n_bytes):
         check_replaceable(target)
+    if tag is None:
+        remove_rests(target)
     partial = target.with_name(partial_name(target.name, str(os.getpid()) if tag is None else tag))
     with writing(target, n_bytes):
         try:
             with open(partial, "wb") as file:
+                say_writing(file.fileno())
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
                 size = os.fstat(file.fileno()).st_size
-            if ready is not None:
-                ready(size)
-            os.replace(partial, target)
+                if ready is not None:
+                    ready(size)
+                if os.name != "nt":
+                    os.replace(partial, target)
+            if os.name == "nt":  # where open files keep their names
+                os.replace(partial, target)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -195,7 +219,7 @@ class Lock:
             with writing(path):
                 # not through a symbolic link: what it leads to would be overwritten
                 handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-            if not _try_lock(handle):
+            if not try_lock(handle):
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace") if hasattr(os, "pread") else ""
                 os.close(handle)
                 raise InUseError(
@@ -224,28 +248,3 @@ class Lock:
         if remove and os.name == "nt":
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-
-
-if sys.platform == "win32":
-
-    def _try_lock(handle: int) -> bool:
-        import msvcrt
-
-        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        os.lseek(handle, 0, os.SEEK_SET)
-        return True
-
-else:
-
-    def _try_lock(handle: int) -> bool:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

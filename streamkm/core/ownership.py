@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from streamkm.core.atomic_io import partial_name, partial_suffix, replace_file, sync, writing
+from streamkm.core.atomic_io import replace_file, sync, writing
 from streamkm.core.exceptions import StreamkmError
+from streamkm.core.partial_files import partial_name, partial_suffix
 
 MARKER = ".streamkm.json"
 FORMAT = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,8 +15,9 @@ from typing import Any, Literal, Self
 from numpy.typing import ArrayLike
 
 from streamkm.cluster.model import Metric, Space
-from streamkm.compute import is_on_cluster, open_executor
+from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.memory import available_memory
 from streamkm.core.progress import Progress
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.described import Described
@@ -137,7 +139,9 @@ class StreamKMeans(Incremental, Described, Planned):
         Resident memory that a process which does nothing else takes at most: bytes, text like "1 GiB", a share of the
         machine's or the container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it
         and the data alone, whatever else this process holds; what cannot be done within it is refused before the first
-        read, and without a limit also what the machine has not free now. See `plan`.
+        read, and without a limit also what the machine has not free now. Dask workers are other processes, and so are
+        those that compile kernels, of up to 320 MiB, for some seconds of the first fit after an installation. See
+        `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
@@ -387,7 +391,11 @@ class StreamKMeans(Incremental, Described, Planned):
             )
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
-        plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
+        limited, n_threads = self.memory_limit != "auto", local_threads(self.executor)
+        with self._kernels(source, n_threads, 0 if limited else available_memory(), self._progress()):
+            plan = self.plan_for(
+                source, total_weight=total_weight, gathers_labels=gathers
+            )  # the head of text is parsed
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             source = self._kept_rows(source, plan)
             self._run(source, plan, weights, writer, place)
@@ -414,12 +422,7 @@ class StreamKMeans(Incremental, Described, Planned):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
-        kernels = COMPILATION.expecting(
-            f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}",
-            n_threads=plan.n_threads,
-            spare_bytes=plan.limit_bytes - plan.peak_bytes,
-            announce=progress.say,
-        )
+        kernels = self._kernels(source, plan.n_threads, plan.limit_bytes - plan.peak_bytes, progress)
         opening = FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),
@@ -441,6 +444,13 @@ class StreamKMeans(Incremental, Described, Planned):
         self.preparation_ = preparation
         self.feature_deviations_ = fitted.deviations
         self.size_cap_ = fitted.size_cap
+
+    def _kernels(
+        self, source: RowSource, n_threads: int, spare_bytes: int, progress: Progress
+    ) -> AbstractContextManager[None]:
+        """What is done where kernels have to be compiled, within; see `Compilation.expecting`."""
+        kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
+        return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, announce=progress.say)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -29,7 +29,7 @@ from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
-from streamkm.kernels.cluster.totals import row_squares, weighted_sum
+from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.sketches import IdentitySketch
 
@@ -379,7 +379,8 @@ class AfterPass:
 def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared norms of rows (k,), in an order that no processor changes."""
     out = np.empty(len(rows))
-    row_squares(np.ascontiguousarray(rows), out)
+    rows = np.ascontiguousarray(rows)
+    row_products(rows, rows, out)
     return out
 
 

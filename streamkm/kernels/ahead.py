@@ -1,13 +1,16 @@
-"""The kernels that a first fit calls, and a program that compiles them beside it: a share of them, the last first.
+"""The kernels that a first fit calls, and programs that compile them beside it: a share of them, or all.
 
-The fit begins at the other end of the list. Kernels that the cache holds are loaded, in some milliseconds. Imports
-numba and the standard library; kernels where it compiles them.
+A fit that compiles too begins at the other end of the list; one that has no memory for that asks for what it needs.
+Kernels that the cache holds are loaded, in some milliseconds. Imports numba and the standard library; kernels where it
+compiles them.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import select
+import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +19,8 @@ from typing import Any
 from numba import types
 from numba.core.sigutils import normalize_signature
 
+IDLE_SECONDS = 5
+"""How long `compile_as_asked` waits for another question."""
 LIST = Path(__file__).with_name("first_fits.json")
 """By what is fitted ("dense float32"): kernels and the types of their arguments, in the order in which a fit calls
 them. ``python -m tests.first_fits`` writes it."""
@@ -77,5 +82,33 @@ def compile_ahead(first_fit: str, helper: int, n_helpers: int) -> None:
     gc.disable()
     later = [entry for entry in kernels_of(first_fit) if not entry[0].startswith("text.")]  # the fit begins with these
     for name, argument_types in later[::-1][helper::n_helpers]:
-        signature, _ = normalize_signature(argument_types)
-        dispatcher(name).compile(signature)
+        _compile(name, argument_types)
+
+
+def compile_as_asked(first_fit: str) -> None:
+    """Compile kernels that are asked for on stdin, and in between all that a first fit calls, the first first.
+
+    A question is a line, a JSON list of name and types; the answer a line on stdout when the cache holds the kernel.
+    Ends when no more can come, or none has come for `IDLE_SECONDS`.
+
+    Parameters
+    ----------
+    first_fit : str
+    """
+    gc.disable()
+    todo = list(kernels_of(first_fit))
+    while todo or select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
+        if todo and not select.select([sys.stdin], [], [], 0)[0]:
+            _compile(*todo.pop(0))
+            continue
+        question = sys.stdin.readline()  # one at a time: none waits behind it
+        if not question:
+            return
+        _compile(*json.loads(question))
+        sys.stdout.write("compiled\n")
+        sys.stdout.flush()
+
+
+def _compile(name: str, argument_types: str) -> None:
+    signature, _ = normalize_signature(argument_types)
+    dispatcher(name).compile(signature)

@@ -1,13 +1,15 @@
 """How kernels are compiled: once for all processes that share a cache, side by side with others of a first fit.
 
 Numba compiles a function when it is first called with arguments of some types, and keeps what it made in its cache on
-disk. A process holds one lock while it compiles, so that threads do not help; processes do. Imports numba, `core`
-and the standard library only.
+disk. A process holds one lock while it compiles, so that threads do not help; processes do. Compiling takes memory that
+the process keeps: where its limit has no room for that, another process compiles, and this one loads what that one has
+put in the cache. Imports numba, `core` and the standard library only.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import subprocess
@@ -15,7 +17,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,7 @@ from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
 from streamkm.core.collector import collector_off
-from streamkm.kernels.ahead import kernels_of
+from streamkm.kernels.ahead import kernels_of, name_of, text_of
 
 try:
     import fcntl
@@ -36,6 +38,8 @@ HELPERS_MOST = 3
 """Processes that compile beside a first fit: each takes most of a second to start."""
 HELPER_BYTES = 320 << 20
 """Resident memory of such a process at most."""
+COMPILING_BYTES = 144 << 20
+"""By which resident memory grows in a process that compiles the kernels of a fit: 117 MiB were measured."""
 _LOCKS: dict[str, int | None] = {}
 
 
@@ -63,13 +67,24 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return dispatcher
 
 
+def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """As `kernel`, of a function that only kernels call: without a wrapper for Python, a quarter of a short one."""
+    return kernel(function, no_cpython_wrapper=True, **options)
+
+
 def _compile_alone(dispatcher: Any, signature: Any) -> Any:
-    """Compile or load a function while no other process compiles it.
+    """Compile or load a function while no other process compiles it; have it compiled where there is no memory for it.
 
     Callers are compiled before what they call and no function calls itself, so that none waits for itself.
     """
-    with global_compiler_lock, _locked(dispatcher):
-        return type(dispatcher).compile(dispatcher, signature)
+    with global_compiler_lock:
+        try:
+            with _locked(dispatcher):
+                return type(dispatcher).compile(dispatcher, signature)
+        except _ElsewhereError:
+            COMPILATION.have_compiled(dispatcher, signature)
+        with _locked(dispatcher), COMPILATION.here():
+            return type(dispatcher).compile(dispatcher, signature)
 
 
 @contextmanager
@@ -105,15 +120,29 @@ def _lock_byte(function: Callable[..., Any]) -> int:
     return zlib.crc32(f"{function.__module__}.{function.__qualname__}".encode())
 
 
+class _ElsewhereError(Exception):
+    """A kernel is not in the cache, and is not to be compiled by this process."""
+
+
 class Compilation(event.Listener):
-    """What is done whenever a kernel is compiled because the cache does not hold it."""
+    """What is done whenever a kernel is compiled because the cache does not hold it.
+
+    Attributes
+    ----------
+    announced : bool
+        Whether it has been said.
+    elsewhere : bool
+        Whether another process is to compile.
+    """
 
     def __init__(self) -> None:
-        self.announced = False
+        self.announced = self.elsewhere = False
         self._announce: Callable[[str], None] = logger.info
         self._first_fit = ("", 0)
         self._helped = False
         self._depth = 0
+        self._compiler: subprocess.Popen[str] | None = None
+        self._process = 0
 
     @contextmanager
     def expecting(
@@ -130,16 +159,39 @@ class Compilation(event.Listener):
         n_threads : int
             Of this fit: one process less is started, up to `HELPERS_MOST`.
         spare_bytes : int
-            Memory that the fit leaves: `HELPER_BYTES` for each of them.
+            Memory that the fit leaves: `HELPER_BYTES` for each of them. Below `COMPILING_BYTES`, this process compiles
+            nothing, and one other all.
         announce : callable
             Given the line that says, once in the life of a process, that kernels are compiled.
         """
+        before = self.elsewhere
         self._first_fit = first_fit, min(n_threads - 1, HELPERS_MOST, spare_bytes // HELPER_BYTES)
-        self._announce = announce
+        self._announce, self.elsewhere = announce, spare_bytes < COMPILING_BYTES
         try:
             yield
         finally:
-            self._first_fit, self._announce = ("", 0), logger.info
+            self._first_fit, self._announce, self.elsewhere = ("", 0), logger.info, before
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Compile in this process within, whatever the limit: another one has been asked, or none can be started."""
+        before, self.elsewhere = self.elsewhere, False
+        try:
+            yield
+        finally:
+            self.elsewhere = before
+
+    def have_compiled(self, dispatcher: Any, signature: Any) -> None:
+        """Have another process compile a kernel, and wait for it; numba's lock is held."""
+        question = json.dumps([name_of(dispatcher.py_func), text_of(signature)])
+        if self._process != os.getpid():  # what asks and is forked has to start its own
+            self._compiler, self._process = None, os.getpid()
+        for _ in range(2):  # one that was started before may have ended, as it was not asked for long
+            if self._compiler is None:
+                self._compiler = _start(f"compile_as_asked({self._first_fit[0]!r})", stdin=subprocess.PIPE)
+            if self._compiler is None or _answers(self._compiler, question):
+                return
+            self._compiler = None
 
     def on_start(self, event: Any) -> None:
         """Called where numba begins to compile a function; numba's lock is held."""
@@ -154,7 +206,10 @@ class Compilation(event.Listener):
         first_fit, n_helpers = self._first_fit
         if n_helpers > 0 and not self._helped and kernels_of(first_fit):
             self._helped = True
-            start_helpers(first_fit, n_helpers)
+            for helper in range(n_helpers):
+                _start(f"compile_ahead({first_fit!r}, {helper}, {n_helpers})")
+        if self.elsewhere and self._depth == 1:
+            raise _ElsewhereError
 
     def on_end(self, event: Any) -> None:
         """Called where it has ended, by an error too."""
@@ -163,30 +218,44 @@ class Compilation(event.Listener):
             collector_off.__exit__()
 
 
-def start_helpers(first_fit: str, n_helpers: int) -> None:
-    """Start processes that compile the kernels of a first fit, and end; none where there are no locks between them.
+def _start(call: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str] | None:
+    """Start a process that calls a function of `ahead`; none where there are no locks between processes.
 
     Parameters
     ----------
-    first_fit : str
-    n_helpers : int
+    call : str
+    stdin : int
+        As of `subprocess`: a pipe if it is to be asked, and to answer.
     """
     if fcntl is None or not sys.executable or getattr(sys, "frozen", False):  # frozen: no interpreter
-        return
+        return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    nothing = subprocess.DEVNULL
-    for helper in range(n_helpers):
-        program = (
-            f"from streamkm.kernels.ahead import compile_ahead; compile_ahead({first_fit!r}, {helper}, {n_helpers})"
+    command = [sys.executable, "-P", "-c", f"from streamkm.kernels import ahead; ahead.{call}"]
+    try:
+        process = subprocess.Popen(
+            command, env=environment, stdin=stdin, stdout=stdin, stderr=subprocess.DEVNULL, text=True
         )
-        command = [sys.executable, "-P", "-c", program]
-        try:
-            process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)
-        except OSError as error:
-            logger.debug("no process compiles beside this one: %s", error)
-            return
-        threading.Thread(target=process.wait, name="streamkm-compiling", daemon=True).start()
-        atexit.register(process.kill)
+    except OSError as error:
+        logger.debug("no process compiles beside this one: %s", error)
+        return None
+    threading.Thread(target=process.wait, name="streamkm-compiling", daemon=True).start()
+    atexit.register(process.kill)
+    return process
+
+
+def _answers(compiler: subprocess.Popen[str], question: str) -> bool:
+    """Ask, and wait; False where the process has ended."""
+    try:
+        compiler.stdin.write(question + "\n")
+        compiler.stdin.flush()
+        if compiler.stdout.readline():
+            return True
+    except OSError:
+        logger.debug("the process that compiles has ended")
+    with suppress(OSError):
+        compiler.stdin.close()
+    compiler.stdout.close()
+    return False
 
 
 COMPILATION = Compilation()

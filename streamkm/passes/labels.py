@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,9 @@ from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.row_sample import Sample
 from streamkm.compute import Executor, Listener
-from streamkm.core.atomic_io import partial_name, remove_tree, replace_tree, writing
+from streamkm.core.atomic_io import replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
+from streamkm.core.partial_files import REPLACED, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import Assigned, fold_assigned, nearest_labels
 from streamkm.passes.context import PassContext
@@ -65,6 +65,7 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
     target = Path(path)
     if target.suffix != ".zarr":
         raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {target.name}; choose such a name")
+    remove_rests(target)  # before anything is read: labels that a killed process had put aside come back
     if os.path.lexists(target):
         if not overwrite:
             raise OutputError(f"{target} exists; choose another name, or remove it")
@@ -148,12 +149,11 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
 
     bounds = np.concatenate([[0], np.cumsum(held.rows)])
     n_rows = int(bounds[-1])
-    place = target.with_name(partial_name(target.name, secrets.token_hex(8)))
-    work, chunks = place / "labels", (min(ROWS_PER_WRITE, max(1, n_rows)),)
-    with writing(target):
-        place.mkdir(parents=True)
-        array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes={MARK: FORMAT})
-    try:
+    with working_directory(target) as place:
+        work, chunks = place / "labels", (min(ROWS_PER_WRITE, max(1, n_rows)),)
+        marked: dict[str, Any] = {MARK: FORMAT}
+        with writing(target):
+            array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes=marked)
         n_skipped = 0
         for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
             n_skipped += count
@@ -163,9 +163,7 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
             for left in work.rglob("*.partial"):  # of a worker that was killed
                 left.unlink()
         check_labels_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
-        replace_tree(work, target, place / "replaced")
-    finally:
-        remove_tree(place)
+        replace_tree(work, target, place / REPLACED)
 
 
 def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
+from streamkm.kernels.compiling import COMPILATION
 from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB, reading_bytes, waiting_calls
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
@@ -42,9 +43,13 @@ class Allowance:
 
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
-        """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
+        """Of a fit of these rows; see `core.memory.memory_limit_bytes`.
+
+        Where a limit was given, kernels are compiled by another process from now on; a fit decides anew.
+        """
         limit, base = memory_limit_bytes(memory_limit), LIBRARY_BYTES + source.held_bytes
         unlimited = isinstance(memory_limit, str) and memory_limit == "auto"
+        COMPILATION.elsewhere = not unlimited
         return cls(limit, base, available_memory() if unlimited else None)
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:

@@ -25,6 +25,7 @@ from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
 from streamkm.core.matrix import raw
+from streamkm.core.partial_files import REPLACED
 from streamkm.core.progress import Stage
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
@@ -51,7 +52,6 @@ from streamkm.stores.writer import check_only_store, next_part, part_directory, 
 
 logger = logging.getLogger(__name__)
 
-REPLACED = "replaced"
 PCA_ROWS = 10_000  # that directions are found on
 
 

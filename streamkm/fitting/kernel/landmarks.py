@@ -19,7 +19,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.cluster.totals import row_squares
+from streamkm.kernels.cluster.totals import row_products
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.planning.kernel_plan import POOL_ROWS
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
@@ -128,7 +128,7 @@ def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArr
     for start, found in columns.batches(X):
         rows = panels.product(found[: len(scores) - start])
         squares = np.empty(len(rows))
-        row_squares(rows, squares)
+        row_products(rows, rows, squares)
         scores[start : start + len(rows)] = diagonal[start : start + len(rows)] - squares
     return np.clip(scores / ridge, 1e-6, 1.0)
 

@@ -12,6 +12,7 @@ from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.trials import best_trial, take_trial
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_panel
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
 @kernel
@@ -45,15 +46,19 @@ def all_dense_trials(X, rows, d2norms, weights, first, draws, negligible, room, 
     """
     held, table = room
     n_rows, n_features, n_trials, padded = rows.shape[0], X.shape[1], draws.shape[1], table.shape[0] // X.shape[1]
-    scores = np.empty((held.shape[0], padded), X.dtype)
-    closest, mass = np.empty(n_rows), np.empty(n_rows)
+    scores = unfilled((held.shape[0], padded), X.dtype)
+    closest, mass = unfilled(n_rows, np.float64), unfilled(n_rows, np.float64)
     closest[:] = np.inf
     held[n_rows:] = 0.0
     for i in range(n_rows):
         held[i] = X[rows[i]]
-    trials = np.empty(n_trials, np.int64)
+    trials = unfilled(n_trials, np.int64)
     trials[:] = first
-    candidates, shift, exact = np.empty((n_trials, n_features)), np.zeros(n_features), np.empty(n_trials)
+    candidates, shift, exact = (
+        unfilled((n_trials, n_features), np.float64),
+        np.zeros(n_features),
+        unfilled(n_trials, np.float64),
+    )
     n_tried = np.int64(1)
     for found in range(centers.shape[0]):
         for t in range(n_trials):

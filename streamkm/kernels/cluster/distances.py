@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels import FUSED
-from streamkm.kernels.compiling import kernel
+from streamkm.kernels.compiling import inner_kernel, kernel
 from streamkm.kernels.intrinsics.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
 
 NEAR = 1e-6
@@ -29,7 +29,7 @@ def center_norms(centers, out):
         out[c, 0], out[c, 1] = squared_norm_pair(centers, c * centers.shape[1], centers.shape[1])
 
 
-@kernel(fastmath=FUSED)
+@inner_kernel(fastmath=FUSED)
 def entries_d2(indices, data, start, stop, center, center_d2):
     """Squared distance of one sparse row to a center, in float64, of full precision however near they are. O(nnz).
 
@@ -70,7 +70,7 @@ def entries_d2(indices, data, start, stop, center, center_d2):
     return d2 + max(unseen, 0.0)
 
 
-@kernel
+@inner_kernel
 def _unseen(indices, start, stop, center, center_d2):
     """Squares of a center's entries other than a row's, in higher precision."""
     high, low = 0.0, 0.0

@@ -10,6 +10,7 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 LAID_OUT = 64
 """Components of every center that are laid out at a time: some cache lines in a row, so that they are fetched ahead."""
@@ -38,7 +39,7 @@ def lay_out(centers, shift, moved, scale, first, table, bias):
         Written for the table's columns.
     """
     n_clusters, n_components = min(centers.shape[0], first + table.shape[1]), centers.shape[1]
-    offsets, left = np.empty(LAID_OUT), np.empty(LAID_OUT)
+    offsets, left = unfilled(LAID_OUT, np.float64), unfilled(LAID_OUT, np.float64)
     for c in range(first, n_clusters):
         bias[c] = 0.0
     for start in range(0, n_components, LAID_OUT):
@@ -94,7 +95,7 @@ def move_csr(indptr, indices, data, places, columns, offsets, scale, out_indptr,
     out_indices, out_data
         Written.
     """
-    values = np.empty(columns.shape[0])
+    values = unfilled(columns.shape[0], np.float64)
     for i in range(indptr.shape[0] - 1):
         values[:] = 0.0
         at = out_indptr[i]

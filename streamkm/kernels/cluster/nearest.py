@@ -28,6 +28,7 @@ from streamkm.kernels.intrinsics.products import (
     panel_stop,
 )
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+from streamkm.kernels.intrinsics.unfilled import unfilled
 from streamkm.kernels.intrinsics.vectors import vector_lanes
 
 ROUNDINGS = 5
@@ -63,15 +64,15 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
         Written: whether the second may be nearer in truth.
     """
     n_columns, lanes = bias.shape[0], vector_lanes(table)
-    best, second = np.empty((1, lanes), table.dtype), np.empty((1, lanes), table.dtype)
-    where = np.empty((1, lanes), np.int32)
-    label, score, other = np.empty(1, np.int32), np.empty(1, table.dtype), np.empty(1, table.dtype)
+    best, second = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype)
+    where = unfilled((1, lanes), np.int32)
+    label, score, other = unfilled(1, np.int32), unfilled(1, table.dtype), unfilled(1, table.dtype)
     labels[:] = 0
     scores[:] = np.inf
     seconds[:] = np.inf
     for column in range(0, n_columns, width):
         stop = min(column + width, n_columns)
-        tile, total = _tile(table, n_columns, column, stop), np.empty((1, stop - column), table.dtype)
+        tile, total = _tile(table, n_columns, column, stop), unfilled((1, stop - column), table.dtype)
         for i in range(indptr.shape[0] - 1):
             total[:] = 0.0
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])

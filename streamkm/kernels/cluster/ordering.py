@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 _DIGIT_BITS = 11
 _N_DIGITS = 6  # of 64 bits
@@ -25,14 +26,14 @@ def lowest_first(bits, order, other):
         Written; `other` is room to work in.
     """
     n = bits.shape[0]
-    counts = np.empty((_N_DIGITS, 1 << _DIGIT_BITS), np.int64)
+    counts = unfilled((_N_DIGITS, 1 << _DIGIT_BITS), np.int64)
     counts[:] = 0
     for i in range(n):
         order[i] = i
         word = bits[i]
-        for digit in range(_N_DIGITS):
+        for digit in range(counts.shape[0]):  # not a constant: the loop would be unrolled, which takes long
             counts[digit, (word >> np.uint64(_DIGIT_BITS * digit)) & _MASK] += 1
-    for digit in range(_N_DIGITS):
+    for digit in range(counts.shape[0]):
         places = counts[digit]
         shift = np.uint64(_DIGIT_BITS * digit)
         if n == 0 or places[(bits[0] >> shift) & _MASK] == n:
@@ -50,7 +51,7 @@ def lowest_first(bits, order, other):
             order[i] = other[i]
 
 
-@kernel
+@kernel(inline="always")
 def drawn_row(mass, share):
     """The first row whose running sum reaches a share of the whole; the last one where rounding hides it. O(log n).
 

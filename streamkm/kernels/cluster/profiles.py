@@ -6,18 +6,19 @@ import math
 
 import numpy as np
 
-from streamkm.kernels.compiling import kernel
+from streamkm.kernels.compiling import inner_kernel, kernel
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 BATCH = 256  # rows that are measured at a time
 
 
-@kernel
+@kernel(inline="always")
 def placed_before(d2, row, other_d2, other_row):
     """Whether a row stands before another in a list of the nearest: by squared distance, then by number."""
     return d2 < other_d2 or (d2 == other_d2 and row < other_row)
 
 
-@kernel
+@inner_kernel
 def insert(d2, row, list_d2, list_rows):
     """Put a row in its place of a list of the nearest, of which the last one goes. O(r).
 
@@ -67,11 +68,13 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
         Written.
     """
     n_clusters, last = near_d2.shape[0], near_d2.shape[1] - 1
-    lines = np.empty((n_clusters, 4))  # what every row looks at, in one cache line: its cluster's sums and bounds
+    lines = unfilled(
+        (n_clusters, 4), np.float64
+    )  # what every row looks at, in one cache line: its cluster's sums and bounds
     for c in range(n_clusters):
         lines[c, 0], lines[c, 1] = sums[c, 0], sums[c, 1]
         lines[c, 2], lines[c, 3] = near_d2[c, last], -far_d2[c, last]
-    away, silhouettes = np.empty(BATCH), np.empty(BATCH)
+    away, silhouettes = unfilled(BATCH, np.float64), unfilled(BATCH, np.float64)
     for start in range(0, labels.shape[0], BATCH):
         n_rows = min(BATCH, labels.shape[0] - start)
         for i in range(n_rows):  # in vectors: divisions and roots take longest

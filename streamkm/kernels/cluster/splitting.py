@@ -1,6 +1,7 @@
 """Two-means inside clusters, for finding those that deserve two centers.
 
-numba only; arrays in, arrays out; the caller validates.
+What a kernel calls here is inlined: as functions of their own they took as long to
+compile again. numba only; arrays in, arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
-@kernel(fastmath=FUSED)
+@kernel(fastmath=FUSED, inline="always")
 def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -36,12 +38,12 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         By how much two means lower the sum of squared distances against one; 0 if a half came out empty.
     """
     n_components = halves.shape[1]
-    table = np.empty((n_components, 2), np.float32)
+    table = unfilled((n_components, 2), np.float32)
     table[:] = 0.0
-    sums = np.empty((n_components, 2), np.float64)
-    counts = np.empty(2, np.float64)
+    sums = unfilled((n_components, 2), np.float64)
+    counts = unfilled(2, np.float64)
     weighted = weights.shape[0] > 0
-    bias = np.empty(2, np.float64)
+    bias = unfilled(2, np.float64)
     for half in range(2):
         i = rows[seeds[half]]
         for t in range(indptr[i], indptr[i + 1]):
@@ -74,10 +76,11 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     return counts[0] * bias[0] + counts[1] * bias[1] - total / (counts[0] + counts[1])
 
 
-@kernel(fastmath=FUSED)
+@kernel(fastmath=FUSED, inline="always")
 def _squares_of_pairs(table, out):
     """Squared norms of both columns of a table (m, 2), in four chains each."""
-    chains = np.zeros((4, 2))
+    chains = unfilled((4, 2), np.float64)
+    chains[:] = 0.0
     whole = table.shape[0] // 4 * 4
     for j in range(0, whole, 4):
         for q in range(4):
@@ -89,7 +92,7 @@ def _squares_of_pairs(table, out):
             out[half] += np.float64(table[j, half]) * table[j, half]
 
 
-@kernel(fastmath=FUSED)
+@kernel(fastmath=FUSED, inline="always")
 def _nearer(indices, data, start, stop, table):
     """Product of a row's entries with the difference of two columns, in two chains."""
     first, second = 0.0, 0.0
@@ -103,7 +106,7 @@ def _nearer(indices, data, start, stop, table):
     return first + second
 
 
-@kernel(fastmath=FUSED)
+@kernel(fastmath=FUSED, inline="always")
 def split_dense(X, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -123,9 +126,9 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
         As of `split_csr`.
     """
     n_components = halves.shape[1]
-    direction = np.empty(n_components, X.dtype)
-    sums = np.empty((2, n_components), np.float64)
-    counts = np.empty(2, np.float64)
+    direction = unfilled(n_components, X.dtype)
+    sums = unfilled((2, n_components), np.float64)
+    counts = unfilled(2, np.float64)
     weighted = weights.shape[0] > 0
     for half in range(2):
         seed = X[rows[seeds[half]]]
@@ -155,7 +158,7 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
     return gain * counts[0] * counts[1] / (counts[0] + counts[1])
 
 
-@kernel
+@kernel(fastmath=FUSED)
 def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
     """Split each of some clusters of CSR rows: the best of a few 2-means, from drawn seeds.
 
@@ -176,8 +179,8 @@ def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, 
     halves : float64 (k, 2, m)
         Written for `clusters`: the means; 0 where nothing was found.
     """
-    mass, seeds = np.empty(_largest(starts, clusters)), np.empty(2, np.int64)
-    found = np.empty(halves.shape[1:])
+    mass, seeds = unfilled(_largest(starts, clusters), np.float64), unfilled(2, np.int64)
+    found = unfilled(halves.shape[1:], np.float64)
     for c in clusters:
         rows = order[starts[c] : starts[c + 1]]
         gains[c] = 0.0
@@ -191,7 +194,7 @@ def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, 
                     _copy(found, halves[c])
 
 
-@kernel
+@kernel(fastmath=FUSED)
 def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
     """Split each of some clusters of dense rows: the best of a few 2-means, from drawn seeds.
 
@@ -202,8 +205,8 @@ def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, ga
     order, starts, clusters, d2, draws, gains, halves
         As of `split_each_csr`.
     """
-    mass, seeds = np.empty(_largest(starts, clusters)), np.empty(2, np.int64)
-    found = np.empty(halves.shape[1:])
+    mass, seeds = unfilled(_largest(starts, clusters), np.float64), unfilled(2, np.int64)
+    found = unfilled(halves.shape[1:], np.float64)
     for c in clusters:
         rows = order[starts[c] : starts[c + 1]]
         gains[c] = 0.0
@@ -217,7 +220,7 @@ def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, ga
                     _copy(found, halves[c])
 
 
-@kernel
+@kernel(inline="always")
 def _largest(starts, clusters):
     """Rows of the largest of some clusters."""
     largest = 0
@@ -226,7 +229,7 @@ def _largest(starts, clusters):
     return largest
 
 
-@kernel
+@kernel(inline="always")
 def _running_sum(d2, rows, mass):
     """Write the running sum of the rows' squared distances; give the whole, or 0 if fewer than two rows are there."""
     total = 0.0
@@ -236,7 +239,7 @@ def _running_sum(d2, rows, mass):
     return total if rows.shape[0] > 1 else 0.0
 
 
-@kernel
+@kernel(inline="always")
 def _seeds(mass, draw, uniform, seeds):
     """Draw two rows of a cluster: one by squared distance, so that far ones are found; one uniformly, or likewise.
 
@@ -259,7 +262,7 @@ def _seeds(mass, draw, uniform, seeds):
         seeds[1] = (seeds[0] + 1) % (last + 1)
 
 
-@kernel
+@kernel(inline="always")
 def _copy(values, out):
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):

@@ -1,15 +1,21 @@
-"""From the sums of clusters to their means, and to the objective. numba only; arrays in, arrays out."""
+"""From the sums of clusters to their means, and to the objective. Arrays in, arrays out.
+
+By NumPy where that rounds as a loop does, because nothing is to be compiled then.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
-@kernel
-def means(sums, counts, fallback, out):
+def means(
+    sums: NDArray[np.float64], counts: NDArray[np.float64], fallback: NDArray[np.float64], out: NDArray[np.float64]
+) -> None:
     """Divide sums by counts; clusters without weight get their row of `fallback`. O(k * m).
 
     Parameters
@@ -17,23 +23,17 @@ def means(sums, counts, fallback, out):
     sums : float64 (k, m)
     counts : float64 (k,)
     fallback : float64 (k, m)
+        May be `sums`.
     out : float64 (k, m)
-        Written.
+        Written; may be `sums`.
     """
-    for c in range(sums.shape[0]):
-        row = out[c]
-        if counts[c] > 0:
-            total, count = sums[c], counts[c]
-            for j in range(row.shape[0]):
-                row[j] = total[j] / count
-        else:
-            kept = fallback[c]
-            for j in range(row.shape[0]):
-                row[j] = kept[j]
+    empty = np.flatnonzero(~(counts > 0))
+    kept = fallback[empty]
+    np.divide(sums, np.where(counts > 0, counts, 1.0)[:, None], out=out)
+    out[empty] = kept
 
 
-@kernel
-def join(first, second, out):
+def join(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     """Add up two arrays of sums. O(k * m).
 
     Parameters
@@ -41,14 +41,10 @@ def join(first, second, out):
     first, second, out : float64 (k, m)
         `out` is written, and may be `first`.
     """
-    for c in range(out.shape[0]):
-        a, b, total = first[c], second[c], out[c]
-        for j in range(total.shape[0]):
-            total[j] = a[j] + b[j]
+    np.add(first, second, out=out)
 
 
-@kernel
-def carried_on(means, before, share, out):
+def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: float, out: NDArray[np.float64]) -> None:
     """Carry means on by a share of their last way: ``means + share * (means - before)``, to the bit. O(k * m).
 
     Parameters
@@ -58,10 +54,9 @@ def carried_on(means, before, share, out):
     out : float64 (k, m)
         Written.
     """
-    for c in range(out.shape[0]):
-        here, there, ahead = means[c], before[c], out[c]
-        for j in range(ahead.shape[0]):
-            ahead[j] = here[j] + share * (here[j] - there[j])
+    np.subtract(means, before, out=out)
+    out *= share
+    out += means
 
 
 @kernel
@@ -83,8 +78,7 @@ def mean_row(X, out):
         out[j] /= X.shape[0]
 
 
-@kernel
-def explained(sums, counts):
+def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
     """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
 
     Parameters
@@ -97,16 +91,12 @@ def explained(sums, counts):
     -------
     float64
     """
-    result = 0.0
-    for c in range(sums.shape[0]):
-        if counts[c] > 0:
-            at, width = c * sums.shape[1], sums.shape[1]
-            result += dot(sums, at, sums, at, width) / counts[c]
-    return result
+    squares = np.empty(len(counts))
+    row_products(sums, sums, squares)
+    return _in_order(squares[counts > 0] / counts[counts > 0])
 
 
-@kernel
-def crossed(sums, counts, centers):
+def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDArray[np.float64]) -> float:
     """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
     Parameters
@@ -119,11 +109,15 @@ def crossed(sums, counts, centers):
     -------
     float64
     """
-    result = 0.0
-    for c in range(sums.shape[0]):
-        at, width = c * sums.shape[1], sums.shape[1]
-        result += counts[c] * dot(centers, at, centers, at, width) - 2.0 * dot(centers, at, sums, at, width)
-    return result
+    squares, products = np.empty(len(counts)), np.empty(len(counts))
+    row_products(centers, centers, squares)
+    row_products(centers, sums, products)
+    return _in_order(counts * squares - 2.0 * products)
+
+
+def _in_order(values: NDArray[np.float64]) -> float:
+    """Sum of numbers, one after the other."""
+    return float(np.add.accumulate(values)[-1]) if len(values) else 0.0
 
 
 @kernel
@@ -142,7 +136,8 @@ def weighted_sum(weights, values):
     """
     if weights.shape[0]:
         return dot(weights, 0, values, 0, values.shape[0])
-    ones = np.ones(1024)
+    ones = unfilled(1024, np.float64)
+    ones[:] = 1.0
     total = 0.0
     for first in range(0, values.shape[0], 1024):
         total += dot(values, first, ones, 0, min(1024, values.shape[0] - first))
@@ -150,14 +145,16 @@ def weighted_sum(weights, values):
 
 
 @kernel
-def row_squares(X, out):
-    """Squared norms of rows, ``sum(X * X, axis=1)``. O(k * m).
+def row_products(X, Y, out):
+    """Products of the rows of two arrays, ``sum(X * Y, axis=1)``. O(k * m).
 
     Parameters
     ----------
-    X : float64 (k, m), C-contiguous
+    X, Y : float64 (k, m), C-contiguous
+        Squared norms where they are the same.
     out : float64 (k,)
         Written.
     """
+    width = X.shape[1]
     for c in range(X.shape[0]):
-        out[c] = dot(X, c * X.shape[1], X, c * X.shape[1], X.shape[1])
+        out[c] = dot(X, c * width, Y, c * width, width)

@@ -14,6 +14,7 @@ from streamkm.kernels.cluster.nearest import scores_csr
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.rows import add_csr_rows
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
 @kernel(fastmath=FUSED)
@@ -36,7 +37,7 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
     -------
     int64
     """
-    masses = np.empty(n_trials)
+    masses = unfilled(n_trials, np.float64)
     masses[:] = 0.0
     weighted = weights.shape[0] > 0
     for i in range(closest.shape[0]):
@@ -108,12 +109,16 @@ def all_trials(indptr, indices, data, d2norms, weights, first, draws, negligible
         Centers written.
     """
     n_rows, n_trials, padded = d2norms.shape[0], draws.shape[1], bias.shape[0]
-    scores = np.empty((n_rows, padded), data.dtype)
-    closest, mass = np.empty(n_rows), np.empty(n_rows)
+    scores = unfilled((n_rows, padded), data.dtype)
+    closest, mass = unfilled(n_rows, np.float64), unfilled(n_rows, np.float64)
     closest[:] = np.inf
-    trials = np.empty(n_trials, np.int64)
+    trials = unfilled(n_trials, np.int64)
     trials[:] = first
-    candidates, shift, exact = np.empty((n_trials, centers.shape[1])), np.empty(centers.shape[1]), np.empty(n_trials)
+    candidates, shift, exact = (
+        unfilled((n_trials, centers.shape[1]), np.float64),
+        unfilled(centers.shape[1], np.float64),
+        unfilled(n_trials, np.float64),
+    )
     shift[:] = 0.0
     bias[:] = np.inf
     n_tried = np.int64(1)  # a literal would be a type of its own, and compiled once more

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
+from streamkm.kernels.intrinsics.unfilled import unfilled
 from streamkm.kernels.sketch.scattering import scatter_columns
 
 _ONE = np.uint64(1)
@@ -172,7 +173,7 @@ def merged_d2norms(n_components, indptr, indices, data, out):
     out : float64 (n,)
         Written.
     """
-    buckets = np.empty(n_components, np.float64)
+    buckets = unfilled(n_components, np.float64)
     buckets[:] = 0.0
     for i in range(indptr.shape[0] - 1):
         for t in range(indptr[i], indptr[i + 1]):

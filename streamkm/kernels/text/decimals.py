@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.kernels.compiling import kernel
+from streamkm.kernels.compiling import inner_kernel, kernel
 from streamkm.kernels.text.words import first_digits, leading_zeros, load_word, multiply_wide, trailing_zeros
 
 DECIDED, UNDECIDED, MALFORMED = 0, 1, 2
@@ -55,7 +55,7 @@ _PAST_NINE = np.uint64(0x4646464646464646)
 _TOP_BITS = np.uint64(0x8080808080808080)
 
 
-@kernel
+@inner_kernel
 def scale_bits(significand, power):
     """Bits of the double nearest to ``significand * 10**power``, ties to even.
 
@@ -106,7 +106,7 @@ def scale_bits(significand, power):
     return (mantissa - _HIDDEN_BIT) | (np.uint64(exponent) << np.uint64(52)), decided
 
 
-@kernel
+@inner_kernel
 def round_decimal(significand, power):
     """Return the double nearest to ``significand * 10**power`` and whether that is certain (`scale_bits`)."""
     if significand <= _EXACT_LIMIT and -22 <= power <= 22:
@@ -117,7 +117,7 @@ def round_decimal(significand, power):
     return np.uint64(bits).view(np.float64), decided
 
 
-@kernel
+@inner_kernel
 def _digit_run(word):
     """Count the decimal digits that a word starts with, 0 to 8."""
     offset = word ^ _ZEROS
@@ -126,7 +126,7 @@ def _digit_run(word):
     return trailing_zeros(others) >> 3
 
 
-@kernel
+@inner_kernel
 def _read_digits(buf, at, significand, n_digits):
     """Append a run of digits to a significand of at most 19 significant digits.
 
@@ -177,7 +177,7 @@ def _read_digits(buf, at, significand, n_digits):
     return at, significand, n_digits, dropped, inexact
 
 
-@kernel
+@inner_kernel
 def _read_word_value(buf, at):
     """Read ``nan``, ``inf`` or ``infinity`` in any case: (status, end, value)."""
     word = load_word(buf, at) | np.uint64(0x2020202020202020)
@@ -224,7 +224,7 @@ def read_decimal(buf, at):
         status, at, value = _read_word_value(buf, at)
         return status, at, np.copysign(value, sign)
     start = at
-    at, significand, n_digits, power, inexact = _read_digits(buf, at, _0, 0)
+    at, significand, n_digits, power, inexact = _read_digits(buf, at, _0, np.int64(0))
     seen = at - start
     if buf[at] == 46:
         start = at + 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.kernels.compiling import kernel
+from streamkm.kernels.compiling import inner_kernel
 from streamkm.kernels.text.decimals import (
     EXACT_POWERS,
     INTEGER_POWERS,
@@ -36,18 +36,18 @@ _FOUR_BYTES = np.uint64(0xFFFFFFFF)
 _INT64_MAX = 2**63 - 1
 
 
-@kernel
+@inner_kernel
 def is_blank(byte):
     """Tell white space from other bytes; a line feed is not blank but an end."""
     return byte == SPACE or (9 <= byte <= 13 and byte != LINE_FEED)
 
 
-@kernel
+@inner_kernel
 def _ends_token(byte):
     return byte == SPACE or 9 <= byte <= 13 or byte == HASH
 
 
-@kernel
+@inner_kernel
 def _skip_integer(buf, at):
     """Skip ``[+-]digits``: the position behind, or -1 if there is no digit or something else follows."""
     if buf[at] == _MINUS or buf[at] == 43:
@@ -58,7 +58,7 @@ def _skip_integer(buf, at):
     return at if at > start and _ends_token(buf[at]) else -1
 
 
-@kernel
+@inner_kernel
 def skip_target(buf, at):
     """Check and skip what stands in front of the features.
 
@@ -105,7 +105,7 @@ def skip_target(buf, at):
     return OK, at
 
 
-@kernel
+@inner_kernel
 def read_feature(buf, at):
     """Read ``index:value`` by the whole grammar.
 
@@ -148,7 +148,7 @@ def read_feature(buf, at):
     return OK, end, index, value, (at + 1 if status == UNDECIDED else -1)
 
 
-@kernel(forceinline=True)
+@inner_kernel(forceinline=True)
 def _read_run(buf, at, n_digits):
     """Value of a run of 1 to 19 digits, as uint64."""
     if n_digits <= 8:
@@ -162,7 +162,7 @@ def _read_run(buf, at, n_digits):
     return value * INTEGER_POWERS[left] + first_digits(load_word(buf, at + 8), left)
 
 
-@kernel(forceinline=True)
+@inner_kernel(forceinline=True)
 def _read_power(buf, at):
     """Read ``e[+-]digits`` of at most three digits: where it ends, -1 if it is anything else, and the power."""
     if buf[at] != 101 and buf[at] != 69:
@@ -176,7 +176,7 @@ def _read_power(buf, at):
     return (at if at > start else -1), (-power if down else power)
 
 
-@kernel(forceinline=True)
+@inner_kernel(forceinline=True)
 def read_plain_feature(buf, at):
     """Read ``digits:[-]digits[.digits][e[+-]digits]`` and one blank or line feed, if a window holds its significand.
 

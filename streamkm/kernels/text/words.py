@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.compiling import kernel
+from streamkm.kernels.compiling import inner_kernel
 from streamkm.kernels.intrinsics.forms import compiled_form
 
 WINDOW = 32
@@ -145,7 +145,7 @@ _count_bits(trailing_zeros, "cttz")
 _count_bits(leading_zeros, "ctlz")
 
 
-@kernel
+@inner_kernel
 def first_digits(word, n_digits):
     """Value of the first `n_digits` characters of a word, all of them decimal digits.
 
@@ -169,7 +169,7 @@ def first_digits(word, n_digits):
     return (fours * _TEN_THOUSANDS) >> _32
 
 
-@kernel
+@inner_kernel
 def multiply_wide(a, b):
     """Full product of two uint64.
 
