@@ -392,10 +392,9 @@ class StreamKMeans(Incremental, Described, Planned):
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         limited, n_threads = self.memory_limit != "auto", local_threads(self.executor)
-        with self._kernels(source, n_threads, 0 if limited else available_memory(), self._progress()):
-            plan = self.plan_for(
-                source, total_weight=total_weight, gathers_labels=gathers
-            )  # the head of text is parsed
+        spare_bytes = 0 if limited else available_memory()
+        with self._kernels(source, n_threads, spare_bytes, self._progress()):  # the head of text is parsed
+            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             source = self._kept_rows(source, plan)
             self._run(source, plan, weights, writer, place)
