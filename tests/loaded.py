@@ -1,0 +1,19 @@
+"""Kernels of first fits, which importing this module loads: for a process that others are forked from.
+
+Each of these would take a third of a second to load them itself.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+from numba.core.sigutils import normalize_signature
+
+from streamkm.kernels import ahead
+from tests.first_fits import KINDS
+
+if not nb.config.DISABLE_JIT:
+    for name, argument_types in dict.fromkeys(entry for kind in KINDS for entry in ahead.kernels_of(kind)):
+        try:
+            ahead.dispatcher(name).compile(normalize_signature(argument_types)[0])
+        except (AttributeError, nb.core.errors.NumbaError) as error:
+            raise ImportError(f"no kernel {name} of {argument_types}: see tests.first_fits") from error
