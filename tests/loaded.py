@@ -1,6 +1,6 @@
 """Kernels of first fits, which importing this module loads: for a process that others are forked from.
 
-Each of these would take a third of a second to load them itself.
+Each of these would take a quarter of a second to load them itself.
 """
 
 from __future__ import annotations

@@ -320,11 +320,7 @@ def test_a_folder_of_parquet_files_under_a_limit(disk, reduced):
     for number, n_rows in enumerate(sizes):
         X = (centers[rng.integers(0, 20, n_rows)] + rng.normal(size=(n_rows, 16))).astype(np.float32)
         parquet.write_table(pa.table({f"x{j}": X[:, j] for j in range(16)}), disk / "rows" / f"{number}.parquet")
-    for _ in range(2):  # the first compiles
-        done = subprocess.run(
-            [sys.executable, "-c", FIT, str(disk / "rows"), "20", "500 MiB", '"auto"'], capture_output=True, check=True
-        )
-    told = json.loads(done.stdout)
+    told = fit(disk / "rows", 20, "500 MiB")
     assert told["peak"] <= told["limit"] == 500 << 20
 
 
