@@ -34,7 +34,7 @@ CASES = {
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
-    write_topics(str(folder / "x.svm"), Topics(5000, 20), 6_000, kind="svmlight")
+    write_topics(str(folder / "x.svm"), Topics(5000, 20), 12_000, kind="svmlight")
     centers = rng.normal(0, 2, (20, 16))
     np.save(folder / "x.npy", (centers[rng.integers(0, 20, 80_000)] + rng.normal(0, 1, (80_000, 16))).astype("f4"))
     wide = rng.normal(0, 1, (20, 600))
