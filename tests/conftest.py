@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+
+# Threads of OpenMP and BLAS that wait for work sleep: by default they look for it all the time, which takes processors
+# from the tests beside them. Libraries read this when they are loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dask
 import distributed
@@ -23,10 +29,8 @@ from streamkm.cluster import in_memory
 from streamkm.planning import fit_plan
 from streamkm.planning.allowance import Allowance
 from tests.benchmarks.make_topics import Topics
-from tests.compiled_once import share_compilation
 from tests.programs import forking
 
-COMPILING: pytest.StashKey[tempfile.TemporaryDirectory[str]] = pytest.StashKey()
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
 
 # Compilation makes the first example slow, so no deadline. HYPOTHESIS_PROFILE=explore looks for new examples.
@@ -43,7 +47,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files in memory where there is room, unless somebody says where; workers are told by the first."""
+    """Keep temporary files in memory where there is room, unless somebody says where."""
     memory = Path("/dev/shm")
     if (
         config.option.basetemp is None
@@ -52,17 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
         and min(shutil.disk_usage(memory).free, psutil.virtual_memory().available // 2) >= 2 << 30
     ):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
-    if hasattr(config, "workerinput"):
-        share_compilation(Path(config.workerinput["compiling"]))
-    else:
-        config.stash[COMPILING] = tempfile.TemporaryDirectory(prefix="streamkm-compiling-")
-        config.add_cleanup(config.stash[COMPILING].cleanup)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell a worker where processes that test see who compiles what."""
-    node.workerinput["compiling"] = node.config.stash[COMPILING].name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,10 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 # Clusters of the tests do nothing most of the time: what they do then (a look at every thread each 10 ms, a tick each
-# 20 ms) takes from the tests beside them.
+# 20 ms, a look at the memory each 100 ms) takes from the tests beside them.
 dask.config.set(
     {
         "distributed.worker.profile.enabled": False,
+        "distributed.worker.memory.monitor-interval": "1s",
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
         "distributed.worker.multiprocessing-method": "forkserver",

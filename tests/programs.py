@@ -20,8 +20,8 @@ from typing import Any
 import dask
 
 PRELOADED = (
-    "tests.children", "streamkm.cli.main", "streamkm.cli.fit", "streamkm.cli.config", "dask.array", "dask.cli",
-    "distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny", "zarr", "h5py",
+    "tests.children", "tests.loaded", "streamkm.cli.main", "streamkm.cli.fit", "streamkm.cli.config", "dask.array",
+    "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny", "zarr", "h5py",
     "matplotlib.pyplot",
 )  # fmt: skip
 

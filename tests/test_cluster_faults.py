@@ -245,13 +245,13 @@ def kill_who_takes(workers, n_bytes):
 def test_a_worker_killed_while_it_takes_rows(cluster):
     """The connection that is closed then is the worker's, while the scheduler answers: the rows go to another."""
     started, client = cluster
-    source = open_source(np.random.default_rng(0).random((2_000_000, 16)))
+    source = open_source(np.random.default_rng(0).random((1_000_000, 16)))
     with ThreadPoolExecutor(1) as pool, open_executor(client) as executor:
         killed = pool.submit(kill_who_takes, [started.workers[number] for number in started.living()], 60_000_000)
         ((rows, n_rows),) = within(FIT_SECONDS, lambda: list(executor.items(source, source.n_bytes)))
         assert killed.result()
         assert n_rows == source.n_rows
-        assert within(FIT_SECONDS, lambda: list(executor.map("shape", shape_of, [rows]))) == [(2_000_000, 16)]
+        assert within(FIT_SECONDS, lambda: list(executor.map("shape", shape_of, [rows]))) == [(1_000_000, 16)]
     assert len(started.living()) == N_WORKERS - 1
 
 

@@ -85,7 +85,7 @@ def counted(client):
 
 def test_blocks_go_to_workers_in_runs(client):
     """As chunks of files do: a block of its own would be some 18 transitions a pass."""
-    array = many_blocks(1_000)
+    array = many_blocks(500)
     with counted(client) as seen:
         got = StreamKMeans(executor=client, **KMEANS).fit(array)
         n_transitions, n_tasks = seen()

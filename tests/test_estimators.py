@@ -840,7 +840,7 @@ def test_order_of_blobs_is_no_matter(sparse):
 
 
 def test_order_of_more_rows_than_the_sample_holds_is_no_matter():
-    X, y = blobs(n=120_000, k=20, d=6, cluster_std=1.5)
+    X, y = blobs(n=60_000, k=20, d=6, cluster_std=1.5)
     assert_order_is_no_matter(X.astype(np.float32), y, 20, 0.01)
 
 

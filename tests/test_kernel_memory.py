@@ -15,7 +15,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.planning.memory import LIBRARY_BYTES
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.fresh import run_fresh
+from tests.fresh import run_compiled
 from tests.tables import cases
 from tests.test_passes import CountingSource
 
@@ -34,7 +34,7 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": p
 
 
 def fit(path, n_clusters, limit, **options):
-    return run_fresh(FIT, [str(path), str(n_clusters), limit, json.dumps(options)])
+    return run_compiled(FIT, [str(path), str(n_clusters), limit, json.dumps(options)])
 
 
 def check(got, data_bytes):
@@ -57,12 +57,12 @@ def check(got, data_bytes):
 def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784))
-    shape = (240_000, 784)
+    shape = (160_000, 784)
     array = zarr.create_array(store=str(disk_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
     for start in range(0, shape[0], 40_000):
         rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
         array[start : start + 40_000] = rows.astype(np.uint8)
-    check(fit(disk_path / "x.zarr", 20, "450 MiB", **options), np.prod(shape))
+    check(fit(disk_path / "x.zarr", 20, "400 MiB", **options), np.prod(shape))
 
 
 @reads_proc

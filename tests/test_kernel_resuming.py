@@ -119,6 +119,23 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
     np.testing.assert_array_equal(kmeans.sample_labels_, wanted(name).sample_labels_)
 
 
+@pytest.fixture(scope="module")
+def of_any_map(folder):
+    """Fits of few rows that nothing happened to; each is made once."""
+    made = {}
+
+    def fitted(options, sparse):
+        X = np.load(folder / "x.npy")[:600]
+        X = sp.csr_array(np.where(X > 0, X, 0)) if sparse else X
+        given = OPTIONS | {"n_landmarks": 60, "rank": 12, "chunk_bytes": 10_000} | options
+        key = str(options), sparse
+        if key not in made:
+            made[key] = StreamKernelKMeans(progress=False, **given).fit(X)
+        return X, given, made[key]
+
+    return fitted
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -134,17 +151,14 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
 )
 @pytest.mark.parametrize("record", ["landmarks", "map", "found"])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_every_map_is_kept(folder, tmp_path, monkeypatch, eager, options, record, sparse):
-    X = np.load(folder / "x.npy")[:600]
-    X = sp.csr_array(np.where(X > 0, X, 0)) if sparse else X
-    wide = {"n_landmarks": 60, "rank": 12, "chunk_bytes": 10_000}
-    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **(OPTIONS | wide | options))
+def test_every_map_is_kept(of_any_map, tmp_path, monkeypatch, eager, options, record, sparse):
+    X, given, whole = of_any_map(options, sparse)
+    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **given)
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
             kmeans.fit(X)
     kmeans.fit(X)
-    whole = StreamKernelKMeans(progress=False, **(OPTIONS | wide | options)).fit(X)
     assert_same_fit(outcome(kmeans), whole)
     assert kmeans.trace_residual_ == whole.trace_residual_
     np.testing.assert_array_equal(kmeans.predict(X), whole.labels_)

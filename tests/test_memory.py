@@ -30,7 +30,7 @@ from streamkm.sources.base import Rows, RowSource
 from streamkm.stores.operations import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.fresh import run_fresh
+from tests.fresh import run_compiled
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
@@ -49,46 +49,13 @@ print(json.dumps({"peak": peak, "projected": projected, "limit": fitted.plan_.li
 """
 
 
-COMPILE = """
-import sys
-import numpy as np
-from streamkm import StreamKMeans
-rng = np.random.default_rng(0)
-text, store = sys.argv[1:3]
-narrow, wide = rng.random((3000, 16), np.float32), rng.random((3000, 600), np.float32)
-for X, options in [
-    *((narrow, {"coreset": coreset}) for coreset in ("auto", "sensitivity", "uniform")),
-    *((X, {"coreset": coreset}) for X in (wide, (wide * 200).astype(np.uint8), text) for coreset in ("auto", None)),
-    (narrow.astype(np.float64), {}), (text, {"assign_space": "sketch"}), (store, {}), (store, {"coreset": "uniform"}),
-]:
-    StreamKMeans(20, progress=False, random_state=0, chunk_bytes=100_000, **options).fit(X)
-StreamKMeans(2, progress=False, random_state=0).fit(rng.random((12, 3000), np.float32))
-heavy, tall = (rng.pareto(1.1, shape).astype(np.float32) for shape in ((12_000, 600), (120_000, 16)))
-for X in (heavy, np.minimum(20 * heavy, 255).astype(np.uint8), tall):  # such rows are drawn, and looked at again
-    for coreset in ("uniform", None):
-        StreamKMeans(20, progress=False, random_state=0, coreset=coreset).fit(X)
-print("null")
-"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(disk):
-    """Kernels are compiled and kept before a limit is measured: LLVM takes more memory than any fit here."""
-    folder = disk / "compiled"
-    if folder.exists():  # set up again, where tests of another file ran in between
-        return
-    folder.mkdir()
-    write_topics(str(folder / "x.svm"), Topics(5_000, 20), 3_000, kind="svmlight")
-    run_fresh(COMPILE, [str(folder / "x.svm"), str(sketched(folder / "x.zarr", 3_000, 64))])
-
-
 def fit(path, k, limit, coreset="auto"):
     """Fit in a process of its own; what it says of its memory."""
-    return run_fresh(FIT, [str(path), str(k), limit, json.dumps(coreset)])
+    return run_compiled(FIT, [str(path), str(k), limit, json.dumps(coreset)])
 
 
 def images(path, n_rows):
-    """Dense rows, uint8, about twice as large as what the limits of the tests leave for data."""
+    """Dense rows, uint8, more than what the limits of the tests leave for data."""
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784), np.uint8)
     array = zarr.create_array(store=str(path), shape=(n_rows, 784), chunks=(4096, 784), dtype="uint8")
@@ -122,7 +89,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize(
     ("n_rows", "cases"),
     [
-        (200_000, [("350 MiB", None, "spilled"), ("400 MiB", None, "blocks"), ("400 MiB", "auto", "blocks")]),
+        (120_000, [("340 MiB", None, "spilled"), ("370 MiB", None, "blocks"), ("370 MiB", "auto", "blocks")]),
         pytest.param(400_000, [("1 GiB", "auto", "blocks")], marks=pytest.mark.slow),
         pytest.param(
             400_000,
@@ -130,7 +97,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
             marks=LARGE,
         ),
     ],
-    ids=["157 MB", "314 MB and all in memory", "314 MB"],
+    ids=["94 MB", "314 MB and all in memory", "314 MB"],
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
     path = images(disk_path / "images.zarr", n_rows)
@@ -154,14 +121,14 @@ def test_text_is_clustered_within_the_limit(text, n_rows, limit, many):
         assert_within(got)
 
 
-@pytest.mark.parametrize(("n_rows", "limit"), [(2_000_000, "400 MiB"), pytest.param(4_000_000, "500 MiB", marks=LARGE)])
+@pytest.mark.parametrize(("n_rows", "limit"), [(1_200_000, "350 MiB"), pytest.param(4_000_000, "500 MiB", marks=LARGE)])
 def test_more_narrow_rows_than_fit_get_a_coreset(disk_path, n_rows, limit):
     path = disk_path / "x.npy"
     rng = np.random.default_rng(0)
     rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n_rows, 16))
-    for start in range(0, len(rows), 500_000):
-        rows[start : start + 500_000] = rng.integers(0, 10, (500_000, 1)) * 10 + rng.standard_normal(
-            (500_000, 16), np.float32
+    for start in range(0, len(rows), 400_000):
+        rows[start : start + 400_000] = rng.integers(0, 10, (400_000, 1)) * 10 + rng.standard_normal(
+            (400_000, 16), np.float32
         )
     del rows
     got = fit(path, 10, limit)
@@ -244,7 +211,7 @@ print(json.dumps({"same": [bool((fit.labels_ == fits[0].labels_).all()) for fit 
 
 
 def test_the_same_call_gives_the_same_labels_whatever_the_process_holds(text):
-    assert run_fresh(TWICE, [str(text(50_000))]) == {"same": [True] * 3, "plans": 1}
+    assert run_compiled(TWICE, [str(text(50_000))]) == {"same": [True] * 3, "plans": 1}
 
 
 @pytest.mark.parametrize("k", [3, 3000])
@@ -307,7 +274,7 @@ def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
     154 or 307 MB of rows.
     """
     once, again, roomy = (
-        run_fresh(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)})
+        run_compiled(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)})
         for most, *more in ((limit,), (limit, "again"), ("4 GiB",))
     )
     assert once["peak"] <= once["limit"] < roomy["peak"]
@@ -354,11 +321,7 @@ def test_a_folder_of_parquet_files_under_a_limit(disk, reduced):
     for number, n_rows in enumerate(sizes):
         X = (centers[rng.integers(0, 20, n_rows)] + rng.normal(size=(n_rows, 16))).astype(np.float32)
         parquet.write_table(pa.table({f"x{j}": X[:, j] for j in range(16)}), disk / "rows" / f"{number}.parquet")
-    for _ in range(2):  # the first compiles
-        done = subprocess.run(
-            [sys.executable, "-c", FIT, str(disk / "rows"), "20", "500 MiB", '"auto"'], capture_output=True, check=True
-        )
-    told = json.loads(done.stdout)
+    told = fit(disk / "rows", 20, "500 MiB")
     assert told["peak"] <= told["limit"] == 500 << 20
 
 
@@ -369,7 +332,7 @@ path, folder, limit, *suffixes = sys.argv[1:]
 fitted = StreamKMeans(10, memory_limit=limit, progress=False, random_state=0).fit(path)
 same = bool((fitted.predict(path) == fitted.labels_).all())
 score = fitted.score(path)
-rows = [fitted.predict_to(path, f"{folder}/labels{suffix}").n_rows for suffix in suffixes]
+rows = [fitted.predict_to(path, f"{folder}/labels{suffix}", overwrite=True).n_rows for suffix in suffixes]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes, "same": same,
                   "score": score / fitted.inertia_, "rows": rows}))
@@ -381,7 +344,7 @@ def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path, suffi
     """Of narrow rows, what is found of a chunk takes more than the chunk."""
     n_rows = 4_000_000
     path = narrow(disk_path / "x.npy", n_rows, 4)
-    got = run_fresh(LABELS, [str(path), str(disk_path), "400 MiB", *suffixes])
+    got = run_compiled(LABELS, [str(path), str(disk_path), "400 MiB", *suffixes])
     assert got["peak"] <= got["limit"]
     assert (got["same"], got["rows"]) == (True, [n_rows] * len(suffixes))
     assert got["score"] == pytest.approx(-1)
@@ -426,11 +389,9 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "largest": lar
 def test_clusters_of_a_bounded_size_are_split_and_compared_within_the_limit(disk_path, what, largest):
     """Rows take half of the limit's room, so that a part of them goes to the disk before they are compared."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(400_000, 64)).astype(np.float32)
+    X = rng.normal(size=(200_000, 64)).astype(np.float32)
     X[: len(X) // 2] += 3
-    np.save(disk_path / "small.npy", X[:2000])
     np.save(disk_path / "x.npy", X)
-    run_fresh(NEAR_DUPLICATES, [str(disk_path / "small.npy"), what, "1 GiB"])  # compiles
-    got = run_fresh(NEAR_DUPLICATES, [str(disk_path / "x.npy"), what, "420 MiB"])
-    assert got["peak"] <= 420 << 20
+    got = run_compiled(NEAR_DUPLICATES, [str(disk_path / "x.npy"), what, "360 MiB"])
+    assert got["peak"] <= 360 << 20
     assert got["largest"] <= largest * len(X) / 60
