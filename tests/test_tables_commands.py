@@ -90,6 +90,18 @@ def test_other_commands(trips):
     assert "steps=['standardize'] out" in run("sweep", "x.zarr", "-k", "2:4", "--steps", "standardize", code=2)
 
 
+def test_stores_of_prepared_rows(trips):
+    run("sketch", "trips.csv", "-o", "x.zarr", "--columns", "distance,passengers", "--steps", "standardize,unit")
+    assert "standardize, unit" in run("inspect", "x.zarr")
+    run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
+    np.save("more.npy", trips[["distance", "passengers"]].to_numpy())  # a store has no names of columns
+    assert "1,200" in run("append", "x.zarr", "more.npy")
+    run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
+    assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--steps", "scale", code=2)
+    assert "leave steps out" in run("sketch", "x.zarr", "-o", "y.zarr", "--steps", "unit", code=2)
+
+
 def test_one_rule_for_tables_and_documents(trips):
     """The same file is a table, and documents where a column of text is named."""
     assert "rows" in run("fit", "trips.csv", "-k", 2, "-o", "a", "--no-report", "--columns", "distance")
