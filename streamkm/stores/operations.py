@@ -23,7 +23,7 @@ from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
-from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
+from streamkm.core.exceptions import InUseError, InvalidInputError, InvalidParameterError, OutputError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows, prepared
@@ -87,6 +87,9 @@ def walk_for_store(
     MemoryLimitError
         If the pass would not fit in memory.
     """
+    known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
+    if sketch[0] not in known:
+        raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
     if steps and source.is_sketched:
         raise InvalidInputError(
             f"the rows of {source.name} are sketched already, and steps are for original ones; leave steps out"
