@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import streamkm
@@ -32,6 +33,27 @@ def test_estimator_takes_no_optional_package():
 
 def test_sources_are_cheap_to_import():
     assert not modules_after("import streamkm.sources").intersection(HEAVY)
+
+
+def test_commands_import_little(tmp_path):
+    """Neither pandas, nor what of SciPy scikit-learn's metrics need; what is left out works when it is asked for."""
+    import pandas as pd
+
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    table.to_csv(tmp_path / "x.csv", index=False)
+    table.to_parquet(tmp_path / "x.parquet")
+    code = """
+import sys
+from streamkm.cli.main import main
+for name in ("x.csv", "x.parquet"):
+    main(["fit", name, "-k", "2", "-q", "--no-report", "-o", name + ".out"], standalone_mode=False)
+print(sorted({"pandas", "scipy.stats._stats_py", "sklearn.metrics", "distributed"}.intersection(sys.modules)))
+import pandas, scipy.stats
+from sklearn.utils.fixes import _mode
+print(scipy.stats.mode([1, 2, 2]).mode, int(_mode([1, 2, 2])[0][0]), pandas.DataFrame({"a": [1]}).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["[]", "2 2 (1, 1)"]
 
 
 @cases("name", streamkm.__all__)

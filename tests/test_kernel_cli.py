@@ -12,6 +12,7 @@ from sklearn.datasets import make_circles
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKernelKMeans
+from streamkm.cli.config import load_run, parse_set
 from streamkm.cli.main import main
 from streamkm.passes import resume
 from tests.children import StoppedError, stopped_after
@@ -49,6 +50,7 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
 
 
 def test_plan_says_what_it_will_be():
+    assert load_run(None, [parse_set("data.path=x.npy"), *map(parse_set, KERNEL[1::2])]).estimator.tol == 1e-6
     planned = json.loads(run("plan", "x.npy", "-k", 2, "--json", *KERNEL, "--set", "kernel.fit_on=all"))
     assert (planned["sketch"], planned["passes"]) == ("nystroem", 4)
     assert "--workers know k-means only" in run("plan", "x.npy", "-k", 2, "--measure", *KERNEL, code=2)

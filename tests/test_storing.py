@@ -6,10 +6,12 @@ import os
 import random
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
@@ -23,14 +25,28 @@ from streamkm.core.exceptions import (
     SourceError,
     StoreError,
 )
-from streamkm.core.progress import Stage
+from streamkm.core.progress import Progress, Stage
 from streamkm.passes.assign import map_rows, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
 from streamkm.stores import pass_ as store_pass
-from streamkm.stores.compatibility import check_sketch, metric_on_store, model_of_store, model_on_store, sketch_of_store
-from streamkm.stores.operations import append_columns, append_rows, choose_store_sketch, walk_for_store, write_store
+from streamkm.stores.compatibility import (
+    check_sketch,
+    metric_on_store,
+    model_of_store,
+    model_on_store,
+    prepared_as,
+    sketch_of_store,
+)
+from streamkm.stores.operations import (
+    append_columns,
+    append_rows,
+    choose_store_sketch,
+    prepared_walk,
+    walk_for_store,
+    write_store,
+)
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense
@@ -51,6 +67,12 @@ def matrix(kind, n_rows=120, n_features=40, seed=0):
 
 def stored_rows(source):
     return np.concatenate([dense(rows.X) for rows in source.stream(3000)])
+
+
+def write_arrays(path, name, values):
+    """Other values for an array of a sketch."""
+    zarr.open_array(str(path / "sketch" / name), mode="r+")[...] = values
+    return path
 
 
 def sketched(X):
@@ -390,6 +412,50 @@ class TestClustering:
         assert found.to_dict() == wanted.to_dict()
         for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
             np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
+
+    @pytest.mark.parametrize("steps", [("standardize",), ("log1p", "robust"), ("unit",)], ids="-".join)
+    def test_rows_are_prepared_as_a_fit_prepares_them(self, tmp_path, kind, steps):
+        X = abs(matrix(kind))
+        with open_executor(2) as workers:
+            walk, _ = walk_for_store(open_source(X), "euclidean", "raise", steps=steps)
+            walk = prepared_walk(walk, workers, Progress(show=False))
+            store = write_store(tmp_path / "s", walk, IdentitySketch(40), workers, Stage("test"))
+            fitted = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "s")
+            again = StreamKMeans(3, steps=list(steps), random_state=0, progress=False).fit(X)
+            assert store.details()["steps"] == ", ".join(steps)
+            np.testing.assert_array_equal(stored_rows(store), dense(again.preparation_.apply(X)))
+            np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)  # original rows
+            np.testing.assert_array_equal(fitted.predict(tmp_path / "s"), fitted.labels_)  # those of the store
+            np.testing.assert_array_equal(fitted.predict(X), again.labels_)
+            fitted.save(tmp_path / "m.npz")
+            loaded = StreamKMeans.load(tmp_path / "m.npz")
+            np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+            more = replace(walk, source=prepared_as(store, open_source(abs(matrix(kind, 50, 40, seed=1)))))
+            longer = append_rows(tmp_path / "s", more, workers, Stage("test"))
+            added = dense(fitted.preparation_.apply(abs(matrix(kind, 50, 40, seed=1))))
+            np.testing.assert_array_equal(stored_rows(longer)[120:], added)
+            with pytest.raises(StoreError, match=f"holds rows after the steps {', '.join(steps)}, not none"):
+                append_rows(tmp_path / "s", walk_of(matrix(kind, 5)), workers, Stage("test"))
+        plain = StreamKMeans(3, random_state=0, progress=False).fit(X)
+        with pytest.raises(StoreError, match="not none"):
+            plain.predict(tmp_path / "s")
+        with pytest.raises(InvalidInputError, match="sketched already"):
+            StreamKMeans(3, steps=["unit"]).fit(tmp_path / "s")
+
+    def test_what_steps_have_found_is_checked(self, tmp_path):
+        with open_executor(1) as workers:
+            walk, _ = walk_for_store(open_source(matrix("sparse")), "euclidean", "raise", steps=("standardize",))
+            walk = prepared_walk(walk, workers, Progress(show=False))
+            store = write_store(tmp_path / "s", walk, SKETCH, workers, Stage("test"))
+            wide = replace(walk, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
+            assert len(wide.source.preparation.found[0].factor) == 40
+            with pytest.raises(StoreError, match="features cannot be added after them"):
+                append_columns(tmp_path / "s", walk_of(matrix("sparse")), workers, Stage("test"))
+            with pytest.raises(InvalidInputError, match="sketched already"):
+                walk_for_store(store, "euclidean", "raise", steps=("unit",))
+        other = write_arrays(tmp_path / "s", "steps_factor0", np.ones(40))
+        with pytest.raises(SourceError, match="steps_factor0 is damaged"):
+            open_source(other).preparation()
 
     def test_of_rows_as_they_are(self, tmp_path):
         source = do(write_store, tmp_path / "s", matrix("dense"), IdentitySketch(40))

@@ -74,6 +74,11 @@ def test_what_is_refused(trips):
     said = run("fit", "trips.csv", "-k", 3, "--columns", "distance,fare", code=2)
     assert "NaN in column 'fare', trips.csv, line 9" in said
     assert "--skip-invalid" in said
+    Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
+    assert "seems to be separated by ';'" in run("fit", "semi.csv", "-k", 2, code=2)
+    assert "rows       2" in run("fit", "semi.csv", "-k", 2, "--no-report", "--set", "data.delimiter=;")
+    Path("late.csv").write_text("a,b\n" + 50 * "1,2\n" + "3,oops\n")
+    assert "column 'b' holds text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)
     assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
 
 
@@ -88,6 +93,18 @@ def test_other_commands(trips):
     steps = ("--steps", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     assert "steps=['standardize'] out" in run("sweep", "x.zarr", "-k", "2:4", "--steps", "standardize", code=2)
+
+
+def test_stores_of_prepared_rows(trips):
+    run("sketch", "trips.csv", "-o", "x.zarr", "--columns", "distance,passengers", "--steps", "standardize,unit")
+    assert "standardize, unit" in run("inspect", "x.zarr")
+    run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
+    np.save("more.npy", trips[["distance", "passengers"]].to_numpy())  # a store has no names of columns
+    assert "1,200" in run("append", "x.zarr", "more.npy")
+    run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
+    assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--steps", "scale", code=2)
+    assert "leave steps out" in run("sketch", "x.zarr", "-o", "y.zarr", "--steps", "unit", code=2)
 
 
 def test_one_rule_for_tables_and_documents(trips):

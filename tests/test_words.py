@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from streamkm import FeatureHashing, StreamKMeans, open_documents
 from streamkm.core.exceptions import ModelFileError
+from streamkm.core.progress import Progress
 from streamkm.passes import words as looking
 from streamkm.sources import open_source
 from streamkm.text import TfIdf, WordCounts, WordTable
@@ -108,9 +109,14 @@ def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
             model = StreamKMeans(3, steps=steps, random_state=0, progress=False).fit(source)
             found = {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
             assert found == {frozenset(words.split()) for words in TOPICS.values()}
+            (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told
+            assert model.n_passes_ == 2
+            assert 0 < look.rows <= 3000
+            assert 0 <= look.read_bytes <= len(text) + 3000
+            assert (look.read_bytes > 0) == (not isinstance(data, list))
     read_once = open_documents(iter(text.splitlines()), tfidf=False)
     assert StreamKMeans(3, random_state=0, progress=False).fit(read_once).feature_words_ is None
-    assert looking.look_at_words(open_source(np.eye(3))) is None
+    assert looking.look_at_words(open_source(np.eye(3)), Progress(show=False)) is None
 
 
 def test_clusters_are_named_by_their_words(tmp_path):

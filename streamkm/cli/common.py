@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamkm.cli.loading import load_estimators
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.pairs import aligned
@@ -24,7 +25,7 @@ from streamkm.core.pairs import aligned
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
     from streamkm.compute import ClusterSettings
-    from streamkm.core.progress import Stage
+    from streamkm.core.progress import Progress, Stage
     from streamkm.passes.reader import Walk
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
@@ -156,6 +157,7 @@ class Talk:
         self._logger.addHandler(self._handler)
         self._warnings.__enter__()
         warnings.showwarning = _show_warning
+        load_estimators()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -169,13 +171,18 @@ class Talk:
         """The estimator, without bars where the command is quiet."""
         return estimator.set_params(progress=False) if self._quiet else estimator
 
+    def progress(self) -> Progress:
+        """Stages of work that no estimator does, with bars where there are bars."""
+        from streamkm.core.progress import Progress
+
+        return Progress(self._bars)
+
     def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
         """One stage of work that no estimator does, with a bar where there are bars."""
-        from streamkm.core.progress import Progress
         from streamkm.sources.base import ChunkedSource
 
         chunks = walk.source.chunks(walk.target_bytes) if isinstance(walk.source, ChunkedSource) else None
-        return Progress(self._bars).stage(name, None if chunks is None else len(chunks))
+        return self.progress().stage(name, None if chunks is None else len(chunks))
 
     def plan(self, plan: Plan) -> None:
         """Log what will be done."""

@@ -165,11 +165,11 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 
 def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
     """The estimator that is described: of kernel k-means where there is a section for it."""
-    parameters = sections["estimator"].model_dump()
     if "kernel" not in sections:
-        return StreamKMeans(**parameters)
+        return StreamKMeans(**sections["estimator"].model_dump())
     known = inspect.signature(StreamKernelKMeans).parameters
-    shared = {name: value for name, value in parameters.items() if name in known}
+    given = sections["estimator"].model_dump(exclude_unset=True)  # its defaults are those of the other estimator
+    shared = {name: value for name, value in given.items() if name in known}
     return StreamKernelKMeans(**(shared | sections["kernel"].model_dump()))
 
 

@@ -117,6 +117,7 @@ def fit(
     with --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
     configuration.
     """
+    _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=quiet, verbose=verbose) as talk:
         image_shape = options.pop("image_shape")
         run = _load(inputs, settings, options)
@@ -207,6 +208,7 @@ def plan(
     given = [f"--{name.replace('_', '-')}" for name, value in assumed.items() if value is not None]
     if given and workers is None:
         raise click.UsageError(f"{given[0]} is of use with --workers only")
+    _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options)
         if (measure or rows is not None or workers is not None) and not hasattr(run.estimator, "forecast"):
@@ -235,17 +237,22 @@ def plan(
             print_pairs([*lines, *counted, *taken, ("results", run.output.directory)])
 
 
-def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
-    """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
-    configs = [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
+def _configurations(inputs: Sequence[str]) -> list[str]:
+    return [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
+
+
+def _check_usage(inputs: Sequence[str], settings: Sequence[str], n_clusters: int | None) -> None:
+    """Refuse arguments of `fit` and `plan` that are wrong by themselves, before anything is imported."""
+    configs = _configurations(inputs)
     if configs and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
-    if (
-        not configs
-        and options["n_clusters"] is None
-        and not any(s.startswith("estimator.n_clusters") for s in settings)
-    ):
+    if not configs and n_clusters is None and not any(s.startswith("estimator.n_clusters") for s in settings):
         raise click.UsageError("say how many clusters: -k 10")
+
+
+def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
+    """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
+    configs = _configurations(inputs)
     from streamkm.cli.config import Override, load_run
 
     data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)

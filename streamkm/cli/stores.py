@@ -18,6 +18,7 @@ from streamkm.cli.common import (
     overwrite_option,
     restart_option,
     set_option,
+    steps_option,
     table_options,
     talk_options,
     work,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
 @click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
+@steps_option
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @set_option
@@ -45,13 +47,21 @@ if TYPE_CHECKING:
 def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Sketch DATA... into a store that can be clustered.
 
-    One pass; a run that was interrupted goes on where it was. Cluster the store with streamkm cluster. Document
-    frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
+    One pass, and one for each of --steps that must know all rows; a run that was interrupted goes on where it was.
+    Cluster the store with streamkm cluster. Document frequencies are kept in STORE.tfidf.npz, for streamkm append --set
+    text.tfidf=STORE.tfidf.npz.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.compute import open_executor
-        from streamkm.stores.operations import check_store_place, choose_store_sketch, walk_for_store, write_store
+        from streamkm.preparation import check_steps
+        from streamkm.stores.operations import (
+            check_store_place,
+            choose_store_sketch,
+            prepared_walk,
+            walk_for_store,
+            write_store,
+        )
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         weights = f"{output}.tfidf.npz"
@@ -62,9 +72,12 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
             sketched = (options["sketch"], options["n_components"] or "auto")
-            limit = options["memory_limit"]
-            walk, n_threads = walk_for_store(source, options["metric"], on_invalid, sketch=sketched, memory_limit=limit)
+            limit, steps = options["memory_limit"], check_steps(options["steps"])
+            walk, n_threads = walk_for_store(
+                source, options["metric"], on_invalid, sketch=sketched, steps=steps, memory_limit=limit
+            )
             workers = stack.enter_context(open_executor(most_threads=n_threads))
+            walk = prepared_walk(walk, workers, talk.progress())
             stage = stack.enter_context(talk.stage("sketch", walk))
             found = choose_store_sketch(walk, *sketched, options["seed"], workers, stage)
             store = write_store(
@@ -90,12 +103,15 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         raise click.UsageError("--first-feature is of use with --columns only")
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.compute import open_executor
-        from streamkm.sources.sketch_store import StoreInfo
+        from streamkm.sources.sketch_store import StoreInfo, StoreSource
+        from streamkm.stores.compatibility import prepared_as
         from streamkm.stores.operations import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             source = stack.enter_context(work(paths, settings, append=True))
+            if not options["columns"]:
+                source = prepared_as(StoreSource(store), source)
             metric, limit = StoreInfo.read(store).metric, options["memory_limit"]
             walk, n_threads = walk_for_store(source, metric, on_invalid, memory_limit=limit)
             workers = stack.enter_context(open_executor(most_threads=n_threads))

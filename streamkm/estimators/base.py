@@ -235,12 +235,12 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.converged_ = fitted.lloyd.converged
         self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
         self.seed_ = seed
+        self.feature_words_ = look_at_words(source, context.progress)
         self.stages_ = [*source.stages_before, *context.progress.stages]
         again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
         self.n_passes_ = context.plan.passes + again + fitted.n_rounds + len(source.stages_before)
         self.fitted_on_ = described(source)
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
-        self.feature_words_ = look_at_words(source)
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features
         self.n_components_ = model.sketch.n_components

@@ -200,7 +200,7 @@ class StreamKMeans(Incremental, Described, Planned):
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     preparation_ : Preparation or None
-        What `steps` have found.
+        What `steps` have found, or those of the sketch store that was fitted.
     profile_ : Profile or None
         How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
         silhouettes and typical rows. None for rows that can be walked once only.
@@ -217,7 +217,7 @@ class StreamKMeans(Incremental, Described, Planned):
         ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "lloyd" all rows sketched,
         "polish" the sampled original rows, "refine" all original rows.
     stages_ : list of Stage
-        Seconds, rows and bytes read of each stage.
+        Seconds, rows and bytes read of each stage. "words" is a look at some documents, which is no pass.
     n_passes_ : int
         How often the data were read, to count document frequencies too.
     seed_ : int
@@ -434,13 +434,15 @@ class StreamKMeans(Incremental, Described, Planned):
         with kernels, opening as context:
             fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
-        model = fitted.model if stored is None else model_of_store(stored, fitted.model.centers)
-        self._take(fitted, replace(model, preparation=preparation), context, weights, seed)
+        model = replace(fitted.model, preparation=preparation)
+        if stored is not None:
+            model = model_of_store(stored, fitted.model.centers)
+        self._take(fitted, model, context, weights, seed)
         promise = fitted.promise
         self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
         self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
         self.possible_gain_ = fitted.gain
-        self.preparation_ = preparation
+        self.preparation_ = model.preparation
         self.feature_deviations_ = fitted.deviations
         self.size_cap_ = fitted.size_cap
 

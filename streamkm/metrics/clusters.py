@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.profile import Profile
 from streamkm.core.matrix import Matrix
 from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
+from streamkm.metrics.distances import euclidean_distances
 
 BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 BATCH = 256  # clusters that are compared with all at a time
@@ -128,11 +129,9 @@ def feature_deviations(X: Matrix) -> NDArray[np.float64]:
 
 def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """For each of k means the nearest other one, -1 for none, and how far it is (k,). O(k^2 * d)."""
-    from sklearn.metrics.pairwise import euclidean_distances
-
     others, far = np.full(len(means), -1, np.int32), np.zeros(len(means))
     for start in range(0, len(means) if len(means) > 1 else 0, BATCH):
-        found = np.asarray(euclidean_distances(means[start : start + BATCH], means), np.float64)
+        found = euclidean_distances(means[start : start + BATCH], means)
         rows = np.arange(len(found))
         found[rows, start + rows] = np.inf
         others[start : start + BATCH] = found.argmin(axis=1)

@@ -17,6 +17,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.scores import spread_csr, spread_dense
+from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.internal import cluster_sums, mean_overlap, mean_silhouette, variance_ratio
 
 TASKS = 16  # that the changed clusters are shared out in, for threads
@@ -57,12 +58,7 @@ class Distances:
     """
 
     def __init__(self, X: Matrix, n_rows: int) -> None:
-        from sklearn.metrics.pairwise import euclidean_distances
-
-        rows = X[:n_rows]
-        distances = euclidean_distances(rows.astype(np.float64))
-        np.fill_diagonal(distances, 0.0)
-        self.values: NDArray[Any] = distances.astype(X.dtype)
+        self.values: NDArray[Any] = euclidean_distances(X[:n_rows]).astype(X.dtype)
 
 
 class Rescoring:

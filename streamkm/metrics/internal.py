@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.metrics.distances import euclidean_distances
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
@@ -146,7 +147,6 @@ def silhouette(X: Any, labels: Any, *, sample_rows: int | None = None, random_st
     ----------
     Rousseeuw, "Silhouettes", J. Computational and Applied Mathematics 20 (1987).
     """
-    from sklearn.metrics.pairwise import euclidean_distances
     from sklearn.utils import check_random_state
 
     labels = np.asarray(labels)
@@ -156,8 +156,7 @@ def silhouette(X: Any, labels: Any, *, sample_rows: int | None = None, random_st
     if sample_rows is not None:
         rows = rows[check_random_state(random_state).permutation(len(rows))[:sample_rows]]
     sampled = X[rows]
-    distances = euclidean_distances(sampled.astype(np.float64))
-    np.fill_diagonal(distances, 0.0)
+    distances = euclidean_distances(sampled)
     _, codes = np.unique(labels[rows], return_inverse=True)
     counts = np.bincount(codes)
     return mean_silhouette(cluster_sums(distances, codes, len(counts)), codes, counts)

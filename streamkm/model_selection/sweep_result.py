@@ -242,7 +242,7 @@ class SweepResult:
         DiskFullError, OutputError
             Something else than a report is there, or it cannot be written; what was there is as it was.
         """
-        write_page(path, sweep_page(self.to_dict(), self.lines()))
+        write_page(path, sweep_page(self.to_dict(), self.lines(), self.verdict()[0]))
 
     def __str__(self) -> str:
         return aligned(self.lines())
@@ -264,8 +264,8 @@ class SweepResult:
                 value = np.mean([getattr(row, name) for row in self.rows if row.n_clusters == k])
                 lines.append((said, f"{k:,} clusters ({value:,.4g})"))
         k, named_by = self.verdict()
-        others = ", ".join(name.replace("_", " ") for name in named_by) or "nothing but the lowest objective"
-        return [*lines, ("verdict", f"{k:,} clusters, by {others}")]
+        names = [_SCORES.get(name, name).removeprefix("best ") for name in named_by]
+        return [*lines, ("verdict", f"{k:,} clusters, by {', '.join(names) or 'nothing but the lowest objective'}")]
 
 
 def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:

@@ -28,12 +28,13 @@ from streamkm.cluster.center_table import CenterTable, shares_of
 from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
-from streamkm.cluster.rows import row_d2
+from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Joining, Listener
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Item, Walk, Weighed, changed_source
 from streamkm.passes.resume import KeptLabels, Passed
@@ -41,6 +42,7 @@ from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
 """Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""
+FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
 
 logger = logging.getLogger(__name__)
 
@@ -281,14 +283,16 @@ def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
 
     Those to the nearest are by differences: products cancel where a row is (almost) a center.
     """
-    from sklearn.metrics.pairwise import euclidean_distances
-
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
     centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
-    found = np.asarray(euclidean_distances(X, centers), dtype)
+    found = np.empty((X.shape[0], len(centers)), dtype)
+    given = centers.astype(np.float64, copy=False)
+    step = max(FEWEST_AT_ONCE, batch_rows(X.shape[1])) if isinstance(X, np.ndarray) else X.shape[0]
+    for start in range(0, len(found), step):  # few dense rows are copied to float64 at a time
+        found[start : start + step] = euclidean_distances(rows_between(X, start, start + step), given)
     nearest = found.argmin(axis=1)
-    d2 = row_d2(X, nearest.astype(np.int32), CenterTable.build(centers.astype(np.float64, copy=False), dtype))
+    d2 = row_d2(X, nearest.astype(np.int32), CenterTable.build(given, dtype))
     found[np.arange(len(found)), nearest] = np.sqrt(d2)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from streamkm.core.progress import Progress
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import HashedText
@@ -16,14 +17,16 @@ from streamkm.text.words import WordCounts, WordTable
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
-def look_at_words(source: RowSource) -> WordTable | None:
+def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """Count words of some of the documents that rows are hashed of: which ones depends on the data alone.
 
-    Pieces that lie evenly through documents that can be read in any order; the first ones of others.
+    Pieces that lie evenly through documents that can be read in any order; the first ones of others. What is read is no
+    pass, at most `PIECES` times `PIECE_BYTES` of text, about, and a stage of its own: "words".
 
     Parameters
     ----------
     source : RowSource
+    progress : Progress
 
     Returns
     -------
@@ -37,9 +40,12 @@ def look_at_words(source: RowSource) -> WordTable | None:
     if not isinstance(source, HashedText) or not source.replayable:
         return None
     counts = WordCounts()
-    for batch in _pieces(source.documents):
-        looked_at = np.ones(len(batch.documents), np.bool_)
-        counts.add(source.hashing.apply_and_count(batch.documents, looked_at)[1])
+    with progress.stage("words") as stage:
+        for batch in _pieces(source.documents):
+            looked_at = np.ones(len(batch.documents), np.bool_)
+            counts.add(source.hashing.apply_and_count(batch.documents, looked_at)[1])
+            stage.rows += len(batch.documents)
+            stage.read_bytes += batch.n_bytes if source.files else 0
     return WordTable.of(counts, source.hashing)
 
 

@@ -45,7 +45,7 @@ def check_steps(steps: Any) -> tuple[str, ...]:
         raise InvalidParameterError(f"steps={steps!r}; needed: a list of names, of {known}, or None")
     for step in steps:
         if step not in STEPS:
-            raise InvalidParameterError(f"steps={list(steps)!r}: there is no step {step!r}; needed: names of {known}")
+            raise InvalidParameterError(f"there is no step {step!r}; needed: names of {known}")
     return tuple(steps)
 
 
@@ -147,6 +147,16 @@ class Preparation:
         for scaling in reversed(self.found):
             X = X / scaling.factor + (scaling.shift if len(scaling.shift) else 0.0)
         return X
+
+    def widened(self, n_features: int) -> Preparation:
+        """The same for rows of more features, which stay as they are."""
+
+        def wide(values: NDArray[np.float64], fill: float) -> NDArray[np.float64]:
+            return np.append(values, np.full(max(0, n_features - len(values)), fill)) if len(values) else values
+
+        return Preparation(
+            self.steps, tuple(Scaling(wide(scaling.shift, 0.0), wide(scaling.factor, 1.0)) for scaling in self.found)
+        )
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""

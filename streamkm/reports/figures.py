@@ -28,7 +28,8 @@ _TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": _INK}
 _MOST_BARS, _MOST_NAMED = 40, 25  # clusters named one by one below bars, and among points; more would overlap
 _SPREADING_STEPS = 1000
 _SPACING = 0.12  # of the map's width, between names of some of very many clusters
-_OF_PAGE = {_INK: "ink", _FAINT: "faint", _GRID: "line", "#ffffff": "page", "#FFFFFF": "page"}  # colours in the page
+_OF_A_NAME = 0.15  # of a wide panel, that a short text takes
+_OF_PAGE = {_INK: "ink", _FAINT: "faint", _GRID: "line", "#ffffff": "page", "#0072b2": "bar"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
 _LEAST_FALL = 0.01  # of the objective, that is worth a picture
 _SCORES = {  # name, heading, whether more is better
@@ -314,7 +315,9 @@ def sweep_figure(table: dict[str, Any]) -> Figure:
     top.plot(ks, lowest, color=_COLOURS[0], linewidth=1.6)
     if table["best"] is not None:
         top.plot([ks[0], ks[-1]], [lowest[0], lowest[-1]], color=_FAINT, linewidth=1, linestyle=":")
-        _mark(top, table["best"], lowest[ks.index(table["best"])], f"elbow: k = {table['best']:,}", above=False)
+        # a curve that falls less and less leaves room below and to the left
+        elbow, name = (table["best"], lowest[ks.index(table["best"])]), f"elbow: k = {table['best']:,}"
+        _mark(top, *elbow, name, above=False, left=True)
     part = "all" if table["n_sampled"] == table["n_samples"] else "a sample of"
     seeds = len({row["seed"] for row in rows})
     top.set_title(
@@ -346,10 +349,14 @@ def _draw_seeds(panel: Axes, rows: list[dict[str, Any]], name: str) -> None:
     panel.plot(*zip(*points, strict=True), ".", color=_COLOURS[5], markersize=4, alpha=0.6)
 
 
-def _mark(panel: Axes, x: float, y: float, text: str, *, above: bool) -> None:
-    """Point out the best k, on the side of the curve that is free."""
+def _mark(panel: Axes, x: float, y: float, text: str, *, above: bool, left: bool | None = None) -> None:
+    """Point out the best k, on the side of the curve that is free; by default the wider side."""
     panel.plot([x], [y], "o", color=_COLOURS[3], markersize=7)
-    left = x > sum(panel.get_xlim()) / 2
+    first, last = panel.get_xlim()
+    if left is None:
+        left = x > (first + last) / 2
+    elif x - first < _OF_A_NAME * (last - first):
+        left = False
     panel.annotate(
         text, (x, y), xytext=(-8 if left else 8, 8 if above else -8), textcoords="offset points",
         color=_COLOURS[3], bbox=_halo(), ha="right" if left else "left", va="bottom" if above else "top",

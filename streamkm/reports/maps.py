@@ -1,8 +1,8 @@
 """A map of clusters: places in the plane for some rows, or for the clusters themselves where these are many.
 
 Two or three clusters lie on the plane of their means, where distances are true, and so do more where a plane shows
-nearly all of what separates them. Others do not fit on any plane: rows are placed so that neighbours lie side by side,
-and only that is to be read from it. Arithmetic alone; nothing is drawn.
+nearly all of what separates them, and no two of them on top of each other. Others do not fit on any plane: rows are
+placed so that neighbours lie side by side, and only that is to be read from it. Arithmetic alone; nothing is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MOST_POINTS = 600
 MOST_OF_ROWS = 90  # clusters of which rows are placed; of more, their means are
 DIRECTIONS = 30
 PERPLEXITY = 20.0
-PLANE_SHARE = 0.9  # of the squared distances of the means from each other that a plane shows, to be shown itself
+PLANE_SHARE = 0.9  # of the squared distances of the means from each other that a plane shows, to be shown itself,
+NEAREST_SHARE = 0.5  # and of the distance of each mean from the one that lies nearest to it in the plane
 STEPS, EXAGGERATED_STEPS, EXAGGERATION = 250, 80, 8.0
 BISECTIONS = 30
 LEAST_EXPONENT, LEAST_CHANCE = -80.0, 1e-9  # numbers too small for a processor's fast way are slow, and change nothing
@@ -123,13 +124,17 @@ def _directions(means: NDArray[np.float64], counts: NDArray[np.intp]) -> NDArray
 
 
 def _on_plane(means: NDArray[np.float64], counts: NDArray[np.intp], directions: NDArray[np.float64]) -> bool:
-    """Whether the first two directions show nearly all of what separates the means."""
+    """Whether the first two directions show nearly all of what separates the means, and keep any two apart."""
     away = means - counts @ means / counts.sum()
-    all_of_it, shown = (
-        float(counts @ (away**2).sum(axis=1)),
-        float(counts @ ((away @ directions[:, :2]) ** 2).sum(axis=1)),
-    )
-    return shown >= PLANE_SHARE * all_of_it
+    plane = away @ directions[:, :2]
+    shown, all_of_it = (float(counts @ (each**2).sum(axis=1)) for each in (plane, away))
+    if shown < PLANE_SHARE * all_of_it:
+        return False
+    d2 = [np.square(each[:, None] - each).sum(axis=2) for each in (plane, away @ directions)]
+    np.fill_diagonal(d2[0], np.inf)
+    nearest = d2[0].argmin(axis=1)
+    rows = np.arange(len(means))
+    return bool((d2[0][rows, nearest] >= NEAREST_SHARE**2 * d2[1][rows, nearest]).all())
 
 
 def _rest(

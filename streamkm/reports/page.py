@@ -45,7 +45,7 @@ td.pictures { white-space: nowrap }
 .pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
 .traits { min-width: 13em; overflow-wrap: anywhere }
 .traits span { display: block } .traits small { color: var(--faint) }
-figure + h2 { margin-top: 1em } .typical { overflow-wrap: anywhere }
+figure + h2, table + h2 { margin-top: 1em } .typical { overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
 pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;

@@ -35,7 +35,7 @@ def sweep_svg(table: dict[str, Any]) -> str | None:
     return svg_file(sweep_figure(table))
 
 
-def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]]) -> str:
+def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_clusters: int) -> str:
     """The page of a sweep, one file that needs no other.
 
     Parameters
@@ -44,6 +44,8 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]]) -> str:
         As of `SweepResult.to_dict`.
     lines : sequence of (str, str)
         As of `SweepResult.lines`.
+    n_clusters : int
+        What most scores name, to go on with.
     """
     picture = ""
     if has_matplotlib():
@@ -51,7 +53,8 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]]) -> str:
 
         picture = figure_html("Numbers of clusters", svg(sweep_figure(table)))
     best = table["best"]
-    verdict = "The curve has no elbow." if best is None else f"The elbow is at {best:,} clusters."
+    elbow = "The curve has no elbow." if best is None else f"The elbow is at {best:,} clusters."
+    verdict = f"{dict(lines)['verdict']}. {elbow}"
     used = [name for name in _COLUMNS if any(row[name] is not None for row in table["rows"])]
     rows = [tuple(_text(name, row) for name in used) for row in table["rows"]]
     return (
@@ -61,15 +64,14 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]]) -> str:
         f'<h1>How many clusters?</h1>\n<p class="lead">{html.escape(verdict)}</p>\n'
         f'<div class="screen">\n<section style="margin:0">{picture}</section>\n<section style="margin:0">'
         f"<h2>What was found</h2>\n{table_html(lines)}<h2>What to do next</h2>\n"
-        f"<pre tabindex=0>{html.escape(_next_steps(best))}</pre></section>\n</div>\n"
+        f"<pre tabindex=0>{html.escape(_next_steps(n_clusters))}</pre></section>\n</div>\n"
         f'<details><summary>All runs</summary><div class="scroll" tabindex="0" role="region" aria-label="All runs">'
         f"{table_html(rows, tuple(_COLUMNS[name] for name in used))}</div></details>\n</main>\n</body>\n</html>\n"
     )
 
 
-def _next_steps(best: int | None) -> str:
-    k = 8 if best is None else best
-    return f"# all rows, with the number of clusters you choose\nstreamkm fit DATA -k {k} -o results"
+def _next_steps(n_clusters: int) -> str:
+    return f"# all rows, with the number of clusters you choose\nstreamkm fit DATA -k {n_clusters} -o results"
 
 
 def _text(name: str, row: Mapping[str, Any]) -> str:

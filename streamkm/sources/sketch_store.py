@@ -9,10 +9,11 @@ Layout, format 1, in a Zarr v3 group::
     parts/0/X              an array (n, m), or a group of CSR arrays as AnnData writes them: data, indices, indptr
     parts/0/weights        float64 (n,), if rows have weights
     parts/0/checksums/X    uint32, CRC-32 of the decoded bytes of each storage chunk of X (or data, indices, indptr)
-    sketch/mean            an array that the sketch needs
+    sketch/mean            an array that the sketch needs, or that steps have found: steps_shift0, steps_factor0, ...
 
 Rows that were added later are further parts. What zarr.json does not name is not part of the store. A row that was
-skipped because it was invalid is a row of NaN, so that rows keep their numbers.
+skipped because it was invalid is a row of NaN, so that rows keep their numbers. Format 2 is that of rows that went
+through steps before they were sketched; nothing else differs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import hashlib
 import json
 import os
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +32,17 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.core.matrix import raw
+from streamkm.preparation import Preparation
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.zarr import ZarrArray, open_root
 from streamkm.sources.concat import PartsSource
 
-MARK, FORMAT = "streamkm_store", 1
+MARK, FORMAT, PREPARED_FORMAT = "streamkm_store", 1, 2
 ROOT = "zarr.json"
 CSR_ARRAYS = ("data", "indices", "indptr")
+STEPS_PREFIX = "steps_"  # of the names of arrays that steps have found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,13 @@ class StoreInfo:
     sketch : dict
         As its `to_dict` gives it.
     sketch_checksums : dict of str to int
-        CRC-32 of the arrays that it needs besides.
+        CRC-32 of the arrays that it needs besides, and of those that steps have found.
     parts : tuple of PartInfo
     inputs : tuple of dict
         ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source knew its width beforehand)
         and ``source``, its fingerprint, of everything that was sketched.
+    steps : tuple of str
+        What was done to rows before they were sketched; see `streamkm.preparation`.
     """
 
     kind: Literal["dense", "csr"]
@@ -92,15 +98,23 @@ class StoreInfo:
     sketch_checksums: dict[str, int]
     parts: tuple[PartInfo, ...]
     inputs: tuple[dict[str, Any], ...]
+    steps: tuple[str, ...] = field(default=())
+
+    def _described(self) -> dict[str, Any]:
+        described = asdict(self)
+        if not self.steps:
+            del described["steps"]  # format 1 does not have it
+        return described
 
     def digest(self) -> str:
         """Hash of all of it; any change to a store changes it."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(self._described(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_root(self) -> bytes:
         """Give the contents of the group's zarr.json."""
-        attributes = {"format": FORMAT, "complete": True, "digest": self.digest(), **asdict(self)}
+        version = PREPARED_FORMAT if self.steps else FORMAT
+        attributes = {"format": version, "complete": True, "digest": self.digest(), **self._described()}
         root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: attributes}}
         return json.dumps(root, indent=1).encode()
 
@@ -120,17 +134,21 @@ class StoreInfo:
             attributes = dict(json.loads(root.read_bytes())["attributes"][MARK])
             version, digest = attributes.pop("format"), attributes.pop("digest")
             del attributes["complete"]
-            if version == FORMAT:
+            if version in (FORMAT, PREPARED_FORMAT):
                 parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
-                info = cls(**attributes | {"parts": parts, "inputs": tuple(attributes["inputs"])})
+                tuples = {name: tuple(attributes[name]) for name in ("inputs", "steps") if name in attributes}
+                info = cls(**attributes | {"parts": parts} | tuples)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SourceNotFoundError(f"{os.fspath(path)} is no sketch store: it has no {ROOT}") from error
         except OSError as error:
             raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{root} is not of a sketch store, or is damaged ({error!r})") from error
-        if version != FORMAT:
-            raise SourceError(f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMAT}")
+        if version not in (FORMAT, PREPARED_FORMAT):
+            raise SourceError(
+                f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMAT} and "
+                f"{PREPARED_FORMAT}"
+            )
         if info.digest() != digest:
             raise SourceError(f"{root} is damaged: its values do not have the digest {digest} that was written with it")
         return info
@@ -173,6 +191,7 @@ class StoreSource(PartsSource):
             "format": f"sketch store, {details.pop('format')}"[:120],
             "sketch": f"{self.info.sketch.get('kind')}, {made}" if made else str(self.info.sketch.get("kind")),
             "of features": f"{self.info.n_features:,}",
+            **({"steps": ", ".join(self.info.steps)} if self.info.steps else {}),
             "metric": self.info.metric,
             "weights": "yes" if self.info.weighted else "no",
             **details,
@@ -193,12 +212,32 @@ class StoreSource(PartsSource):
 
     def sketch_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that the sketch needs besides `StoreInfo.sketch`, by the names of its constructor's arguments."""
+        return self._arrays([name for name in self.info.sketch_checksums if not name.startswith(STEPS_PREFIX)])
+
+    def preparation(self) -> Preparation | None:
+        """How rows were prepared before they were sketched, of as many features as the store has; None: not at all.
+
+        Raises
+        ------
+        SourceError, ModelFileError
+            What steps have found is damaged.
+        """
+        if not self.info.steps:
+            return None
+        found = self._arrays([name for name in self.info.sketch_checksums if name.startswith(STEPS_PREFIX)])
+        arrays = {name.removeprefix(STEPS_PREFIX): values for name, values in found.items()}
+        n_found = max((len(values) for values in arrays.values()), default=self.info.n_features)
+        preparation = Preparation.restored(self.info.steps, arrays, n_found)
+        return preparation.widened(self.info.n_features)  # rows that were added later may be wider
+
+    def _arrays(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Arrays in the group ``sketch``, compared with their checksums."""
         root = open_root(self.path)
         found = {}
-        for name, checksum in self.info.sketch_checksums.items():
+        for name in names:
             array = ZarrArray(_member(root, f"sketch/{name}", self.path), f"{self.path}:/sketch/{name}")
             found[name] = array.read(0, array.shape[0])
-            if zlib.crc32(raw(found[name])) != checksum:
+            if zlib.crc32(raw(found[name])) != self.info.sketch_checksums[name]:
                 raise SourceError(f"{array.name} is damaged: it has not the bytes that were written; sketch again")
         return found
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.model import Metric, Model
+from streamkm.cluster.model import Metric, Model, Space
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
+from streamkm.sources.prepared import prepared
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.sketch_store import StoreSource
 
@@ -40,11 +41,10 @@ def sketch_of_store(source: StoreSource) -> Sketch:
 
 
 def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
-    """A model that labels original rows by centers (k, m) that were found on a store: it sketches them first."""
-    info = source.info
-    if isinstance(sketch := sketch_of_store(source), IdentitySketch):
-        return Model(centers, info.n_features, info.metric, "original", sketch)
-    return Model(centers, info.n_features, info.metric, "sketch", sketch)
+    """A model that labels original rows by centers (k, m) that were found on a store: it makes them such rows first."""
+    info, sketch = source.info, sketch_of_store(source)
+    space: Space = "original" if isinstance(sketch, IdentitySketch) else "sketch"
+    return Model(centers, info.n_features, info.metric, space, sketch, preparation=source.preparation())
 
 
 def model_on_store(model: Model, source: StoreSource) -> Model:
@@ -53,10 +53,37 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
     Raises
     ------
     StoreError
-        The model sketches in another way than the store was.
+        The model prepares or sketches rows in another way than the store's were.
     """
     check_sketch(source, model.sketch, model.metric)
-    return replace(model, n_features=source.info.n_components, metric="euclidean", space="original")
+    check_steps_of(source, () if model.preparation is None else model.preparation.steps)
+    if model.preparation is not None:
+        stored, given = source.preparation(), model.preparation
+        ours = {} if stored is None else stored.arrays()
+        if any(not np.array_equal(ours[name], values) for name, values in given.arrays().items()):
+            raise StoreError(
+                f"{source.path} holds rows after steps that have found other values than the model's; label the "
+                f"original rows"
+            )
+    return replace(model, n_features=source.info.n_components, metric="euclidean", space="original", preparation=None)
+
+
+def prepared_as(store: StoreSource, source: RowSource) -> RowSource:
+    """Rows of a source, prepared as those of a store were before they were sketched."""
+    preparation = store.preparation()
+    return source if preparation is None else prepared(source, preparation)
+
+
+def check_steps_of(store: StoreSource, steps: tuple[str, ...]) -> None:
+    """Refuse rows that were prepared by other steps than a store's.
+
+    Raises
+    ------
+    StoreError
+    """
+    if steps != store.info.steps:
+        told = [", ".join(each) or "none" for each in (store.info.steps, steps)]
+        raise StoreError(f"{store.path} holds rows after the steps {told[0]}, not {told[1]}; prepare rows as it does")
 
 
 def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
@@ -184,6 +211,11 @@ def check_columns(source: StoreSource, first_feature: int) -> CountSketch:
         raise StoreError(
             f"{source.path} holds rows of unit length (cosine metric); features cannot be added after rows were "
             f"scaled: sketch all features together"
+        )
+    if info.steps:
+        raise StoreError(
+            f"{source.path} holds rows after the steps {', '.join(info.steps)}; features cannot be added after them: "
+            f"sketch all features together"
         )
     if first_feature < info.n_features:
         raise StoreError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,27 +23,31 @@ from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor, local_threads
 from streamkm.core.atomic_io import remove_tree, replace_tree
-from streamkm.core.exceptions import InUseError, InvalidInputError, OutputError, StoreError
+from streamkm.core.exceptions import InUseError, InvalidInputError, InvalidParameterError, OutputError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.partial_files import REPLACED
-from streamkm.core.progress import Stage
+from streamkm.core.progress import Progress, Stage
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
+from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
+from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.prepared import PreparedRows, prepared
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import (
     check_columns,
     check_inputs,
     check_new,
     check_sketch,
+    check_steps_of,
     check_width,
     sketch_of_store,
 )
@@ -52,7 +56,7 @@ from streamkm.stores.writer import check_only_store, next_part, part_directory, 
 
 logger = logging.getLogger(__name__)
 
-PCA_ROWS = 10_000  # that directions are found on
+PCA_ROWS = 10_000  # that directions, and quartiles, are found on
 
 
 def walk_for_store(
@@ -61,6 +65,7 @@ def walk_for_store(
     on_invalid: OnInvalid,
     *,
     sketch: tuple[str, int | str] = ("auto", "auto"),
+    steps: tuple[str, ...] = (),
     memory_limit: Any = "auto",
     executor: Any = "auto",
 ) -> tuple[Walk, int]:
@@ -70,6 +75,8 @@ def walk_for_store(
     ----------
     sketch : (str, int or "auto")
         As `sketch` and `n_components` of `choose_store_sketch`.
+    steps : tuple of str
+        What is done to rows before; `prepared_walk` finds what they must know.
     memory_limit, executor
         As of `StreamKMeans`.
 
@@ -80,11 +87,37 @@ def walk_for_store(
     MemoryLimitError
         If the pass would not fit in memory.
     """
+    known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
+    if sketch[0] not in known:
+        raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
+    if steps and source.is_sketched:
+        raise InvalidInputError(
+            f"the rows of {source.name} are sketched already, and steps are for original ones; leave steps out"
+        )
+    if steps:
+        preparation = Preparation(steps)
+        check_replayable(source, preparation)
+        source = prepared(source, preparation)
     kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if kind in DATA_DEPENDENT else 0
+    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in steps else 0
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
     return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
+
+
+def prepared_walk(walk: Walk, executor: Executor, progress: Progress) -> Walk:
+    """The same walk, once steps have found what they must know: a pass over the original rows for each that must.
+
+    Raises
+    ------
+    InvalidInputError
+        For rows that are invalid, unless they are to be skipped.
+    """
+    if not isinstance(walk.source, PreparedRows) or walk.source.preparation.is_complete:
+        return walk
+    original, steps = walk.source.source, walk.source.preparation.steps
+    context = PassContext(executor=executor, walk=replace(walk, source=original))
+    return replace(walk, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
 
 
 def choose_store_sketch(
@@ -149,11 +182,11 @@ def write_store(
     InvalidInputError, SourceError
         As reading the source; also no rows, or another number of weights.
     """
-    target = Path(path)
+    target, preparation = Path(path), _preparation(walk)
     check_store_place(target, overwrite=overwrite)
     with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
         place = saved.directory / "store"
-        sketch_checksums = start_store(place, sketch)
+        sketch_checksums = start_store(place, sketch, preparation)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(place, 0), NewRows(sketch), None)
         part = filled.writer.finish(0, _checked_weights(walk, weights, filled.writer.n_rows))
         n_features = walk.source.n_features or max(1, filled.width)
@@ -168,6 +201,7 @@ def write_store(
             sketch_checksums,
             (part,),
             (_input(walk, (0, part.n_rows), (0, n_features)),),
+            () if preparation is None else preparation.steps,
         )
         publish(place, info)
         check_store_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
@@ -218,7 +252,7 @@ def append_rows(
     path : path
         Of a store.
     walk : Walk
-        Of the source; in the store's metric.
+        Of the source, prepared as the store's rows were (`prepared_as`); in the store's metric.
     sketch : Sketch or None
         What the caller takes the store's sketch to be; None: whatever it is.
     weights : float64 (n,) or (0,)
@@ -229,14 +263,16 @@ def append_rows(
     Raises
     ------
     StoreError
-        Another sketch, seed, metric or number of features than the store's; an input of the store that has changed;
-        a file that is in it already.
+        Another sketch, seed, metric or number of features than the store's, or other steps; an input of the store that
+        has changed; a file that is in it already.
     OutputError, DiskFullError, InUseError, CheckpointError, InvalidInputError, SourceError
         As `write_store`.
     """
     store = StoreSource(path)
     own = sketch_of_store(store)
     check_sketch(store, own if sketch is None else sketch, walk.metric)
+    preparation = _preparation(walk)
+    check_steps_of(store, () if preparation is None else preparation.steps)
     check_inputs(store)
     check_width(store, walk.source)
     if (len(weights) > 0) != store.info.weighted:
@@ -332,18 +368,19 @@ def _work(
     store: StoreSource | None = None,
 ) -> Iterator[Checkpoint]:
     """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
-    source = fingerprint(walk.source)
+    source, preparation = fingerprint(walk.source), _preparation(walk)
     described = {
         "store": None if store is None else store.info.digest(),
         "operation": operation,
         "source": source,
         "settings": {
             "sketch": sketch.to_dict(),
-            "sketch arrays": {name: _digest(values) for name, values in sketch.arrays().items()},
+            "sketch arrays": _digests(sketch.arrays()),
             "metric": walk.metric,
             "on_invalid": walk.on_invalid,
             "chunk_bytes": walk.target_bytes,
             "weights": _digest(weights),
+            **({} if preparation is None else {"steps": _digests(preparation.arrays())}),
         },
     }
     target = Path(os.path.realpath(target))  # whatever it is called, its work has one place
@@ -367,6 +404,15 @@ def _work(
                 saved.discard()  # an earlier call may have been killed when it was done
                 raise
         yield saved
+
+
+def _preparation(walk: Walk) -> Preparation | None:
+    """How the rows of a walk are prepared, if they are."""
+    return walk.source.preparation if isinstance(walk.source, PreparedRows) else None
+
+
+def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    return {name: _digest(values) for name, values in arrays.items()}
 
 
 def _digest(values: NDArray[Any]) -> str:

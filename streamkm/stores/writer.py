@@ -23,8 +23,9 @@ from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.ownership import shortly
+from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
-from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo, StoreInfo
+from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartInfo, StoreInfo
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _CODEC = {"cname": "zstd", "clevel": 1, "shuffle": "shuffle"}  # 0.6 GB/s written, 1.1 read, by one thread
@@ -250,15 +251,17 @@ def _create(directory: Path, dtype: np.dtype[Any], chunks: tuple[int, ...]) -> A
     )
 
 
-def start_store(path: str | os.PathLike[str], sketch: Sketch) -> dict[str, int]:
-    """Make the groups of a store and write what its sketch needs; give the checksums of that."""
+def start_store(path: str | os.PathLike[str], sketch: Sketch, preparation: Preparation | None) -> dict[str, int]:
+    """Make the groups of a store and write what its sketch needs and steps have found; give the checksums of that."""
     place = Path(path)
     checksums = {}
+    found = {} if preparation is None else preparation.arrays()
+    arrays = sketch.arrays() | {STEPS_PREFIX + name: values for name, values in found.items()}
     with writing(path):
         for group in ("", "parts", "sketch"):
             if not (place / group / ROOT).exists():
                 zarr.create_group(str(place / group))
-        for name, values in sketch.arrays().items():
+        for name, values in arrays.items():
             remove_tree(place / "sketch" / name)
             array = _create(place / "sketch" / name, values.dtype, (max(1, len(values)), *values.shape[1:]))
             array.resize(values.shape)

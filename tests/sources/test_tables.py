@@ -391,6 +391,21 @@ class TestCsvText:
             open_source(tmp_path)
 
 
+def test_numbers_of_all_lengths():
+    """Up to ten digits on either side of the point, and none: at the ends of words and windows."""
+    parts = ["", *("1234567890"[:size] for size in range(1, 11))]
+    cells = [f"{sign}{a}{point}{b}" for sign in ("", "-") for a in parts for point in ("", ".") for b in parts]
+    cells = [cell for cell in cells if cell.strip("-.")]
+    for end in ("\n", "\r\n"):
+        text = "".join(f"{cell},{cell}{end}" for cell in cells).encode()
+        buffer = np.frombuffer(text + bytes(64), np.uint8)
+        out, places = np.empty((len(cells), 2)), np.empty(len(cells), np.int64)
+        words = np.empty((0, 2), np.uint64)
+        given = (buffer, (0, len(text), 0), 44, np.arange(2), words, out, places)
+        assert csv_numbers.parse_numbers(*given) == (len(cells), len(text))
+        np.testing.assert_array_equal(out, [[float(cell)] * 2 for cell in cells])
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_kernel_reads_what_pyarrow_reads(data):

@@ -13,11 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, read_decimal
+from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, no_digits, read_decimal
 from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
 
 _LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
-_1, _EXACT_LIMIT = np.uint64(1), np.uint64(1 << 53)
+_1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, _MINUS))
+_EXACT_LIMIT = np.uint64(1 << 53)
 MOST_WORD_BYTES = 7
 
 
@@ -80,28 +81,28 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
                     return n_rows, line
             else:
                 begun = at
-                at, value = _read_plain(text, begun, delimiter)
+                at, value = _read_short(text, begun, delimiter)
+                if at < 0:
+                    at, value = _read_plain(text, begun, delimiter)
                 if at < 0:
                     at = begun
                     while text[at] == _SPACE and delimiter != _SPACE:
                         at += 1
-                    value = np.nan
-                if at > begun and text[at - 1] != _SPACE:
-                    pass  # a plain number
-                elif text[at] == delimiter or text[at] == _LINE_FEED or text[at] == _RETURN:
-                    if at > begun:
-                        return n_rows, line
-                else:
-                    status, stop, value = read_decimal(text, at)
-                    if status == DECIDED:
-                        at = stop
-                        while text[at] == _SPACE and delimiter != _SPACE:
-                            at += 1
-                    else:
-                        value = np.nan
-                        at = _skip_word(text, begun, words)
-                        if at < 0:
+                    if text[at] == delimiter or text[at] == _LINE_FEED or text[at] == _RETURN:
+                        if at > begun:
                             return n_rows, line
+                        value = np.nan
+                    else:
+                        status, stop, value = read_decimal(text, at)
+                        if status == DECIDED:
+                            at = stop
+                            while text[at] == _SPACE and delimiter != _SPACE:
+                                at += 1
+                        else:
+                            value = np.nan
+                            at = _skip_word(text, begun, words)
+                            if at < 0:
+                                return n_rows, line
                 out[n_rows, column] = value
             if field < n_fields - 1:
                 if text[at] != delimiter:
@@ -115,6 +116,34 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
         places[n_rows] = base + line
         n_rows += 1
     return n_rows, at
+
+
+@kernel(forceinline=True)
+def _read_short(text, at, delimiter):
+    """Read ``[-]digits[.digits]`` of at most 8 characters behind the sign, and what ends the field; else (-1, 0).
+
+    One word holds all of them: once the point is taken out of it, its digits are the number without its point.
+    """
+    word = load_word(text, at)
+    negative = np.uint64(word & _LOW_BYTE == _MINUS_BYTE)
+    at += np.int64(negative)
+    word = word >> (negative << _3)
+    others = no_digits(word)
+    point = trailing_zeros(others) >> 3
+    stop, n_fraction = point, 0
+    if text[at + point] == _POINT and point < 8:
+        others = others & (others - _1)
+        stop = trailing_zeros(others) >> 3
+        n_fraction = stop - point - 1
+        before = (_1 << (np.uint64(point) << _3)) - _1
+        word = (word & before) | ((word >> _8) & ~before)
+        if n_fraction == 0:
+            return -1, 0.0
+    last = text[at + stop]
+    if point == 0 or (last != delimiter and last != _LINE_FEED and last != _RETURN):
+        return -1, 0.0
+    sign = np.float64(np.int64(1) - 2 * np.int64(negative))  # no branch: signs follow no pattern
+    return at + stop, sign * np.float64(first_digits(word, point + n_fraction)) / EXACT_POWERS[np.uint64(n_fraction)]
 
 
 @kernel(forceinline=True)

@@ -118,12 +118,17 @@ def round_decimal(significand, power):
 
 
 @inner_kernel
-def _digit_run(word):
-    """Count the decimal digits that a word starts with, 0 to 8."""
+def no_digits(word):
+    """Mark the bytes of a word that are no decimal digits by their top bits."""
     offset = word ^ _ZEROS
     # adding 0x76 carries into the top bit from 10 on; taking the low 7 bits first keeps carries inside their byte
-    others = (((offset & ~_TOP_BITS) + (_PAST_NINE + _ZEROS)) | offset) & _TOP_BITS
-    return trailing_zeros(others) >> 3
+    return (((offset & ~_TOP_BITS) + (_PAST_NINE + _ZEROS)) | offset) & _TOP_BITS
+
+
+@inner_kernel
+def _digit_run(word):
+    """Count the decimal digits that a word starts with, 0 to 8."""
+    return trailing_zeros(no_digits(word)) >> 3
 
 
 @inner_kernel

@@ -59,6 +59,7 @@ class ArrowTable(UnitTable):
         with _opened(path) as file, pa.ipc.open_file(file, options=options) as reader:
             for number in run.units:
                 batch = reader.get_batch(number)
+                batch.validate()  # a damaged file may tell of more values than it has
                 first = min(max(0, run.skip - before), batch.num_rows)
                 last = min(batch.num_rows, run.skip + run.n_rows - before)
                 before += batch.num_rows

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.tables.values import stored_numbers, validity
 
 if TYPE_CHECKING:
     from streamkm.sources.tables.columns import Column
@@ -66,7 +67,7 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
 
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
-    codes = values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = np.where(validity(values.indices), stored_numbers(values.indices), -1).astype(np.int64)
     return codes, [str(value) for value in values.dictionary.to_pylist()]
 
 

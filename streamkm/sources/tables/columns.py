@@ -357,7 +357,8 @@ def _common_dtype(columns: Sequence[Column], *, single: bool) -> np.dtype[Any]:
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
     values = one_chunk(head([column]).column(column))
-    row = next((i for i, value in enumerate(values) if value.is_valid), None)
+    held = [i for i, value in enumerate(values) if value.is_valid]
+    row = next((i for i in held if not _is_number(values[i].as_py())), held[0] if held else None)
     shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
     if is_category(kind):
         return (
@@ -367,6 +368,14 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     return (
         f'{name}: column {column!r} holds {kind}{shown}, and features are numbers; leave it out with exclude="{column}"'
     )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _shortened(value: Any) -> str:

@@ -51,6 +51,7 @@ _MOST_BYTES = 1 << 26  # of unpacked text at a time
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
+_OTHER_DELIMITERS = (";", "\t", "|", ",")
 _STEP_BYTES, _STEPS = 1 << 16, 1 << 16  # between places where records are looked for: so much, or a part in so many
 
 
@@ -146,6 +147,7 @@ class CsvFiles(RowSource, ABC):
             if self._named or options.columns is None:
                 raise
             raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
+        self._check_delimiter(path)
         text = padded(self._head)
         try:
             kinds = {name: pa.string() for name in _given(options)}
@@ -162,6 +164,17 @@ class CsvFiles(RowSource, ABC):
         )
         booleans = frozenset(name for name in chosen if pa.types.is_boolean(head.schema.field(name).type))
         return CsvParser(self._format, self._names, layout, booleans)
+
+    def _check_delimiter(self, path: str) -> None:
+        """Refuse a single column whose name and first value hold another delimiter alike."""
+        first = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
+        for delimiter in _OTHER_DELIMITERS:
+            count = self._names[0].count(delimiter)
+            if len(self._names) == 1 and self._named and count and first.count(delimiter) == count:
+                raise InvalidInputError(
+                    f"{path} has one column {self._names[0]!r}, and seems to be separated by {delimiter!r}; pass "
+                    f"delimiter={delimiter!r}"
+                )
 
     def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
         """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""

@@ -1,4 +1,7 @@
-"""Values of Arrow arrays as rows of numbers. Knows no file, and not which columns are features."""
+"""Values of Arrow arrays as rows of numbers. Knows no file, and not which columns are features.
+
+Buffers are looked at as they are: pyarrow's own way to NumPy imports pandas, wherever that is installed.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,10 @@ def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, 
 
     width = out.shape[1]
 
-    valid = np.ones(len(values), bool) if not values.null_count else np.asarray(values.is_valid())
+    valid = validity(values)
     if not isinstance(values, pa.FixedSizeListArray):
-        lengths = np.asarray(values.value_lengths().fill_null(width))
-        wrong = np.flatnonzero(lengths != width)
+        lengths = stored_numbers(values.value_lengths())
+        wrong = np.flatnonzero(valid & (lengths != width))
         if len(wrong):
             row = int(wrong[0])
             raise InvalidInputError(
@@ -65,7 +68,7 @@ def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, 
     if missing and out.dtype.kind != "f":
         inner = ~valid
         if flat.null_count:
-            inner[np.flatnonzero(valid)[np.flatnonzero(~np.asarray(flat.is_valid()))[0] // width]] = True
+            inner[np.flatnonzero(valid)[np.flatnonzero(~validity(flat))[0] // width]] = True
         raise InvalidInputError(
             f"column {name!r} has a null in {describe(first + int(inner.argmax()))}, and {out.dtype} holds no NaN; "
             f'pass dtype="float32"'
@@ -87,7 +90,30 @@ def number_values(values: Any) -> NDArray[Any]:
         values = values.cast("uint8")
     elif types.is_decimal(values.type) or types.is_null(values.type):
         values = values.cast("float64")
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+    numbers = stored_numbers(values)
+    if values.null_count:
+        numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
+        numbers[~validity(values)] = np.nan
+    return numbers
+
+
+def stored_numbers(values: Any) -> NDArray[Any]:
+    """The numbers of an Arrow array, not to be written to; any, where a value is null."""
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    buffer = values.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(values), dtype)
+    return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
+
+
+def validity(values: Any) -> NDArray[np.bool_]:
+    """Which values of an Arrow array are not null."""
+    buffer = values.buffers()[0] if values.null_count else None
+    if buffer is None:
+        return np.full(len(values), values.null_count == 0)
+    first, stop = values.offset, values.offset + len(values)
+    bits = np.frombuffer(buffer, np.uint8, -(-stop // 8) - first // 8, first // 8)
+    return np.unpackbits(bits, bitorder="little")[first % 8 :][: len(values)].view(np.bool_)
 
 
 def one_chunk(values: Any) -> Any:
