@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.cluster.center_index import FEWEST_CENTERS, are_orthonormal, byte_panels, principal_directions
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.center_cells import CenterCells
+from streamkm.cluster.center_index import (
+    FEWEST_CENTERS,
+    CenterIndex,
+    are_orthonormal,
+    byte_panels,
+    principal_directions,
+)
+from streamkm.cluster.center_table import INDEXED_ROWS, CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import local_search
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
@@ -135,6 +142,27 @@ def test_an_index_changes_no_bit(around_origin):
         labels = CenterTable.build(centers, np.float32, around_origin=around_origin).labels(X, gaps=expected)
         np.testing.assert_array_equal(table.labels(X, gaps=gaps), labels, name)
         np.testing.assert_array_equal(gaps, expected, name)
+
+
+def test_which_rows_have_an_index():
+    rng = np.random.default_rng(0)
+    for n_clusters, n_features, kind in (
+        (8192, 2, CenterCells),
+        (8191, 2, None),
+        (8192, 4, None),
+        (6200, 32, CenterIndex),
+        (6000, 32, None),
+        (800, 256, CenterIndex),
+        (700, 256, None),
+    ):
+        X = rng.normal(size=(n_clusters, n_features)).astype(np.float32)
+        rows = rng.normal(size=(INDEXED_ROWS, n_features)).astype(np.float32)
+        table = CenterTable.build(X.astype(np.float64), np.float32)
+        labels, scores = table.lowest(rows)
+        assert type(table.laid_out.get("index")) is (kind or type(None))
+        some = slice(0, INDEXED_ROWS, 16)
+        np.testing.assert_array_equal(table.nearest(rows[some])[0], labels[some])
+        np.testing.assert_array_equal(table.nearest(rows[some])[1], scores[some])
 
 
 def test_labels_by_an_index_are_nearest_in_truth():

@@ -207,9 +207,10 @@ def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
     if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
         return 0
     n_groups = int(GROUPS * np.sqrt(n_clusters))
-    coordinates = 4 * (2 * reduced.WIDE + 2 * reduced.FINE)
+    coordinates = 4 * (2 * reduced.WIDE + 3 * reduced.FINE)
     looked_up = LOOKED_UP_ROWS * (4 * (width + n_groups) + coordinates)
-    return n_clusters * (4 * width + 2 * coordinates) + n_threads * looked_up
+    # columns in two orders, while it is made
+    return n_clusters * (8 * width + coordinates) + n_threads * looked_up
 
 
 def lost_by_projection(n_features: int) -> float:
