@@ -32,7 +32,7 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from tests.benchmarks.measure import machine, versions
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"
-SIZES = tuple(2**power for power in range(8, 17))
+SIZES = (256, 1024, 4096, 16_384, 65_536)
 BEYOND, SLOPE = 1000, 0.6
 STAGES = {"seeding": "#b35900", "a step": "#0b6e4f", "the final pass": "#28559a"}
 
@@ -96,16 +96,19 @@ def draw(results: dict[str, Any], path: Path) -> None:
             sizes, values = [int(k) for k in each], list(each.values())
             axes.plot(sizes, values, "o-", color=STAGES[stage], markersize=5)
             axes.annotate(
-                f"{stage}\nslope {slope:.2f}", (sizes[-1], values[-1]), xytext=(8, 0), textcoords="offset points",
+                f"{stage}: slope {slope:.2f}", (sizes[-1], values[-1]), xytext=(8, 0), textcoords="offset points",
                 va="center", color=STAGES[stage], fontsize=9,
             )  # fmt: skip
         sizes = [k for k in sizes if k > BEYOND]
         lowest = min(min(each.values()) for each in results["microseconds"].values()) / 2
         axes.plot(sizes, [lowest * (k / sizes[0]) ** SLOPE for k in sizes], ":", color="#777777")
-        axes.annotate(f"slope {SLOPE}", (sizes[len(sizes) // 2], lowest), color="#777777", fontsize=9, va="center")
+        end = lowest * (sizes[-1] / sizes[0]) ** SLOPE
+        axes.annotate(
+            f"slope {SLOPE}", (sizes[-1], end), xytext=(8, 0), textcoords="offset points", color="#777777", fontsize=9
+        )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xlim(200, 65_536 * 6)
+        axes.set_xlim(200, 65_536 * 8)
         ticks = [256, 1024, 4096, 16_384, 65_536]
         axes.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
