@@ -152,13 +152,30 @@ def test_distances_silhouettes_and_examples_are_those_of_loops(case, tmp_path):
             np.testing.assert_allclose(row.silhouette, (1 - nearest / second).mean(), atol=2e-3)
 
 
-def test_of_very_many_clusters_no_silhouettes_are_told():
+def test_silhouettes_of_very_many_clusters():
+    """With an index of the centers and without one."""
     rng = np.random.default_rng(0)
-    model = fitted(rng.normal(size=(1500, 4)).astype(np.float32), 600, max_iter=2, n_init=1)
-    rows = model.summary(1).rows
-    assert {row.silhouette for row in rows} == {None}
-    assert "silhouette" not in str(model.summary(1)).splitlines()[0]
-    assert all(row.mean_distance >= 0 for row in rows)
+    for n_features, n_rows in ((4, 1500), (130, 4200)):
+        X = rng.normal(size=(n_rows, n_features)).astype(np.float32)
+        model = fitted(X, 600, max_iter=2, n_init=1)
+        centers = model.model_.centers
+        d2 = (X**2).sum(axis=1, dtype=float)[:, None] - 2 * X.astype(float) @ centers.T + (centers**2).sum(axis=1)
+        nearest, second = np.sqrt(np.maximum(np.sort(d2, axis=1)[:, :2].T, 0))
+        told = np.array([row.silhouette for row in sorted(model.summary(1).rows, key=lambda row: row.cluster)], float)
+        wanted = np.bincount(model.labels_, 1 - nearest / second, minlength=600) / np.bincount(model.labels_)
+        np.testing.assert_allclose(told, wanted, atol=2e-3)
+        assert summarize(model)["result"]["silhouette"] == pytest.approx((1 - nearest / second).mean(), abs=1e-3)
+
+
+def test_of_thousands_of_clusters_no_silhouettes_are_told():
+    X = np.random.default_rng(0).normal(size=(4200, 2)).astype(np.float32)
+    model = fitted(X, 4100, max_iter=1, n_init=1)
+    found = model.summary(1)
+    assert {row.silhouette for row in found.rows} == {None}
+    assert "silhouette" not in str(found).splitlines()[0]
+    assert str(found).splitlines()[-1].startswith("no silhouettes: ")
+    assert "<p>no silhouettes" in found._repr_html_()
+    assert all(row.mean_distance >= 0 for row in found.rows)
     assert summarize(model)["result"].get("silhouette") is None
 
 

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.cluster.center_index import FEWEST_CENTERS, are_orthonormal, principal_directions
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.center_cells import CenterCells
+from streamkm.cluster.center_index import (
+    FEWEST_CENTERS,
+    CenterIndex,
+    are_orthonormal,
+    byte_panels,
+    principal_directions,
+)
+from streamkm.cluster.center_table import INDEXED_ROWS, CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.init import local_search
 from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
@@ -21,7 +28,8 @@ from streamkm.cluster.two_level import quotas_of, two_level_plusplus
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
-from streamkm.kernels.intrinsics import products, sieve
+from streamkm.kernels.cluster import reduced
+from streamkm.kernels.intrinsics import pairs, products, sieve
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.planning import plan as plan_module
 from streamkm.sketches import IdentitySketch
@@ -38,8 +46,8 @@ def one_thread():
 
 
 @nb.njit
-def _mark(X, first, n_rows, table, place, bias, column, limits, marks, at):
-    sieve.mark_columns(X, first, n_rows, table, place, bias, column, limits, marks, at)
+def _mark(X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at):
+    sieve.mark_columns(X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at)
 
 
 @nb.njit
@@ -48,8 +56,18 @@ def _bits(word):
 
 
 @nb.njit
-def _chained(a, b, n):
-    return sieve.chained_product(a, 5, b, 7, n)
+def _chained(a, firsts, b, others, n, out):
+    pairs.chained_products(a, firsts, b, others, 2, n, out)
+
+
+@nb.njit
+def _shorts(a, b):
+    return pairs.short_product(a, 5, b, 7, 64)
+
+
+@nb.njit
+def _rough(a, b):
+    return pairs.rough_product(a, 5, b, 7, 64)
 
 
 def embeddings(n_rows, n_features=64, n_topics=40, seed=0):
@@ -78,6 +96,7 @@ def cases():
     sphere = rng.normal(size=(2200, 64)).astype(np.float32)
     sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
     grid = rng.integers(-1, 2, (900, 64)).astype(np.float32)
+    narrow = embeddings(1500, 40)
     flat = np.zeros((1000, 70), np.float32)
     flat[:, :3] = rng.normal(size=(1000, 3))
     return {
@@ -96,6 +115,13 @@ def cases():
         "centers of zeros": (X, np.zeros((K, 130))),
         "each center twice": (X, np.repeat(centers[: K // 2], 2, axis=0)[rng.permutation(K)]),
         "ties": (grid, grid[:K].astype(np.float64)),
+        "few features": (narrow, narrow[:K].astype(np.float64)),
+        "fewer features": (narrow[:, :16], narrow[:K, :16].astype(np.float64)),
+        "few features, uniform": (sphere[:, :20], sphere[:K, :20].astype(np.float64)),
+        "on a plane": (flat[:, :2], flat[:K, 1:3].astype(np.float64)),
+        "on a plane far away": (flat[:, :2] + np.float32(1000), flat[:K, 1:3].astype(np.float64) + 1000),
+        "on a line, ties": (grid[:, :3] @ grid[:3, :1], np.repeat(grid[: K // 8, :1], 8, axis=0).astype(np.float64)),
+        "one row far away in a plane": (far[:, :2], far[-K:, :2].astype(np.float64)),
         "few directions": (flat, flat[:K].astype(np.float64)),
         "uniform on the sphere": (sphere, sphere[:K].astype(np.float64)),
         "tiny": (X * np.float32(1e-30), centers * 1e-30),
@@ -112,6 +138,31 @@ def test_an_index_changes_no_bit(around_origin):
             found, lowest = table.lowest(X, likely)
             np.testing.assert_array_equal(found, labels, name)
             np.testing.assert_array_equal(lowest, scores, name)
+        gaps, expected = np.empty((2, len(X)))  # of the two nearest, by the index and by a look at all
+        labels = CenterTable.build(centers, np.float32, around_origin=around_origin).labels(X, gaps=expected)
+        np.testing.assert_array_equal(table.labels(X, gaps=gaps), labels, name)
+        np.testing.assert_array_equal(gaps, expected, name)
+
+
+def test_which_rows_have_an_index():
+    rng = np.random.default_rng(0)
+    for n_clusters, n_features, kind in (
+        (8192, 2, CenterCells),
+        (8191, 2, None),
+        (8192, 4, None),
+        (6200, 32, CenterIndex),
+        (6000, 32, None),
+        (800, 256, CenterIndex),
+        (700, 256, None),
+    ):
+        X = rng.normal(size=(n_clusters, n_features)).astype(np.float32)
+        rows = rng.normal(size=(INDEXED_ROWS, n_features)).astype(np.float32)
+        table = CenterTable.build(X.astype(np.float64), np.float32)
+        labels, scores = table.lowest(rows)
+        assert type(table.laid_out.get("index")) is (kind or type(None))
+        some = slice(0, INDEXED_ROWS, 16)
+        np.testing.assert_array_equal(table.nearest(rows[some])[0], labels[some])
+        np.testing.assert_array_equal(table.nearest(rows[some])[1], scores[some])
 
 
 def test_labels_by_an_index_are_nearest_in_truth():
@@ -134,7 +185,7 @@ def test_most_centers_are_excluded_where_rows_have_directions():
     centers = X[:2000].astype(np.float64)
     table = CenterTable.build(centers, np.float32)
     index, layout = table.index(), table.layout(np.float32, sparse=False)
-    found = np.empty(6000, np.int32), np.empty(6000, np.float32), np.empty(6000, np.bool_)
+    found = np.empty(6000, np.int32), *np.empty((2, 6000), np.float32), np.empty(6000, np.bool_)
     left = index.nearest(layout.ready(X), (-1.0, 200 * layout.slope), layout.slack, found)
     assert left.mean() < 0.1
 
@@ -150,23 +201,76 @@ def test_an_index_is_orthonormal_whatever_the_centers():
         assert are_orthonormal(principal_directions(columns.astype(np.float32)))
 
 
-@pytest.mark.parametrize("n_rows", [1, 8, 37])
-def test_readable_forms_of_the_sieve(n_rows):
-    rng = np.random.default_rng(n_rows)
-    X, table = rng.normal(size=(48, 16)).astype(np.float32), rng.normal(size=2 * 16 * 48).astype(np.float32)
-    bias, limits = rng.normal(size=96).astype(np.float32), rng.normal(size=48).astype(np.float32)
-    limits[0], bias[50] = np.nan, np.inf
-    marks, expected = np.zeros((48, 2), np.uint64), np.zeros((48, 2), np.uint64)
-    for q in range(2):
-        given = (X, 3, n_rows, table, q * 16 * 48, bias, 48 * q, limits)
-        _mark(*given, marks, 6 * q)
-        sieve.mark_columns(*given, expected, 6 * q)
-    np.testing.assert_array_equal(marks[:n_rows], expected[:n_rows])
-    for word in marks[marks > 0]:
-        assert _bits(word) == (sieve.lowest_bit(word), sieve.count_bits(word))
+def test_readable_forms_of_the_sieve():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 128, (51, sieve.DEPTH), np.uint8)
+    table = rng.integers(-16, 16, 2 * sieve.PANEL_BYTES).astype(np.int8)  # halves of products stay below 2^15
+    table.reshape(2, -1, sieve.PANEL_COLUMNS, sieve.STEP)[:, 0] = 1
+    units, row_units = rng.random(96).astype(np.float32), rng.random(51).astype(np.float32)
+    bias, limits = 1e4 * rng.normal(size=96).astype(np.float32), 1e4 * rng.normal(size=48).astype(np.float32)
+    limits[5], bias[50] = np.nan, np.inf
+    for n_rows in (1, 8, 37):
+        marks, expected = np.zeros((48, 2), np.uint64), np.zeros((48, 2), np.uint64)
+        for q in range(2):
+            given = (X, 3, n_rows, table, q * sieve.PANEL_BYTES, units, bias, 48 * q, row_units, limits)
+            _mark(*given, marks, 6 * q)
+            sieve.mark_columns(*given, expected, 6 * q)
+        np.testing.assert_array_equal(marks[:n_rows], expected[:n_rows])
+        assert 0.05 < np.unpackbits(marks[:n_rows].view(np.uint8)).mean() < 0.7
+        for word in marks[marks > 0]:
+            assert _bits(word) == (sieve.lowest_bit(word), sieve.count_bits(word))
+
+
+def test_readable_forms_of_products_of_pairs():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 900)).astype(np.float32)
+    firsts, others = rng.integers(0, 500, (2, 2 + pairs.CHAINS))
+    found, expected = np.zeros((2, 2 + pairs.CHAINS), np.float32)
     for n in (1, 128, 300):
-        a, b = rng.normal(size=(2, 600)).astype(np.float32)
-        assert _chained(a, b, n) == sieve.chained_product(a, 5, b, 7, n)
+        _chained(a, firsts, b, others, n, found)
+        pairs.chained_products(a, firsts, b, others, 2, n, expected)
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(_rough(a, b), pairs.rough_product(a, 5, b, 7, 64), rtol=1e-4)
+    for low in (-4095, -3):
+        a, b = rng.integers(low, -low, (2, 80), np.int16)
+        assert _shorts(a, b) == pairs.short_product(a, 5, b, 7, 64) == a[5:69].astype(int) @ b[7:71].astype(int)
+
+
+def test_products_of_bytes_are_bounds():
+    """Never above the product of what was rounded less that of the lengths, for numbers of any size; mostly near it."""
+    rng = np.random.default_rng(0)
+    rows, columns = (rng.normal(size=(n, sieve.DEPTH)).astype(np.float32) for n in (96, 480))
+    for X in (rows, columns):
+        X[:] *= np.geomspace(1, 0.2, sieve.DEPTH, dtype=np.float32)
+        X[::5] *= 10.0 ** rng.integers(-25, 18, (len(X[::5]), 1)).astype(np.float32)
+        X[::7, 1:] = 0
+        X[3] = 0
+    rows[10], columns[11] = 1, 1  # where halves are largest
+    out, row_units = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
+    row_lengths, column_lengths = (
+        (np.abs(rng.normal(size=len(X))) * np.linalg.norm(X.astype(float), axis=1)).astype(np.float32)
+        for X in (rows, columns)
+    )
+    for X in (rows, columns):
+        X[:, -1] = 0
+    reduced.rows_to_bytes(rows, row_lengths, out, row_units)
+    table, units = byte_panels(columns, column_lengths)
+    assert out.max() <= 127
+    panels = table.reshape(-1, 1 + sieve.DEPTH // sieve.STEP, sieve.PANEL_COLUMNS, sieve.STEP)
+    signed = panels[:, 1:].transpose(0, 2, 1, 3).reshape(-1, sieve.DEPTH).astype(np.int64)
+    whole = out.astype(np.int64)
+    whole[:, :-1] -= sieve.OFFSET
+    each = (whole[:, None] * signed).reshape(len(rows), -1, sieve.DEPTH // 4, 2, 2).sum(axis=(2, 4))
+    assert np.abs(each).max() < 2**15
+    exact = rows.astype(np.float64) @ columns.T.astype(np.float64) - np.outer(row_lengths, column_lengths.astype(float))
+    bound = each.sum(axis=2) * np.outer(row_units.astype(float), units)
+    sizes = (
+        np.hypot(np.linalg.norm(X.astype(float), axis=1), lengths)
+        for X, lengths in ((rows, row_lengths), (columns, column_lengths))
+    )
+    size = np.outer(*sizes)
+    assert (bound <= exact + 1e-12 * size).all()
+    assert np.median((exact - bound)[size > 0] / size[size > 0]) < 0.05
 
 
 def test_neighbours_are_the_nearest_of_those_listed():

@@ -7,25 +7,27 @@ The labels are those that a look at all centers gives, to the bit. Sees arrays o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.cluster import pruned
+from streamkm.kernels.cluster import pruned, reduced
+from streamkm.kernels.cluster.nearby import balanced_groups
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, DEPTH
-from streamkm.kernels.intrinsics.sieve import PANEL_COLUMNS
+from streamkm.kernels.intrinsics.sieve import DEPTH as DEPTH_BYTES
+from streamkm.kernels.intrinsics.sieve import OFFSET, PANEL_COLUMNS, STEP
 
 FEWEST_CENTERS = 512  # that are many
-FEWEST_FEATURES = 64
-FEWEST_ENTRIES = 1 << 18  # of centers, that an index is worth; half of them where the nearest ones are guessed already
-LOOKED_UP_ROWS = 1920  # that are looked up at a time
+FEWEST_FEATURES = 32
+FEWEST_ENTRIES = 3 << 16  # of centers, that an index is worth; half of them where the nearest ones are guessed already
+LOOKED_UP_ROWS = 5760  # that are looked up at a time
 DIRECTION_CENTERS = 1024  # that directions are found on
 ROUNDS = 3  # of finding them
 SPARE = 8  # directions beyond those that are wanted, while they are found
-GROUPS = 4  # times the square root of the centers: so many groups
+GROUPS = 2  # times the square root of the centers: so many groups
 PROBES = 4  # groups that the nearest center is guessed from
 GROUP_STEPS = 3
 LOST = 8  # times what a projection loses: twice for squares, once for products, of both sides
@@ -41,24 +43,24 @@ class CenterIndex:
 
     Attributes
     ----------
-    directions : float32 (m, pruned.COORDINATES)
-        Orthonormal, but for rounding.
+    directions : float32 (m, u)
+        Orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less.
     groups : int32 (k,)
         Group of each center.
     projection : Panels
-        The directions, and two columns of zeros.
+        The directions, and columns of zeros.
     means : Panels
         Of the groups, in these coordinates, and
     mean_bias : float32 (g,)
         half of what is added to their products.
-    members : (int32 (k,), int64 (g + 1,))
-        Centers of each group, and where they start.
-    head_bias : float32 (k,)
-        What is added to products of their coordinates.
+    members : (int64 (g + 1,), float32 (k, WIDE), float32 (k,))
+        Where each group starts, coordinates of centers, and what is added to products with them.
+    places : int32 (k,)
+        Where each center is among
     centers : tuple of arrays
-        As `pruned.nearest_pruned` takes them.
+        those as `pruned.nearest_pruned` takes them: in groups, and groups in the order of a tree.
     lost : float64
-        As of `pruned.reduce_rows`.
+        As of `reduced.reduce_rows`.
     """
 
     directions: NDArray[np.float32]
@@ -66,9 +68,9 @@ class CenterIndex:
     projection: Panels
     means: Panels
     mean_bias: NDArray[np.float32]
-    members: tuple[NDArray[np.int32], NDArray[np.int64]]
-    head_bias: NDArray[np.float32]
-    centers: tuple[NDArray[np.float32], ...]
+    members: tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
+    places: NDArray[np.int32]
+    centers: tuple[NDArray[Any], ...]
     lost: float
 
     @classmethod
@@ -90,28 +92,25 @@ class CenterIndex:
         """
         n_clusters, n_features = columns.shape
         directions = principal_directions(columns) if known is None else known[0]
-        filled = np.zeros((n_features, pruned.COORDINATES + 2), np.float32)
-        filled[:, : pruned.COORDINATES] = directions
+        filled = np.zeros((n_features, reduced.FINE), np.float32)
+        filled[:, : directions.shape[1]] = directions
         projection = Panels.of(filled)
-        coordinates = projection.product(columns)
-        wide = coordinates[:, : pruned.WIDE].copy()
-        wide[:, -1] = 0
+        lost = lost_by_projection(n_features)
+        wide, lengths, fine, fine_lengths, _ = _reduced(columns, projection.product(columns), lost)
         groups = grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters)))) if known is None else known[1]
-        means, order, starts = _means(wide, groups)
+        means, order, starts = _in_tree(*_means(wide, groups))
+        places = np.empty(n_clusters, np.int32)
+        places[order] = np.arange(n_clusters)
+        wide, fine_columns = wide[order], _fine(fine[order], fine_lengths[order], -1)
         # a score is -2 x @ c + |c|^2, and a column -2 c
         mean_bias = (0.25 * np.einsum("ij,ij->i", means, means, dtype=np.float64)).astype(np.float32)
         head_bias = (0.25 * np.einsum("ij,ij->i", wide, wide, dtype=np.float64)).astype(np.float32)
-        padded = -(-n_clusters // PANEL_COLUMNS) * PANEL_COLUMNS
-        lost = lost_by_projection(n_features)
-        (narrow, wide, wider), _ = _reduced(columns, coordinates, lost, -1.0, padded)
-        table = aligned_empty((padded * pruned.NARROW,), np.float32)
-        panels = narrow.reshape(-1, PANEL_COLUMNS, pruned.NARROW)
-        table.reshape(-1, pruned.NARROW, PANEL_COLUMNS)[:] = panels.transpose(0, 2, 1)
-        filled_bias = np.full(padded, np.inf, np.float32)
-        filled_bias[:n_clusters] = bias
+        table, units = byte_panels(wide, lengths[order])
+        filled_bias = np.full(len(units), np.inf, np.float32)
+        filled_bias[:n_clusters] = bias[order]
         return cls(
-            directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias, (order, starts),
-            head_bias, (columns, wide, wider, table, filled_bias), lost,
+            directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias,
+            (starts, wide, head_bias), places, (columns[order], *fine_columns, table, units, filled_bias, order), lost,
         )  # fmt: skip
 
     def nearest(
@@ -119,8 +118,10 @@ class CenterIndex:
         X: NDArray[np.float32],
         slopes: tuple[float, float],
         slack: float,
-        found: tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]],
+        found: tuple[NDArray[Any], ...],
         likely: NDArray[np.int32] | None = None,
+        *,
+        seconds: bool = False,
     ) -> NDArray[np.bool_]:
         """Label rows; say which are left to a look at all centers.
 
@@ -130,37 +131,73 @@ class CenterIndex:
             Moved and scaled.
         slopes, slack
             As of `pruned.nearest_pruned`.
-        found : (int32 (n,), float32 (n,), bool (n,))
-            Labels, scores and doubt: written, but for the rows that are left.
+        found : (int32 (n,), float32 (n,), float32 (n,), bool (n,))
+            Labels, scores, second scores and doubt: written, but for the rows that are left.
         likely : int32 (n,), optional
-            Centers that are likely the nearest.
+            Centers that are likely the nearest; not where second scores are wanted.
+        seconds : bool
+            Whether they are; they hold anything otherwise.
 
         Returns
         -------
         left : bool (n,)
         """
         n_rows = len(X)
-        coordinates = self.projection.product(X)
+        wide, lengths, fine, fine_lengths, norms = _reduced(X, self.projection.product(X), self.lost)
         padded = -(-n_rows // BLOCK_ROWS) * BLOCK_ROWS
-        reduced, norms = _reduced(X, coordinates, self.lost, 1.0, padded)
-        if likely is None:
-            likely = self._guessed(X, reduced[1])
-        left = np.empty(n_rows, np.bool_)
-        pruned.nearest_pruned(X, reduced, norms, likely, self.centers, slopes, slack, *found, left)
+        row_bytes, units = aligned_empty((padded, reduced.WIDE), np.uint8), np.zeros(padded, np.float32)
+        row_bytes[n_rows:] = 0
+        given = _fine(fine, fine_lengths, 1)
+        guessed = self._guessed(wide, *given)[:, : 1 + seconds] if likely is None else self.places[likely][:, None]
+        order = np.argsort(guessed[:, 0], kind="stable")
+        reduced.rows_to_bytes(wide[order], lengths[order], row_bytes, units)
+        left, begin = np.empty(n_rows, np.bool_), np.ascontiguousarray(guessed)
+        rows = order, row_bytes, units, *given
+        pruned.nearest_pruned(X, rows, norms, begin, self.centers, slopes, slack, *found, left)
         return left
 
-    def _guessed(self, X: NDArray[np.float32], wide: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Centers that are likely the nearest ones, by the groups that rows lie nearest to (n,)."""
-        groups, out = np.empty((len(X), min(PROBES, len(self.mean_bias))), np.int32), np.empty(len(X), np.int32)
-        # the means have nothing where rows have a length
-        pruned.lowest_columns(self.means.product(wide), self.mean_bias, groups)
-        rows, wide_rows, _, _, bias = self.centers
-        pruned.likely_columns(X, wide, groups, *self.members, rows, wide_rows, bias, self.head_bias, out)
+    def parts(self) -> IndexParts:
+        """What is saved of it."""
+        return self.directions, self.groups
+
+    def _guessed(
+        self, wide: NDArray[np.float32], row_fine: NDArray[np.int16], row_units: NDArray[np.float32]
+    ) -> NDArray[np.int32]:
+        """Places of centers that are likely the two nearest, by the groups that rows lie nearest to (n, 2)."""
+        n_rows = len(wide)
+        groups, out = np.empty((n_rows, min(PROBES, len(self.mean_bias))), np.int32), np.empty((n_rows, 2), np.int32)
+        reduced.lowest_columns(self.means.product(wide), self.mean_bias, groups)
+        _, fine, units, _, _, bias, _ = self.centers
+        reduced.likely_columns(wide, row_fine, row_units, groups, *self.members, fine, units, bias, out)
         return out
 
 
+def byte_panels(
+    wide: NDArray[np.float32], lengths: NDArray[np.float32]
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Coordinates of columns as bytes, in panels as `sieve.mark_columns` takes them, and units (p,).
+
+    Parameters
+    ----------
+    wide : float32 (k, WIDE)
+    lengths : float32 (k,)
+        As `reduced.reduce_rows` writes them.
+    """
+    padded = -(-len(wide) // PANEL_COLUMNS) * PANEL_COLUMNS
+    whole, units = np.zeros((padded, DEPTH_BYTES), np.int8), np.ones(padded, np.float32)
+    reduced.to_bytes(wide, lengths, -1, reduced.COLUMN_LIMITS, whole, units)
+    panels = whole.reshape(-1, PANEL_COLUMNS, DEPTH_BYTES // STEP, STEP)
+    shares = panels.astype(np.int64)
+    shares[..., -1, -1] = 0  # lengths are multiplied without the offset
+    halves = -OFFSET * shares.reshape(*shares.shape[:3], 2, STEP // 2).sum(axis=(2, 4))
+    table = aligned_empty((len(panels), 1 + DEPTH_BYTES // STEP, PANEL_COLUMNS, STEP), np.int8)
+    table[:, 0] = halves.astype(np.int16).view(np.int8)
+    table[:, 1:] = panels.transpose(0, 2, 1, 3)
+    return table.reshape(-1), units
+
+
 def is_worth(n_clusters: int, n_features: int, *, guessed: bool = False) -> bool:
-    """Whether an index takes less time than a look at all centers: from about 1,000 of 256 features, measured."""
+    """Whether an index takes less time than a look at all centers: from about 800 of 256 features, measured."""
     many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
     return many and n_clusters * n_features * (1 + guessed) >= FEWEST_ENTRIES
 
@@ -170,43 +207,54 @@ def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
     if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
         return 0
     n_groups = int(GROUPS * np.sqrt(n_clusters))
-    coordinates = 4 * (pruned.NARROW + 2 * pruned.WIDE)
-    looked_up = LOOKED_UP_ROWS * (4 * (width + n_groups) + 2 * coordinates)
-    return n_clusters * (4 * width + 2 * coordinates) + n_threads * looked_up
+    coordinates = 4 * (2 * reduced.WIDE + 3 * reduced.FINE)
+    looked_up = LOOKED_UP_ROWS * (4 * (width + n_groups) + coordinates)
+    # columns in two orders, while it is made
+    return n_clusters * (8 * width + coordinates) + n_threads * looked_up
 
 
 def lost_by_projection(n_features: int) -> float:
     """What products of coordinates and lengths may be wrong by, as a share of the product of the rows' lengths."""
     roundings = min(DEPTH, n_features) + n_features / DEPTH + 5
-    return LOST * float(np.sqrt(pruned.COORDINATES) * roundings * np.finfo(np.float32).eps / 2)
+    rounding = float(np.finfo(np.float32).eps) / 2
+    return LOST * (np.sqrt(reduced.COORDINATES) * roundings + reduced.FINE) * rounding
 
 
 def principal_directions(columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Directions that the columns reach farthest in, about, orthonormal: by subspace iteration (m, COORDINATES).
+    """Directions that the columns reach farthest in, about, orthonormal: by subspace iteration (m, u).
 
     They choose what is excluded first, and no label: their last bits may differ from processor to processor.
     """
     step = -(-len(columns) // DIRECTION_CENTERS)
     some = columns[::step].astype(np.float64)
     rng = np.random.default_rng(0)
-    found = rng.normal(size=(columns.shape[1], pruned.COORDINATES + SPARE))
+    found = rng.normal(size=(columns.shape[1], reduced.COORDINATES + SPARE))
     for _ in range(ROUNDS):
         found = np.linalg.qr(some.T @ (some @ found))[0]
     values, turn = np.linalg.eigh(found.T @ (some.T @ (some @ found)))
     found = found @ turn[:, np.argsort(-values)]
-    return np.ascontiguousarray(np.linalg.qr(found)[0][:, : pruned.COORDINATES], np.float32)
+    return np.ascontiguousarray(np.linalg.qr(found)[0][:, : reduced.COORDINATES], np.float32)
 
 
 def _reduced(
-    X: NDArray[np.float32], coordinates: NDArray[np.float32], lost: float, sign: float, padded: int
-) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.float64]]:
-    """Rows as `pruned.reduce_rows` leaves them, the first of them with rows of zeros up to `padded`; their lengths."""
+    X: NDArray[np.float32], coordinates: NDArray[np.float32], lost: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
+    """Rows as `reduced.reduce_rows` leaves them: `wide`, `lengths`, `fine`, `fine_lengths` and `norms`."""
     n_rows = len(X)
-    narrow, norms = np.empty((padded, pruned.NARROW), np.float32), np.empty(n_rows)
-    narrow[n_rows:] = 0
-    wide, wider = np.empty((n_rows, pruned.WIDE), np.float32), np.empty((n_rows, pruned.WIDE), np.float32)
-    pruned.reduce_rows(X, coordinates, lost, sign, narrow, wide, wider, norms)
-    return (narrow, wide, wider), norms
+    wide, lengths = aligned_empty((n_rows, reduced.WIDE), np.float32), np.empty(n_rows, np.float32)
+    fine, fine_lengths = aligned_empty((n_rows, reduced.FINE), np.float32), np.empty(n_rows, np.float32)
+    norms = np.empty(n_rows)
+    reduced.reduce_rows(X, coordinates, lost, wide, lengths, fine, fine_lengths, norms)
+    return wide, lengths, fine, fine_lengths, norms
+
+
+def _fine(
+    fine: NDArray[np.float32], lengths: NDArray[np.float32], sign: int
+) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """Whole numbers and units, as of `reduced.to_bytes`."""
+    out, units = aligned_empty(fine.shape, np.int16), np.empty(len(fine), np.float32)
+    reduced.to_bytes(fine, lengths, sign, reduced.FINE_LIMITS, out, units)
+    return out, units
 
 
 def are_orthonormal(directions: NDArray[np.float32]) -> bool:
@@ -222,7 +270,7 @@ def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
     means = wide[:: max(1, len(wide) // n_groups)][:n_groups]
     for _ in range(GROUP_STEPS):
         half = 0.5 * np.einsum("ij,ij->i", means, means, dtype=np.float64)
-        pruned.lowest_columns(Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups)
+        reduced.lowest_columns(Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups)
         means = _means(wide, groups[:, 0])[0]
     return groups[:, 0]
 
@@ -237,3 +285,13 @@ def _means(
     sums = np.add.reduceat(wide[order].astype(np.float64), starts[filled])
     starts = np.append(starts[filled], len(groups)).astype(np.int64)
     return (sums / np.diff(starts)[:, None]).astype(np.float32), order, starts
+
+
+def _in_tree(
+    means: NDArray[np.float32], order: NDArray[np.int32], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+    """As `_means` gives them, those groups that are near each other one after the other."""
+    tree = np.empty(len(means), np.int64)
+    balanced_groups(means.astype(np.float64), len(means), tree, np.empty(len(means) + 1, np.int64))
+    parts = [order[starts[group] : starts[group + 1]] for group in tree]
+    return means[tree], np.concatenate(parts), np.cumsum([0, *map(len, parts)])

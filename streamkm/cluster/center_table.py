@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS, LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
+from streamkm.cluster.center_cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
+from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_scale
 from streamkm.core.matrix import Matrix, aligned_empty, as_working
 from streamkm.kernels.cluster import distances, nearest
@@ -28,6 +29,7 @@ TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, w
 TILE_COLUMNS = 64
 FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
 INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
+MOST_SECONDS = 4096  # centers of dense rows, of which the second nearest are told, too
 MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
 _LAYING_OUT = threading.Lock()
@@ -174,22 +176,26 @@ class CenterTable:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
         return self._made("norms", lambda: center_norms(self.centers))
 
-    def index(self) -> CenterIndex:
+    def index(self) -> CenterIndex | CenterCells:
         """The index of the centers, for dense rows and products of float32."""
         layout = self.layout(np.float32, sparse=False)
 
-        def make() -> CenterIndex:
-            columns = layout.columns_of(*self.centers.shape)
-            return CenterIndex.of(columns, layout.bias[: self.n_clusters], self.known)
+        def make() -> CenterIndex | CenterCells:
+            columns, bias = layout.columns_of(*self.centers.shape), layout.bias[: self.n_clusters]
+            if columns.shape[1] > MOST_FEATURES:
+                return CenterIndex.of(columns, bias, self.known)
+            around = self.around_origin or len(layout.moved) > 0
+            return CenterCells.of(columns, bias, 0 * self.centers[0] if around else self._mean() * layout.scale)
 
         return self._made("index", make)
 
-    def _index_for(self, X: NDArray[Any], layout: Layout, *, guessed: bool) -> CenterIndex | None:
+    def _index_for(self, X: NDArray[Any], layout: Layout, *, guessed: bool) -> CenterIndex | CenterCells | None:
         """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
         if layout.table.dtype != np.float32 or not len(X):
             return None
         enough = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS)
-        worth = enough and is_worth(*self.centers.shape, guessed=guessed)
+        few = self.centers.shape[1] <= MOST_FEATURES and self.n_clusters >= FEWEST_CENTERS
+        worth = enough and (few or is_worth(*self.centers.shape, guessed=guessed))
         return self.index() if worth or "index" in self.laid_out else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -216,7 +222,7 @@ class CenterTable:
             The same for the second nearest; infinite where k is 1.
         """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
-        labels, scores, seconds, _ = self._search(X, layout, -1.0, seconds=True)
+        labels, scores, seconds, _ = self._search(X, layout, -1.0, all_centers=True)
         return labels, scores, seconds
 
     def lowest(self, X: Matrix, likely: NDArray[np.int32] | None = None) -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -246,8 +252,8 @@ class CenterTable:
             Squared norms of the rows, where they are known.
         gaps : float64 (n,), optional
             Written: how much larger the squared distance to the second nearest center is than that to the nearest, as
-            far as products of float32 tell, and at least 0; infinite where k is 1. NaN for dense rows and
-            `FEWEST_CENTERS` centers or more: the second nearest would take a look at all of them.
+            far as products of float32 tell, and at least 0; infinite where k is 1. NaN for dense rows and more than
+            `MOST_SECONDS` centers: the second nearest would take as long again as the nearest.
         """
         return self._exactly(X, d2norms, gaps)[0]
 
@@ -295,10 +301,10 @@ class CenterTable:
     ) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """`labels`, and the scores that most of them were found by; see `labels`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        looks_at_all = not isinstance(X, np.ndarray) or self.n_clusters < FEWEST_CENTERS
-        wanted = gaps is not None and looks_at_all
+        cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
+        wanted = gaps is not None and cheap
         labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=wanted)
-        if gaps is not None and looks_at_all:
+        if gaps is not None and cheap:
             gaps_between(scores, seconds, layout.scale, gaps)
         elif gaps is not None:
             gaps.fill(np.nan)
@@ -328,11 +334,12 @@ class CenterTable:
         d2norms: NDArray[np.float64] | None = None,
         *,
         seconds: bool = False,
+        all_centers: bool = False,
         likely: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
         """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
 
-        Second scores hold anything unless they are asked for.
+        Second scores hold anything unless they, or a look at all centers, are asked for.
         """
         n_rows, dtype = X.shape[0], layout.table.dtype
         found = (
@@ -344,7 +351,7 @@ class CenterTable:
         if isinstance(X, np.ndarray):
             roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
             slope *= roundings
-            index = None if seconds else self._index_for(X, layout, guessed=likely is not None)
+            index = None if all_centers else self._index_for(X, layout, guessed=likely is not None)
             room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
             for start, batch in dense_batches(X):
                 parts = tuple(array[start : start + len(batch)] for array in found)
@@ -353,7 +360,7 @@ class CenterTable:
                 else:
                     near = None if likely is None else likely[start : start + len(batch)]
                     slopes = (slope, layout.slope * roundings)
-                    self._search_indexed(batch, layout, slopes, (index, room, near), parts)
+                    self._search_indexed(batch, layout, slopes, (index, room, near), parts, seconds=seconds)
         else:
             indptr, indices, data = moved_rows(X, layout, dtype)
             if slope < 0:
@@ -380,8 +387,10 @@ class CenterTable:
         X: NDArray[Any],
         layout: Layout,
         slopes: tuple[float, float],
-        by: tuple[CenterIndex, tuple[Any, ...], NDArray[np.int32] | None],
+        by: tuple[CenterIndex | CenterCells, tuple[Any, ...], NDArray[np.int32] | None],
         found: tuple[NDArray[Any], ...],
+        *,
+        seconds: bool,
     ) -> None:
         """As `_search_dense`, with the same bits, by an index that excludes most centers.
 
@@ -389,14 +398,14 @@ class CenterTable:
         the index is tried again.
         """
         index, room, likely = by
-        labels, scores, _, doubtful = found
         n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
         while start < len(X):
             stop = min(start + n_batch, len(X))
             batch, here = layout.ready(X[start:stop]), slice(start, stop)
             near = None if likely is None else likely[here]
-            parts = (labels[here], scores[here], doubtful[here])
-            left = np.flatnonzero(index.nearest(batch, slopes, layout.slack, parts, near))
+            left = np.flatnonzero(
+                index.nearest(batch, slopes, layout.slack, tuple(array[here] for array in found), near, seconds=seconds)
+            )
             if len(left):
                 rows = left + start
                 few = tuple(np.empty(len(rows), array.dtype) for array in found)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.center_index import IndexParts, are_orthonormal, is_worth
+from streamkm.cluster.center_index import CenterIndex, IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
@@ -23,7 +23,7 @@ from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.cluster.pruned import COORDINATES
+from streamkm.kernels.cluster.reduced import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
@@ -74,7 +74,7 @@ class Model:
         if not is_worth(*self.centers.shape):
             return self
         found = self.table().index()
-        return replace(self, index=(found.directions, found.groups))
+        return replace(self, index=found.parts()) if isinstance(found, CenterIndex) else self
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.
@@ -219,9 +219,10 @@ def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]
     if not any(name in arrays for name in INDEX_ARRAYS):
         return None
     directions, groups = (arrays[name] for name in INDEX_ARRAYS)
-    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], COORDINATES)
+    wanted = min(COORDINATES, centers.shape[1])
+    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], wanted)
     if not fits or not are_orthonormal(directions):
-        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {COORDINATES} orthonormal directions of float32")
+        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {wanted} orthonormal directions of float32")
     if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
         raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
     return directions, groups

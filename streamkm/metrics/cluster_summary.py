@@ -87,7 +87,7 @@ class ClusterRow:
     silhouette : float or None
         Mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
         nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and
-        512 clusters or more, where second nearest centers are not looked for.
+        more than 4,096 clusters, where second nearest centers are not looked for; the table then says so.
     typical, outlying : tuple of Example
         Rows nearest to the center, and farthest from it.
     """
@@ -133,7 +133,13 @@ class ClusterSummary:
             out.append("  ".join([*padded, text]).rstrip())
             shown = () if row is None else row.typical
             out += [f"{'':{widths[0]}}  {each}: {each.text}" for each in shown if each.text is not None]
-        return "\n".join(out)
+        return "\n".join([*out, *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What the table leaves out, and why."""
+        measured = any(row.mean_distance is not None and row.nearest >= 0 for row in self.rows)
+        untold = measured and all(row.silhouette is None for row in self.rows)
+        return ["no silhouettes: of so many clusters, second nearest centers are not looked for"] if untold else []
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
@@ -144,7 +150,8 @@ class ClusterSummary:
                 if each.text is not None:
                     text = html.escape(f"{each}: {each.text}")
                     lines.append(f'<tr><td></td><td colspan="{len(head) - 1}" style="{_STYLE}">{text}</td></tr>')
-        return f"<table>{''.join(lines)}</table>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
+        return f"<table>{''.join(lines)}</table>{notes}"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Heads and cells of the table, as text; columns that say nothing are left out."""

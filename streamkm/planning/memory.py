@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from streamkm.cluster.blocks import MOST_NEAR
+from streamkm.cluster.center_cells import cells_bytes
 from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.lloyd import PARTED_WORK
@@ -285,7 +286,7 @@ class Needs:
         if not self.many:
             return 0
         given = (self.n_clusters, width, self.n_threads)
-        return max(index_bytes(*given), neighbours_bytes(*given))
+        return max(index_bytes(*given), cells_bytes(*given[:2]), neighbours_bytes(*given))
 
 
 def pca_rows(n_features: int, n_components: int) -> int:

@@ -1,10 +1,10 @@
 """Nearest centers without a look at most of them: what certain bounds exclude is never multiplied.
 
-Rows z and table columns y are brought to their first principal coordinates z' and y' and the lengths of what is left,
-so that ``z @ y >= z' @ y' - |z''| |y''|``: a product of a few numbers says that a column's score is too high. Lengths
-are rounded up by more than all that float32 may have lost (see `reduce_rows`), so nothing is excluded that has the
-lowest score, or one within the doubt beside it. What is left is compared by products in float64, and the few that come
-close are scored as `nearest.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
+Rows z and table columns y are brought to their first principal coordinates and the lengths of what these leave (see
+`reduced`): a product of 32 bytes says that a column's score is too high, or else one of 64 numbers of 16 bits. Lengths
+are rounded up by more than all that rounding may have lost, so nothing is excluded that has the lowest score, or one
+within the doubt beside it. What is left is compared by products in float64, and the few that come close are scored as
+`nearest.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -12,208 +12,120 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from streamkm.kernels.cluster.reduced import FINE
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
 from streamkm.kernels.intrinsics.prefetching import prefetch
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.sieve import PANEL_COLUMNS, chained_product, count_bits, lowest_bit, mark_columns
+from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, lowest_bit, mark_columns
 
-NARROW = 16
-"""Coordinates that all columns are excluded by, the last of them a length: a line of float32."""
-WIDE = 32
-"""Those that the others are excluded by, one after the other; and so many more, by which the rest of them are."""
-COORDINATES = 2 * (WIDE - 1)
-"""Of a row, beside lengths: half of them and a length, then the others and a length that stands for less."""
 SEGMENT = 64
 """Panels that rows are compared with before the limit of each is lowered: their marks fill whole words."""
 CLOSE = 16
 """Columns that may come close to the lowest score of a row: if there are more, all are scored."""
-WIDE_COST, FULL_COST = 16.0, 0.35
-"""Of a comparison by `WIDE` coordinates, and of each feature of a product in float64, where one of
-`nearest.nearest_dense` costs 1/32: cycles, about."""
-WORTH = 0.7
+SIEVE_COST, FINE_COST, FULL_COST, EACH_COST = 0.6, 24.0, 0.5, 60.0
+"""Of a comparison by bytes, of one by `FINE` numbers, of each feature of a product in float64, where one of
+`nearest.nearest_dense` costs 1/32, and of such a product beside that: cycles, about."""
+WORTH = 0.5
 """Share of what a look at all columns costs from which on a row is left to that."""
-UP = 1.0 + 2.0**-22
-"""Rounds a number up to float32, and more."""
+LINE = 16
+"""Floats of a cache line."""
 
 
 @kernel
-def reduce_rows(X, coordinates, lost, sign, narrow, wide, wider, norms):
-    """Fill the first coordinates of rows and the lengths beside them: ``sign * sqrt(|x|^2 - |x'|^2 + lost * |x|^2)``.
+def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, seconds, doubtful, left):
+    """Find the nearest center of every dense row, or the two nearest, with the bits of `nearest.nearest_dense`.
 
-    Parameters
-    ----------
-    X : float32 (n, m), C-contiguous
-    coordinates : float32 (n, at least COORDINATES), C-contiguous
-        Of the rows, in principal directions.
-    lost : float64
-        Bounds, as a share of ``|z| |y|``, what products of the coordinates and of the lengths may be wrong by: added to
-        both squared lengths, it is added to their product (Cauchy and Schwarz).
-    sign : float64
-        1 for rows, -1 for columns.
-    narrow : float32 (at least n, NARROW)
-    wide, wider : float32 (n, WIDE), C-contiguous
-        Written: the first `NARROW` - 1 and `WIDE` - 1 coordinates, and those after them, each with a length at the end.
-    norms : float64 (n,)
-        Written: lengths of the rows.
-    """
-    n_features, step = X.shape[1], coordinates.shape[1]
-    for i in range(X.shape[0]):
-        norm = dot(X, i * n_features, X, i * n_features, n_features)
-        norms[i] = np.sqrt(norm)
-        narrow[i, : NARROW - 1] = coordinates[i, : NARROW - 1]
-        wide[i, : WIDE - 1] = coordinates[i, : WIDE - 1]
-        wider[i, : WIDE - 1] = coordinates[i, WIDE - 1 : COORDINATES]
-        narrow[i, NARROW - 1] = sign * _rest(norm, dot(coordinates, i * step, coordinates, i * step, NARROW - 1), lost)
-        wide[i, WIDE - 1] = sign * _rest(norm, dot(coordinates, i * step, coordinates, i * step, WIDE - 1), lost)
-        wider[i, WIDE - 1] = sign * _rest(norm, dot(coordinates, i * step, coordinates, i * step, COORDINATES), lost)
-
-
-@nb.njit(inline="always")
-def _rest(norm, head, lost):
-    """A length that is not below that of what coordinates leave out."""
-    return UP * np.sqrt(max(norm - head, 0.0) + lost * norm)
-
-
-@kernel
-def lowest_columns(products, bias, out):
-    """Columns of the lowest scores, ``products + bias``, the lowest first; of equal ones the first.
-
-    Parameters
-    ----------
-    products : float32 (n, c)
-    bias : float32 (c,)
-    out : int32 (n, at most c)
-        Written.
-    """
-    wanted = out.shape[1]
-    lowest = np.empty(wanted, np.float32)
-    for i in range(products.shape[0]):
-        lowest[:] = np.inf
-        out[i, :] = 0
-        for c in range(bias.shape[0]):
-            score = products[i, c] + bias[c]
-            if score < lowest[wanted - 1]:
-                q = wanted - 1
-                while q > 0 and score < lowest[q - 1]:
-                    lowest[q], out[i, q] = lowest[q - 1], out[i, q - 1]
-                    q -= 1
-                lowest[q], out[i, q] = score, c
-
-
-@kernel
-def likely_columns(X, wide, groups, order, starts, rows, wide_rows, bias, head_bias, out):
-    """Guess each row's nearest column: the better of the two in its groups that lie nearest by their coordinates.
-
-    Parameters
-    ----------
-    X : float32 (n, m), C-contiguous
-    wide : float32 (n, WIDE), C-contiguous
-        As of `reduce_rows`.
-    groups : int32 (n, at most g)
-        Groups of columns to look at.
-    order, starts : int32 (k,), int64 (g + 1,)
-        Columns of each group, and where they start.
-    rows, wide_rows : float32 (k, m), (k, WIDE), C-contiguous
-        The columns as rows, and likewise their coordinates.
-    bias, head_bias : float32 (at least k,)
-        What is added to products with columns, and with coordinates.
-    out : int32 (n,)
-        Written.
-    """
-    n_features = X.shape[1]
-    for row in range(X.shape[0]):
-        nearest, other, lowest, second = np.int32(0), np.int32(0), np.inf, np.inf
-        for group in groups[row]:
-            for q in range(starts[group], starts[group + 1]):
-                c = order[q]
-                score = dot(wide, row * WIDE, wide_rows, c * WIDE, WIDE) + head_bias[c]
-                score -= np.float64(wide[row, WIDE - 1]) * wide_rows[c, WIDE - 1]
-                if score < lowest:
-                    nearest, other, lowest, second = c, nearest, score, lowest
-                elif score < second:
-                    other, second = c, score
-        score = dot(X, row * n_features, rows, nearest * n_features, n_features) + bias[nearest]
-        out[row] = nearest
-        if dot(X, row * n_features, rows, other * n_features, n_features) + bias[other] < score:
-            out[row] = other
-
-
-@kernel
-def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, doubtful, left):
-    """Find the nearest center of every dense row, with the bits that `nearest.nearest_dense` gives.
-
-    O(n * (k * NARROW + s * m)) with s the columns of a row that are not excluded.
+    O(n * (k + s * m)) with s the columns of a row that are not excluded.
 
     Parameters
     ----------
     X : float32 (n, m), C-contiguous
         Rows as they are multiplied: moved and scaled.
     reduced : tuple of arrays
-        `narrow`, with rows to fill the last block of `BLOCK_ROWS`, `wide` and `wider`, and
+        An order of the rows, int64 (n,), in which those that are near each other follow each other; in this order bytes
+        and units, as of `reduced.rows_to_bytes`, with rows to fill the last block of `BLOCK_ROWS`; as of
+        `reduced.to_bytes`, and
     norms : float64 (n,)
-        as of `reduce_rows`.
-    likely : int32 (n,)
-        A column that is likely the nearest one of each row: the less so, the fewer are excluded.
+        as of `reduced.reduce_rows`.
+    likely : int32 (n, 1) or (n, 2)
+        A column that is likely the nearest one of each row: the less so, the fewer are excluded. Or two, which differ:
+        second scores are wanted too, and nothing is excluded that has one of the two lowest.
     centers : tuple of arrays
-        Columns as rows (k, m), likewise `wide` and `wider`, `narrow` as a table of panels, bias (p,), infinite where
-        padded; all float32.
+        Columns as rows (k, m), those that are near each other one after the other; their numbers and units as of
+        `reduced.to_bytes`; panels of bytes, units (p,), and bias (p,), infinite where padded; labels that they stand
+        for, int32 (k,).
     slopes : (float64, float64)
         A score is wrong by at most ``slope * |x| + slack``; the first, which doubt is found by, is negative where no
         row is checked.
     slack : float64
     labels : int32 (n,)
-    scores : float32 (n,)
+    scores, seconds : float32 (n,)
     doubtful : bool (n,)
-        Written as by `nearest.nearest_dense`.
+        Written as by `nearest.nearest_dense`; second scores hold anything unless they are wanted.
     left : bool (n,)
         Written: rows that are left to it, of which nothing else is written.
     """
-    rows, wide_rows, wider_rows, table, bias = centers
-    narrow, wide, wider = reduced
-    wide_entries, wider_entries = wide_rows.reshape(-1), wider_rows.reshape(-1)
+    rows, fine, fine_units, table, units, bias, numbers = centers
+    order, row_bytes, row_units, row_fine, row_fine_units = reduced
+    fine_entries, entries = fine.reshape(-1), rows.reshape(-1)
     n_clusters, n_features = rows.shape
     n_panels = bias.shape[0] // PANEL_COLUMNS
-    dear = WORTH * n_clusters * n_features / 32.0
+    dear = n_clusters * (WORTH * n_features / 32.0 - SIEVE_COST)
     marks = np.empty((BLOCK_ROWS, SEGMENT * PANEL_COLUMNS // 64), np.uint64)
     limits = np.empty(BLOCK_ROWS, np.float32)
-    best, reach, costs = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
+    best, bar = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)  # the lowest scores, and what others are compared with
+    reach, costs = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
     close, close_scores, n_close = (
         np.empty((BLOCK_ROWS, CLOSE), np.int32), np.empty((BLOCK_ROWS, CLOSE)), np.empty(BLOCK_ROWS, np.int64),
     )  # fmt: skip
-    kept_columns, bounds = np.empty(SEGMENT * PANEL_COLUMNS, np.int32), np.empty(SEGMENT * PANEL_COLUMNS)
+    pairs = (
+        np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.int64), np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.int64),
+        np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.float32),
+    )  # fmt: skip
+    kept_columns, bounds = np.empty(SEGMENT * PANEL_COLUMNS, np.int32), np.empty(SEGMENT * PANEL_COLUMNS, np.float32)
     limits[:] = -np.inf
+    both = likely.shape[1] > 1
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         n_left = 0
         for i in range(n_rows):
-            row = first + i
-            best[i] = dot(X, row * n_features, rows, likely[row] * n_features, n_features) + bias[likely[row]]
+            row = order[first + i]
+            for q in range(likely.shape[1]):
+                c = likely[row, q]
+                close[i, q] = c
+                close_scores[i, q] = dot(X, row * n_features, rows, c * n_features, n_features) + bias[c]
+            n_close[i], costs[i] = likely.shape[1], 0.0
+            best[i], bar[i] = close_scores[i, 0], close_scores[i, 0]
+            if both:
+                best[i], bar[i] = min(best[i], close_scores[i, 1]), max(best[i], close_scores[i, 1])
             reach[i] = 2.0 * (slopes[1] * norms[row] + slack)
             if slopes[0] >= 0.0:
                 reach[i] += 2.0 * (slopes[0] * norms[row] + slack)
-            left[row] = not (np.isfinite(best[i]) and np.isfinite(reach[i]))
+            left[row] = not (np.isfinite(bar[i]) and np.isfinite(reach[i]))
             n_left += left[row]
-            limits[i] = -np.inf if left[row] else _rounded_up(best[i] + reach[i] + slack)
-            n_close[i], costs[i] = 0, 0.0
-        panel = 0
-        while panel < n_panels and n_left < n_rows:
-            stop = min(panel + SEGMENT, n_panels)
+            limits[i] = -np.inf if left[row] else _rounded_up(bar[i] + reach[i] + slack)
+        # first the panels near the likely columns, so that limits are low for all others
+        middle = likely[order[first + n_rows // 2], 0] // PANEL_COLUMNS
+        begin = max(0, min(middle - SEGMENT // 2, n_panels - SEGMENT))
+        panel, n_seen = begin, 0
+        while n_seen < n_panels and n_left < n_rows:
+            stop = min(panel + SEGMENT, begin if panel < begin else n_panels)
             marks[:, (stop - panel) * PANEL_COLUMNS // 64 :] = 0
             for q in range(panel, stop):
-                place = q * PANEL_COLUMNS * NARROW
                 mark_columns(
-                    narrow, first, n_rows, table, place, bias, q * PANEL_COLUMNS, limits, marks,
-                    (q - panel) * PANEL_COLUMNS // 8,
+                    row_bytes, first, n_rows, table, q * PANEL_BYTES, units, bias, q * PANEL_COLUMNS, row_units,
+                    limits, marks, (q - panel) * PANEL_COLUMNS // 8,
                 )  # fmt: skip
             for i in range(n_rows):
-                row = first + i
+                row = order[first + i]
                 if left[row]:
                     continue
                 kept = 0
                 for q in range(marks.shape[1]):
                     kept += count_bits(marks[i, q])
-                costs[i] += WIDE_COST * kept
+                costs[i] += FINE_COST * kept
                 if costs[i] > dear:
                     left[row] = True
                 else:
@@ -223,68 +135,102 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                         while word != 0:
                             c = panel * PANEL_COLUMNS + q * 64 + lowest_bit(word)
                             word &= word - np.uint64(1)
-                            prefetch(wide_entries, c * WIDE)
-                            prefetch(wide_entries, c * WIDE + WIDE // 2)
+                            prefetch(fine_entries, c * FINE)
+                            prefetch(fine_entries, c * FINE + FINE // 2)
                             kept_columns[n_kept] = c
                             n_kept += 1
-                    limit, n_likely = best[i] + reach[i] + slack, 0
+                    limit, unit, n_likely, lowest = limits[i], row_fine_units[row], 0, 0
                     for q in range(n_kept):
                         c = kept_columns[q]
-                        bound = dot(wide, row * WIDE, wide_rows, c * WIDE, WIDE) + bias[c]
-                        kept_columns[n_likely], bounds[n_likely] = c, bound
-                        if bound <= limit:
-                            prefetch(wider_entries, c * WIDE)
-                            prefetch(wider_entries, c * WIDE + WIDE // 2)
-                            n_likely += 1
-                    n_kept, n_likely, lowest = n_likely, 0, 0
-                    for q in range(n_kept):
-                        c = kept_columns[q]
-                        bound = bounds[q] - np.float64(wide[row, WIDE - 1]) * wide_rows[c, WIDE - 1]
-                        bound += dot(wider, row * WIDE, wider_rows, c * WIDE, WIDE)
-                        if bound <= limit:
+                        product = np.float32(short_product(row_fine, row * FINE, fine, c * FINE, FINE))
+                        bound = product * fine_units[c] * unit + bias[c]
+                        if bound <= limit and c != likely[row, 0] and not (both and c == likely[row, 1]):
+                            for j in range(0, n_features, LINE):
+                                prefetch(entries, c * n_features + j)
                             kept_columns[n_likely], bounds[n_likely] = c, bound
                             if bound < bounds[lowest]:
                                 lowest = n_likely
                             n_likely += 1
                     for turn in range(n_likely):  # the likeliest first
                         q = lowest if turn == 0 else (0 if turn == lowest else turn)
-                        if bounds[q] > best[i] + reach[i] + slack:
+                        if bounds[q] > bar[i] + reach[i] + slack:
                             continue
                         c = kept_columns[q]
-                        costs[i] += FULL_COST * n_features
+                        costs[i] += EACH_COST + FULL_COST * n_features
                         score = dot(X, row * n_features, rows, c * n_features, n_features) + bias[c]
-                        if score > best[i] + reach[i]:
+                        if score > bar[i] + reach[i]:
                             continue
+                        bar[i] = min(bar[i], max(best[i], score)) if both else min(bar[i], score)
                         best[i] = min(best[i], score)
                         if n_close[i] == CLOSE:
-                            n_close[i] = _still_close(close[i], close_scores[i], CLOSE, best[i] + reach[i])
+                            n_close[i] = _still_close(close[i], close_scores[i], CLOSE, bar[i] + reach[i])
                         if n_close[i] == CLOSE or costs[i] > dear:
                             left[row] = True
                             break
                         close[i, n_close[i]], close_scores[i, n_close[i]] = c, score
                         n_close[i] += 1
                 n_left += left[row]
-                limits[i] = -np.inf if left[row] else _rounded_up(best[i] + reach[i] + slack)
-            panel = stop
-        for i in range(n_rows):
-            row = first + i
-            if left[row]:
-                continue
-            found = _still_close(close[i], close_scores[i], n_close[i], best[i] + reach[i])
-            score, second = np.float32(np.inf), np.float32(np.inf)
-            label = np.int32(0)
-            for q in range(found):
-                c = close[i, q]
-                product = chained_product(X, row * n_features, rows, c * n_features, n_features)
-                other = product + bias[c]
-                if other < score or (other == score and c < label):
-                    second, score, label = score, other, c
-                elif other < second:
-                    second = other
-            labels[row], scores[row], doubtful[row] = label, score, False
-            if slopes[0] >= 0.0:
-                wrong = slopes[0] * norms[row] + slack
-                doubtful[row] = not np.float64(second) - score > 2.0 * wrong
+                limits[i] = -np.inf if left[row] else _rounded_up(bar[i] + reach[i] + slack)
+            n_seen += stop - panel
+            panel = stop if stop < n_panels else 0
+        _choose(
+            X, order, rows, numbers, bias, first, n_rows, (close, close_scores, n_close, bar, reach), pairs, norms,
+            slopes[0], slack, labels, scores, seconds, doubtful, left,
+        )  # fmt: skip
+
+
+@nb.njit(inline="always")
+def _choose(
+    X,
+    order,
+    rows,
+    numbers,
+    bias,
+    first,
+    n_rows,
+    state,
+    pairs,
+    norms,
+    slope,
+    slack,
+    labels,
+    scores,
+    seconds,
+    doubtful,
+    left,
+):
+    """Score what is close to the lowest score of each row of a block, or the second; of equal ones take the first."""
+    close, close_scores, n_close, bar, reach = state
+    firsts, others, products = pairs
+    n_features, n_pairs = X.shape[1], 0
+    for i in range(n_rows):
+        if left[order[first + i]]:
+            continue
+        n_close[i] = _still_close(close[i], close_scores[i], n_close[i], bar[i] + reach[i])
+        for q in range(n_close[i]):
+            firsts[n_pairs], others[n_pairs] = order[first + i] * n_features, close[i, q] * n_features
+            n_pairs += 1
+    for q in range(n_pairs, n_pairs + CHAINS - 1):
+        firsts[q], others[q] = 0, 0
+    for q in range(0, n_pairs, CHAINS):
+        chained_products(X, firsts, rows, others, q, n_features, products)
+    pair = 0
+    for i in range(n_rows):
+        row = order[first + i]
+        if left[row]:
+            continue
+        score, second, label = np.float32(np.inf), np.float32(np.inf), np.int32(0)
+        for q in range(n_close[i]):
+            c = close[i, q]
+            other = products[pair] + bias[c]
+            pair += 1
+            if other < score or (other == score and numbers[c] < label):
+                second, score, label = score, other, numbers[c]
+            elif other < second:
+                second = other
+        labels[row], scores[row], seconds[row], doubtful[row] = label, score, second, False
+        if slope >= 0.0:
+            doubtful[row] = not np.float64(second) - score > 2.0 * (slope * norms[row] + slack)
 
 
 @nb.njit(inline="always")

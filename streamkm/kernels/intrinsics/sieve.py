@@ -1,8 +1,8 @@
 """Which products of short rows with a panel are low enough: one bit for each row and column, never the product itself.
 
-Products that are only compared with a limit need not leave the registers. What is done is a plain Python function (what
-it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
-bounds-checked. May import forms, products, vectors, numba and numpy only.
+Products that are only compared with a limit need not leave the registers, and bounds can be products of bytes. What is
+done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
+compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -15,112 +15,180 @@ from numba.np.arrayobj import make_array
 
 from streamkm.kernels.intrinsics import vectors
 from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.products import DEPTH
-from streamkm.kernels.intrinsics.vectors import PLACE, multiply_adds, spread, vector_at
+from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds, spread, vector_at
 
 PANEL_COLUMNS = 48
-"""Columns of a panel: three vectors of 64 bytes, or twice three of 32; six bytes of marks."""
-TILE = {64: 8, 32: 4}
-"""Rows of a tile by the bytes of a vector: their sums fill the registers."""
-TILE_ROWS = 8
-"""Rows are read up to a multiple of this."""
-BYTE = ir.IntType(8)
+"""Columns of a panel: three vectors of 64 bytes, or three times two of 32; six bytes of marks."""
+TILE = {64: (8, 3), 32: (6, 2)}
+"""Rows and vectors of a tile by the bytes of a vector: their sums fill the registers."""
+DEPTH = 32
+"""Bytes of a row."""
+STEP = 4
+"""Bytes that are multiplied at a time, with so many of each column: they fill one lane of 32 bits."""
+OFFSET = 64
+"""What is added to the bytes of rows, but for the last, so that they are not negative."""
+PANEL_BYTES = PANEL_COLUMNS * (DEPTH + STEP)
+"""Of a panel: two sums of 16 bits that each column begins with, and its bytes."""
+BYTE, SHORT = ir.IntType(8), ir.IntType(16)
 
 
-def mark_columns(X, first, n_rows, table, place, bias, column, limits, marks, at):
+def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at):
     """Mark the columns of a panel whose product with a row, and bias, is not above the row's limit.
 
-    The readable form is ``marks[:, at:at + 6] = packbits(~(X @ panel + bias > limits[:, None]))``; of a score that is
-    no number too.
+    The readable form is ``marks[:, at:at + 6] = packbits(~(X @ panel * units * row_units + bias > limits[:, None]))``;
+    of a score that is no number too. Each of the two halves of a product, the first and the last two bytes of every
+    `STEP`, is added up in 16 bits: what is lost on the way comes back at the end, if it is below 2^15.
 
     Parameters
     ----------
-    X : float32 (n, depth), C-contiguous
-        With rows to fill `n_rows` up to a multiple of `TILE_ROWS`.
+    X : uint8 (n, DEPTH), C-contiguous
+        Of numbers, and `OFFSET`, at most 127; with rows to fill `n_rows` up to whole tiles.
     first, n_rows : int64
         Rows to look at.
-    table : float32 (entries,)
-        Panels of `PANEL_COLUMNS`, one (depth, PANEL_COLUMNS) after the other.
+    table : int8 (entries,)
+        Panels (1 + DEPTH / STEP, PANEL_COLUMNS, STEP): the two sums that columns begin with, which take `OFFSET` away
+        again, and bytes.
     place : int64
         Where the panel begins.
-    bias : float32 (p,)
+    units, bias : float32 (p,)
+        What products with a column are multiplied by, and what is added.
     column : int64
         First column of the panel among all.
+    row_units : float32 (n,)
+        What products with a row are multiplied by.
     limits : float32 (at least n_rows, filled up)
     marks : uint64 (at least n_rows, filled up; words), C-contiguous
         Written: six bytes of each row, the lowest bit first.
     at : int64
         Where in a row, in bytes.
     """
-    panel = table[place : place + X.shape[1] * PANEL_COLUMNS].reshape(-1, PANEL_COLUMNS).astype(np.float64)
-    scores = X[first : first + n_rows].astype(np.float64) @ panel + bias[column : column + PANEL_COLUMNS]
-    kept = ~(scores > limits[:n_rows, None])
+    panel = table[place : place + PANEL_BYTES].reshape(-1, PANEL_COLUMNS, STEP)
+    rows = X[first : first + n_rows].astype(np.int32).reshape(n_rows, -1, 2, STEP // 2)
+    columns = panel[1:].astype(np.int32).reshape(-1, PANEL_COLUMNS, 2, STEP // 2)
+    halves = np.einsum("ijhb,jchb->ich", rows, columns) + np.ascontiguousarray(panel[0]).view(np.int16)
+    here = slice(column, column + PANEL_COLUMNS)
+    products = halves.astype(np.int16).sum(axis=2, dtype=np.int32).astype(np.float32) * units[here]
+    scores = products * row_units[first : first + n_rows, None].astype(np.float64) + bias[here]
+    kept = ~(scores.astype(np.float32) > limits[:n_rows, None])
     marks.view(np.uint8)[:n_rows, at : at + PANEL_COLUMNS // 8] = np.packbits(kept, axis=1, bitorder="little")
 
 
 @compiled_form(mark_columns)
-def _mark_columns(typing, X, first, n_rows, table, place, bias, column, limits, marks, at):
+def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at):
     def codegen(context, builder, signature, args):
-        X_, table_, bias_, limits_, marks_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 3, 5, 7, 8)
+        X_, table_, units_, bias_, row_units_, limits_, marks_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 3, 5, 6, 8, 9, 10)
         )
-        first, n_rows, place, column, at = (args[q] for q in (1, 2, 4, 6, 9))
+        first, n_rows, place, column, at = (args[q] for q in (1, 2, 4, 7, 11))
         features = context.codegen()._tm_features
         n_bytes = vectors.vector_bytes(features)
-        lanes, height = n_bytes // 4, TILE[n_bytes]
-        kind = ir.VectorType(ir.FloatType(), lanes)
+        lanes, (height, n_vectors) = n_bytes // STEP, TILE[n_bytes]
+        kind, words = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(NUMBER, lanes)
+        shorts, bytes_ = ir.VectorType(SHORT, 2 * lanes), ir.VectorType(BYTE, n_bytes)
         bits = ir.IntType(lanes)
-        fma = multiply_adds(builder, kind, features)
-        depth, n_vectors = builder.extract_value(X_.shape, 1), 3
+        fma, multiply = multiply_adds(builder, kind, features), byte_products(builder, n_bytes, features)
+        joined = joined_halves(builder, n_bytes, features)
         stride = builder.extract_value(marks_.strides, 0)
         base = builder.bitcast(marks_.data, BYTE.as_pointer())
-        zeros = ir.Constant(kind, [0.0] * lanes)
+
+        def loaded(array, position, kind):
+            return builder.load(vector_at(builder, array, position, kind), align=kind.element.width // 8)
+
+        def floats(array, position):
+            return builder.load(vector_at(builder, array, position, kind), align=4)
+
         with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
-            starts = [
-                builder.gep(X_.data, [builder.mul(builder.add(builder.add(first, row), PLACE(r)), depth)])
-                for r in range(height)
-            ]
+            numbers = [builder.add(row, PLACE(r)) for r in range(height)]
+            starts = [builder.mul(builder.add(first, number), PLACE(DEPTH)) for number in numbers]
             for part in range(0, PANEL_COLUMNS, n_vectors * lanes):
+                begun = [
+                    loaded(table_, builder.add(place, PLACE(STEP * (part + v * lanes))), shorts)
+                    for v in range(n_vectors)
+                ]
                 before, function = builder.block, builder.function
-                loop, end = function.append_basic_block("chain"), function.append_basic_block("chained")
+                loop, end = function.append_basic_block("bytes"), function.append_basic_block("added")
                 builder.branch(loop)
                 builder.position_at_end(loop)
                 j = builder.phi(PLACE)
                 j.add_incoming(PLACE(0), before)
-                sums = [[builder.phi(kind) for _ in range(n_vectors)] for _ in range(height)]
-                entry = builder.add(builder.add(place, PLACE(part)), builder.mul(j, PLACE(PANEL_COLUMNS)))
-                loaded = [
-                    builder.load(vector_at(builder, table_, builder.add(entry, PLACE(v * lanes)), kind), align=4)
+                sums = [[builder.phi(shorts) for _ in range(n_vectors)] for _ in range(height)]
+                entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP)), PLACE(PANEL_COLUMNS)))
+                columns = [
+                    loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_)
                     for v in range(n_vectors)
                 ]
-                chained = []
+                added = []
                 for start, row_sums in zip(starts, sums, strict=True):
-                    value = spread(builder, builder.load(builder.gep(start, [j])), kind)
-                    chained.append([fma(value, vector, total) for vector, total in zip(loaded, row_sums, strict=True)])
-                following = builder.add(j, PLACE(1))
+                    four = builder.bitcast(builder.gep(X_.data, [builder.add(start, j)]), NUMBER.as_pointer())
+                    value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
+                    added.append(
+                        [
+                            builder.add(total, multiply(value, vector))
+                            for vector, total in zip(columns, row_sums, strict=True)
+                        ]
+                    )
+                following = builder.add(j, PLACE(STEP))
                 j.add_incoming(following, loop)
-                for row_sums, new in zip(sums, chained, strict=True):
-                    for total, value in zip(row_sums, new, strict=True):
-                        total.add_incoming(zeros, before)
+                for row_sums, new in zip(sums, added, strict=True):
+                    for total, value, start in zip(row_sums, new, begun, strict=True):
+                        total.add_incoming(start, before)
                         total.add_incoming(value, loop)
-                builder.cbranch(builder.icmp_signed("<", following, depth), loop, end)
+                builder.cbranch(builder.icmp_signed("<", following, PLACE(DEPTH)), loop, end)
                 builder.position_at_end(end)
                 here = builder.add(column, PLACE(part))
-                biases = [
-                    builder.load(vector_at(builder, bias_, builder.add(here, PLACE(v * lanes)), kind), align=4)
-                    for v in range(n_vectors)
-                ]
-                for r, new in enumerate(chained):
-                    number = builder.add(row, PLACE(r))
-                    limit = spread(builder, builder.load(builder.gep(limits_.data, [number])), kind)
-                    there = builder.add(builder.mul(number, stride), builder.add(at, PLACE(part // 8)))
-                    for v, (value, more) in enumerate(zip(new, biases, strict=True)):
-                        low = builder.fcmp_unordered("<=", builder.fadd(value, more), limit)
+                places = [builder.add(here, PLACE(v * lanes)) for v in range(n_vectors)]
+                given = [(floats(units_, at_), floats(bias_, at_)) for at_ in places]
+                for r, new in enumerate(added):
+                    limit = spread(builder, builder.load(builder.gep(limits_.data, [numbers[r]])), kind)
+                    unit = builder.load(builder.gep(row_units_.data, [builder.add(first, numbers[r])]))
+                    unit = spread(builder, unit, kind)
+                    there = builder.add(builder.mul(numbers[r], stride), builder.add(at, PLACE(part // 8)))
+                    for v, (value, (scale, more)) in enumerate(zip(new, given, strict=True)):
+                        score = fma(builder.fmul(builder.sitofp(joined(value), kind), scale), unit, more)
+                        kept = builder.fcmp_unordered("<=", score, limit)
                         to = builder.gep(base, [builder.add(there, PLACE(v * lanes // 8))])
-                        builder.store(builder.bitcast(low, bits), builder.bitcast(to, bits.as_pointer()), align=1)
+                        builder.store(builder.bitcast(kept, bits), builder.bitcast(to, bits.as_pointer()), align=1)
         return context.get_dummy_value()
 
-    return nb.void(X, nb.int64, nb.int64, table, nb.int64, bias, nb.int64, limits, marks, nb.int64), codegen
+    numbers = nb.int64, nb.int64
+    return nb.void(X, *numbers, table, nb.int64, units, bias, nb.int64, row_units, limits, marks, nb.int64), codegen
+
+
+def byte_products(builder, n_bytes, features):
+    """A function of an LLVM builder's vectors of bytes, the first not negative: sums of two products, in 16 bits."""
+    given = ir.VectorType(BYTE, n_bytes)
+    shorts = ir.VectorType(SHORT, n_bytes // 2)
+    name = {"+avx2": "llvm.x86.avx2.pmadd.ub.sw", "+avx512bw": "llvm.x86.avx512.pmaddubs.w.512"}
+    need = "+avx2" if n_bytes == 32 else "+avx512bw"
+    if need in features.split(","):
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(shorts, [given] * 2), name[need])
+        return lambda a, b: builder.call(function, [a, b])
+    eight = ir.Constant(shorts, [8] * (n_bytes // 2))
+
+    def multiply(a, b):
+        a, b = builder.bitcast(a, shorts), builder.bitcast(b, shorts)
+        first = builder.mul(builder.lshr(builder.shl(a, eight), eight), builder.ashr(builder.shl(b, eight), eight))
+        return builder.add(first, builder.mul(builder.lshr(a, eight), builder.ashr(b, eight)))
+
+    return multiply
+
+
+def joined_halves(builder, n_bytes, features):
+    """A function of an LLVM builder's vector of 16-bit numbers: sums of each two, in 32 bits."""
+    lanes = n_bytes // 4
+    shorts, words = ir.VectorType(SHORT, 2 * lanes), ir.VectorType(NUMBER, lanes)
+    name = {"+avx2": "llvm.x86.avx2.pmadd.wd", "+avx512bw": "llvm.x86.avx512.pmaddw.d.512"}
+    need = "+avx2" if n_bytes == 32 else "+avx512bw"
+    if need in features.split(","):
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(words, [shorts] * 2), name[need])
+        return lambda value: builder.call(function, [value, ir.Constant(shorts, [1] * (2 * lanes))])
+    sixteen = ir.Constant(words, [16] * lanes)
+
+    def join(value):
+        both = builder.bitcast(value, words)
+        return builder.add(builder.ashr(builder.shl(both, sixteen), sixteen), builder.ashr(both, sixteen))
+
+    return join
 
 
 def lowest_bit(word):
@@ -165,52 +233,3 @@ def _count_bits(typing, word):
         return builder.ctpop(args[0])
 
     return nb.int64(nb.uint64), codegen
-
-
-def chained_product(a, first, b, other, n):
-    """One product as `products` has it, to the bit: chains of `DEPTH` numbers, added up in order.
-
-    Parameters
-    ----------
-    a, b : float32 ndarray, C-contiguous
-        Entries are counted through all dimensions.
-    first, other, n : int64
-
-    Returns
-    -------
-    float32
-    """
-    x, y = a.reshape(-1)[first : first + n], b.reshape(-1)[other : other + n]
-    total = None
-    for start in range(0, n, DEPTH):
-        chain = np.float32(0)
-        for j in range(start, min(start + DEPTH, n)):
-            chain = np.float32(np.float64(chain) + np.float64(x[j]) * np.float64(y[j]))
-        total = chain if total is None else np.float32(total + chain)
-    return total
-
-
-@compiled_form(chained_product)
-def _chained_product(typing, a, first, b, other, n):
-    def codegen(context, builder, signature, args):
-        a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
-        first, other, n = args[1], args[3], args[4]
-        kind = ir.FloatType()
-        fma = multiply_adds(builder, kind, context.codegen()._tm_features)
-        total = cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0))
-        chain = cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0))
-        with cgutils.for_range_slice(builder, PLACE(0), n, PLACE(DEPTH), inc=True) as (start, _):
-            builder.store(ir.Constant(kind, 0.0), chain)
-            end = builder.add(start, PLACE(DEPTH))
-            end = builder.select(builder.icmp_signed("<", end, n), end, n)
-            with cgutils.for_range_slice(builder, start, end, PLACE(1), inc=True) as (j, _):
-                x = builder.load(builder.gep(a_.data, [builder.add(first, j)]))
-                y = builder.load(builder.gep(b_.data, [builder.add(other, j)]))
-                builder.store(fma(x, y, builder.load(chain)), chain)
-            found = builder.load(chain)
-            whole = builder.fadd(builder.load(total), found)
-            begins = builder.icmp_signed("==", start, PLACE(0))
-            builder.store(builder.select(begins, found, whole), total)
-        return builder.load(total)
-
-    return nb.float32(a, nb.int64, b, nb.int64, nb.int64), codegen

@@ -1,0 +1,175 @@
+"""Products of a few pairs of rows: rough ones, for bounds, and those that `products` has, to the bit.
+
+What is done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form
+that compiled callers get instead. Nothing is bounds-checked. May import forms, products, vectors, numba and numpy only.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.np.arrayobj import make_array
+
+from streamkm.kernels.intrinsics import vectors
+from streamkm.kernels.intrinsics.forms import compiled_form
+from streamkm.kernels.intrinsics.products import DEPTH
+from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds, vector_at
+
+CHAINS = 8
+"""Products that are computed side by side: a chain alone waits for its own sums."""
+
+
+def rough_product(a, first, b, other, n):
+    """Sum of products, ``a[first:][:n] @ b[other:][:n]``, in float32 and in no fixed order: for bounds and guesses.
+
+    Parameters
+    ----------
+    a, b : float32 ndarray, C-contiguous
+        Entries are counted through all dimensions.
+    first, other : int64
+    n : int, a literal
+        A multiple of 16.
+
+    Returns
+    -------
+    float32
+    """
+    return a.reshape(-1)[first : first + n] @ b.reshape(-1)[other : other + n]
+
+
+@compiled_form(rough_product, prefer_literal=True)
+def _rough_product(typing, a, first, b, other, n):
+    def codegen(context, builder, signature, args):
+        a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
+        features = context.codegen()._tm_features
+        lanes = vectors.vector_bytes(features) // 4
+        kind = ir.VectorType(ir.FloatType(), lanes)
+        fma = multiply_adds(builder, kind, features)
+        sums = [ir.Constant(kind, [0.0] * lanes)] * 2
+        for j in range(0, signature.args[4].literal_value, lanes):
+            x, y = (
+                builder.load(vector_at(builder, array, builder.add(place, PLACE(j)), kind), align=4)
+                for array, place in ((a_, args[1]), (b_, args[3]))
+            )
+            sums = [sums[1], fma(x, y, sums[0])]
+        total = builder.fadd(*sums)
+        while lanes > 1:
+            lanes //= 2
+            order = [ir.Constant(ir.VectorType(NUMBER, lanes), [at + q for q in range(lanes)]) for at in (0, lanes)]
+            nothing = ir.Constant(total.type, ir.Undefined)
+            total = builder.fadd(*(builder.shuffle_vector(total, nothing, part) for part in order))
+        return builder.extract_element(total, ir.Constant(NUMBER, 0))
+
+    return nb.float32(a, nb.int64, b, nb.int64, n), codegen
+
+
+def short_product(a, first, b, other, n):
+    """Sum of products of numbers of 16 bits, ``a[first:][:n] @ b[other:][:n]``, in 32 bits.
+
+    Parameters
+    ----------
+    a, b : int16 ndarray, C-contiguous
+        Entries are counted through all dimensions.
+    first, other : int64
+    n : int, a literal
+        A power of two.
+
+    Returns
+    -------
+    int32
+    """
+    x, y = a.reshape(-1)[first : first + n], b.reshape(-1)[other : other + n]
+    return np.int32(x.astype(np.int32) @ y.astype(np.int32))
+
+
+@compiled_form(short_product, prefer_literal=True)
+def _short_product(typing, a, first, b, other, n):
+    def codegen(context, builder, signature, args):
+        a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
+        n = signature.args[4].literal_value
+        words = ir.VectorType(NUMBER, n)
+        x, y = (
+            builder.sext(
+                builder.load(vector_at(builder, array, place, ir.VectorType(ir.IntType(16), n)), align=2), words
+            )
+            for array, place in ((a_, args[1]), (b_, args[3]))
+        )
+        kind, name = ir.FunctionType(NUMBER, [words]), f"llvm.vector.reduce.add.v{n}i32"
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [builder.mul(x, y)])
+
+    return nb.int32(a, nb.int64, b, nb.int64, n), codegen
+
+
+def chained_products(a, firsts, b, others, at, n, out):
+    """`CHAINS` products as `products` has them, to the bit: chains of `products.DEPTH` numbers, added up in order.
+
+    Parameters
+    ----------
+    a, b : float32 ndarray, C-contiguous
+        Entries are counted through all dimensions.
+    firsts, others : int64 (q,)
+        Where rows of both begin.
+    at : int64
+        The first of `CHAINS` entries of `firsts` and `others`, and of those of
+    n : int64
+    out : float32 (q,)
+        that are written.
+    """
+    x, y = a.reshape(-1), b.reshape(-1)
+    for q in range(at, at + CHAINS):
+        total = None
+        for start in range(0, n, DEPTH):
+            chain = np.float32(0)
+            for j in range(start, min(start + DEPTH, n)):
+                chain = np.float32(np.float64(chain) + np.float64(x[firsts[q] + j]) * np.float64(y[others[q] + j]))
+            total = chain if total is None else np.float32(total + chain)
+        out[q] = total
+
+
+@compiled_form(chained_products)
+def _chained_products(typing, a, firsts, b, others, at, n, out):
+    def codegen(context, builder, signature, args):
+        a_, firsts_, b_, others_, out_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 1, 2, 3, 6)
+        )
+        at, n = args[4], args[5]
+        kind = ir.FloatType()
+        fma = multiply_adds(builder, kind, context.codegen()._tm_features)
+        places = [builder.add(at, PLACE(q)) for q in range(CHAINS)]
+        starts = [
+            tuple(
+                builder.gep(array.data, [builder.load(builder.gep(where.data, [place]))])
+                for array, where in ((a_, firsts_), (b_, others_))
+            )
+            for place in places
+        ]
+        totals = [cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0)) for _ in range(CHAINS)]
+        with cgutils.for_range_slice(builder, PLACE(0), n, PLACE(DEPTH), inc=True) as (start, _):
+            end = builder.add(start, PLACE(DEPTH))
+            end = builder.select(builder.icmp_signed("<", end, n), end, n)
+            before, function = builder.block, builder.function
+            loop, done = function.append_basic_block("chains"), function.append_basic_block("chained")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            j = builder.phi(PLACE)
+            j.add_incoming(start, before)
+            chains = [builder.phi(kind) for _ in range(CHAINS)]
+            for (x, y), chain in zip(starts, chains, strict=True):
+                new = fma(builder.load(builder.gep(x, [j])), builder.load(builder.gep(y, [j])), chain)
+                chain.add_incoming(ir.Constant(kind, 0.0), before)
+                chain.add_incoming(new, loop)
+            following = builder.add(j, PLACE(1))
+            j.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
+            builder.position_at_end(done)
+            begins = builder.icmp_signed("==", start, PLACE(0))
+            for chain, total in zip(chains, totals, strict=True):
+                found = chain.incomings[1][0]
+                builder.store(builder.select(begins, found, builder.fadd(builder.load(total), found)), total)
+        for total, place in zip(totals, places, strict=True):
+            builder.store(builder.load(total), builder.gep(out_.data, [place]))
+        return context.get_dummy_value()
+
+    return nb.void(a, firsts, b, others, nb.int64, nb.int64, out), codegen
