@@ -102,9 +102,9 @@ class TestWhatItSays:
     def test_one_of_another_format_is_refused(self, stored, tmp_path):
         root = tmp_path / "s.zarr" / "zarr.json"
         told = json.loads(root.read_text())
-        told["attributes"]["streamkm_store"]["format"] = 2
+        told["attributes"]["streamkm_store"]["format"] = 3
         root.write_text(json.dumps(told))
-        with pytest.raises(SourceError, match="a sketch store of format 2; this release reads 1"):
+        with pytest.raises(SourceError, match="a sketch store of format 3; this release reads 1 and 2"):
             open_source(tmp_path / "s.zarr")
 
     def test_a_changed_seed_is_noticed(self, stored, tmp_path):
