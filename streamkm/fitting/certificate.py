@@ -33,9 +33,10 @@ from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.sketches import IdentitySketch
 
-PROMISE_ROWS = 10_000  # of the sample, whose objective is what it promises
+FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
 WORTH = 0.01  # share of the objective that another round should gain, at least
-SURE = 0.005  # share of a promised objective that its error may be, where it is trusted
+SURE = 0.005  # share of a promised objective that its error may be, where it is trusted,
+SURER = 0.002  # and where no more rows are looked at
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
 CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothing is searched
@@ -100,7 +101,7 @@ class Outlook:
 
 
 def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
-    """What the sample promises. O(PROMISE_ROWS * d * k).
+    """What the sample promises: a few rows of it, or more where these leave it unsure. O(PROMISE_ROWS * d * k).
 
     Parameters
     ----------
@@ -109,9 +110,19 @@ def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float
     total_weight : float
         Of all rows.
     """
-    X = model.place(rows_between(sample.X, 0, PROMISE_ROWS))
-    table = model.table()
-    d2 = row_d2(X, nearest_in(here, X, table, "promise"), table)
+    table, d2, n_sampled = model.table(), np.empty(0), len(sample.rows)
+    whole = sample.complete and n_sampled <= PROMISE_ROWS
+    for n_rows in (PROMISE_ROWS,) if whole else (FEW_PROMISE_ROWS, PROMISE_ROWS):
+        X = model.place(rows_between(sample.X, len(d2), n_rows))
+        d2 = np.concatenate([d2, row_d2(X, nearest_in(here, X, table, "promise"), table)])
+        promise = _promised(sample, d2, total_weight)
+        if promise.error <= SURER * promise.inertia or len(d2) == n_sampled:
+            break
+    return promise
+
+
+def _promised(sample: Sample, d2: NDArray[np.float64], total_weight: float) -> Promise:
+    """The same by squared distances of the first rows."""
     weights = sample.weights[: len(d2)] if len(sample.weights) else np.ones(len(d2))
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
