@@ -47,81 +47,59 @@ def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
         where[:n_rows, :lanes][less] = column + first
 
 
-SEARCHED_TOGETHER = 4
-"""Rows whose states fill the registers, and share what is loaded of the columns."""
-
-
 @compiled_form(lower)
 def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where):
     def codegen(context, builder, signature, args):
-        arrays = [make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 5, 6, 7)]
-        dtype, n_bytes = signature.args[0].dtype, vectors.vector_bytes(context.codegen()._tm_features)
+        totals_, bias_, best_, seconds_, where_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 5, 6, 7)
+        )
         n_rows, column, n_columns = args[1], args[3], args[4]
-        together = builder.and_(n_rows, PLACE(-SEARCHED_TOGETHER))
-        _lower_code(builder, dtype, n_bytes, arrays, (PLACE(0), together, SEARCHED_TOGETHER), column, n_columns)
-        _lower_code(builder, dtype, n_bytes, arrays, (together, n_rows, 1), column, n_columns)
+        align = signature.args[0].dtype.bitwidth // 8
+        lanes = vectors.vector_bytes(context.codegen()._tm_features) // align
+        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
+        numbers = ir.VectorType(NUMBER, lanes)
+        total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(best_.shape, 1)
+        begins = builder.icmp_signed("==", column, PLACE(0))
+        nothing = [ir.Constant(kind, [float("inf")] * lanes)] * 2 + [ir.Constant(numbers, [0] * lanes)]
+        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
+            held = builder.mul(row, step)
+            pointers = [vector_at(builder, array, held, kind) for array in (best_, seconds_)]
+            pointers.append(vector_at(builder, where_, held, numbers))
+            held = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
+            given = [builder.select(begins, *pair) for pair in zip(nothing, held, strict=True)]
+            start = builder.mul(row, total_step)
+            before, function = builder.block, builder.function
+            loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            at = builder.phi(PLACE)
+            at.add_incoming(PLACE(0), before)
+            states = [builder.phi(value.type) for value in given]
+            for state, value in zip(states, given, strict=True):
+                state.add_incoming(value, before)
+            best, second, first = states
+            here = builder.add(column, at)
+            product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
+            score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
+            less = builder.fcmp_ordered("<", score, best)
+            higher = builder.select(less, best, score)
+            second_less = builder.fcmp_ordered("<", higher, second)
+            found = [
+                builder.select(less, score, best),
+                builder.select(second_less, higher, second),
+                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), first),
+            ]
+            following = builder.add(at, PLACE(lanes))
+            at.add_incoming(following, loop)
+            for state, value in zip(states, found, strict=True):
+                state.add_incoming(value, loop)
+            builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
+            builder.position_at_end(end)
+            for q, (value, pointer) in enumerate(zip(found, pointers, strict=True)):
+                builder.store(value, pointer, align=4 if q == 2 else align)
         return context.get_dummy_value()
 
     return nb.void(totals, nb.int64, bias, nb.int64, nb.int64, best, seconds, where), codegen
-
-
-def _lower_code(builder, dtype, n_bytes, arrays, rows, column, n_columns):
-    """LLVM code of `lower` for rows from the first to the last, so many at a time."""
-    totals, bias, best, seconds, where = arrays
-    start, stop, height = rows
-    align = dtype.bitwidth // 8
-    lanes = n_bytes // align
-    kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
-    numbers = ir.VectorType(NUMBER, lanes)
-    total_step, step = builder.extract_value(totals.shape, 1), builder.extract_value(best.shape, 1)
-    begins = builder.icmp_signed("==", column, PLACE(0))
-    nothing = [ir.Constant(kind, [float("inf")] * lanes)] * 2 + [ir.Constant(numbers, [0] * lanes)]
-    with cgutils.for_range_slice(builder, start, stop, PLACE(height), inc=True) as (row, _):
-        pointers, products, given = [], [], []
-        for r in range(height):
-            here = builder.add(row, PLACE(r))
-            held = builder.mul(here, step)
-            of_row = [vector_at(builder, array, held, kind) for array in (best, seconds)]
-            of_row.append(vector_at(builder, where, held, numbers))
-            loaded = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(of_row)]
-            given.append([builder.select(begins, *pair) for pair in zip(nothing, loaded, strict=True)])
-            pointers.append(of_row)
-            products.append(builder.mul(here, total_step))
-        before, function = builder.block, builder.function
-        loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at = builder.phi(PLACE)
-        at.add_incoming(PLACE(0), before)
-        states = [[builder.phi(value.type) for value in of_row] for of_row in given]
-        there = builder.add(column, at)
-        added = builder.load(vector_at(builder, bias, there, kind), align=align)
-        place = spread(builder, builder.trunc(there, NUMBER), numbers)
-        found = []
-        for product, (lowest, second, first) in zip(products, states, strict=True):
-            score = builder.load(vector_at(builder, totals, builder.add(product, at), kind), align=align)
-            score = builder.fadd(score, added)
-            less = builder.fcmp_ordered("<", score, lowest)
-            higher = builder.select(less, lowest, score)
-            second_less = builder.fcmp_ordered("<", higher, second)
-            found.append(
-                [
-                    builder.select(less, score, lowest),
-                    builder.select(second_less, higher, second),
-                    builder.select(less, place, first),
-                ]
-            )
-        following = builder.add(at, PLACE(lanes))
-        at.add_incoming(following, loop)
-        for of_row, begun, values in zip(states, given, found, strict=True):
-            for state, value, new in zip(of_row, begun, values, strict=True):
-                state.add_incoming(value, before)
-                state.add_incoming(new, loop)
-        builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
-        builder.position_at_end(end)
-        for of_row, values in zip(pointers, found, strict=True):
-            for q, (value, pointer) in enumerate(zip(values, of_row, strict=True)):
-                builder.store(value, pointer, align=4 if q == 2 else align)
 
 
 def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
