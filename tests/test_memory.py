@@ -93,7 +93,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
         pytest.param(400_000, [("1 GiB", "auto", "blocks")], marks=pytest.mark.slow),
         pytest.param(
             400_000,
-            [("400 MiB", None, "spilled"), ("512 MiB", "auto", "blocks"), ("600 MiB", None, "blocks")],
+            [("380 MiB", None, "spilled"), ("512 MiB", "auto", "blocks"), ("600 MiB", None, "blocks")],
             marks=LARGE,
         ),
     ],
