@@ -162,3 +162,13 @@ def test_a_task_beside_others_keeps_nothing(client, tmp_path):
         file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")
     plan = client.submit(lambda path: kmeans().plan(path), tmp_path / "packed.h5").result()
     assert plan.kept_bytes == 0
+
+
+def test_rows_of_unknown_width_are_not_kept_under_a_limit(tmp_path):
+    """More features than the head of the text shows may need all of the limit."""
+    path = tmp_path / "x.svm"
+    dump_svmlight_file(sp.csr_array(np.maximum(rows(), 0)), np.zeros(1500), str(path))
+    assert kmeans().plan(path).kept_bytes > 0
+    assert kmeans(memory_limit="2 GiB").plan(path).kept_bytes == 0
+    known = open_source(path, n_features=6)
+    assert kmeans(memory_limit="2 GiB").plan(known).kept_bytes > 0

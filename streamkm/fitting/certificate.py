@@ -36,7 +36,7 @@ from streamkm.sketches import IdentitySketch
 FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
 WORTH = 0.01  # share of the objective that another round should gain, at least
 SURE = 0.005  # share of a promised objective that its error may be, where it is trusted,
-SURER = 0.002  # and where no more rows are looked at
+PRECISE = 0.002  # and where no more rows are looked at
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
 CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothing is searched
@@ -116,7 +116,7 @@ def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float
         X = model.place(rows_between(sample.X, len(d2), n_rows))
         d2 = np.concatenate([d2, row_d2(X, nearest_in(here, X, table, "promise"), table)])
         promise = _promised(sample, d2, total_weight)
-        if promise.error <= SURER * promise.inertia or len(d2) == n_sampled:
+        if promise.error <= PRECISE * promise.inertia or len(d2) == n_sampled:
             break
     return promise
 

@@ -31,6 +31,8 @@ def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
     rows = source.source if isinstance(source, PreparedRows) else source
     if plan.passes == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
+    if rows.n_features is None and allowance.free_bytes is None:
+        return plan  # how wide rows are, and what that takes of a given limit, is known after they were read
     needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = allowance.room_for_rows(plan.peak_bytes)
     if needed > room:
