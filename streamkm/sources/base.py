@@ -222,6 +222,37 @@ class RowSource(ABC):
         return SentRows(self) if self.in_process else self
 
 
+class WrappedSource(RowSource):
+    """Rows of another source, changed or kept: as many, as wide and at the same places as that says.
+
+    Attributes
+    ----------
+    source : RowSource
+    """
+
+    source: RowSource
+
+    @property
+    def estimated_rows(self) -> int | None:
+        return self.source.estimated_rows
+
+    @property
+    def estimated_features(self) -> int | None:
+        return self.source.estimated_features
+
+    def describe(self, place: int) -> str:
+        return self.source.describe(place)
+
+    def details(self) -> dict[str, str]:
+        return self.source.details()
+
+    def ids(self) -> Iterator[Any]:
+        return self.source.ids()
+
+    def take_read_bytes(self) -> int:
+        return self.source.take_read_bytes()
+
+
 class ChunkedSource(RowSource):
     """A source whose pieces can be read in any order, in any thread or process."""
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
 
 
-class KeptRows(RowSource):
+class KeptRows(WrappedSource):
     """Rows of another source, in order only, which stay in memory if there is room for all: for one process.
 
     Parameters
@@ -23,10 +22,6 @@ class KeptRows(RowSource):
         Pieces of this size stay: a look at smaller ones leaves nothing behind.
     room_bytes : int
         That rows may take.
-
-    Attributes
-    ----------
-    source : RowSource
 
     Notes
     -----
@@ -39,14 +34,6 @@ class KeptRows(RowSource):
         self._chunk_bytes, self._room = chunk_bytes, room_bytes
         self._pieces: list[Rows] | None = None
         self._read_share = 0.0  # of the source, since it was asked for
-
-    @property
-    def estimated_rows(self) -> int | None:
-        return self.source.estimated_rows
-
-    @property
-    def estimated_features(self) -> int | None:
-        return self.source.estimated_features
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         wanted = target_bytes == self._chunk_bytes
@@ -64,15 +51,6 @@ class KeptRows(RowSource):
             yield rows
         if wanted and size <= self._room:
             self._pieces = pieces
-
-    def describe(self, place: int) -> str:
-        return self.source.describe(place)
-
-    def details(self) -> dict[str, str]:
-        return self.source.details()
-
-    def ids(self) -> Iterator[Any]:
-        return self.source.ids()
 
     def take_read_bytes(self) -> int:
         """Stored bytes, about, that were read since this was asked before; see `RowSource.take_read_bytes`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
-from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, Skimmed
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, Skimmed, WrappedSource
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INDEX_BYTES = 4  # of a stored value
 
 
-class PreparedRows(RowSource):
+class PreparedRows(WrappedSource):
     """Rows of another source, prepared, in order only; made by `prepared`.
 
     Parameters
@@ -46,14 +46,6 @@ class PreparedRows(RowSource):
         self.take_after(source, dtype=dtype, made_with=made_with, read_factor=read_factor)
 
     @property
-    def estimated_rows(self) -> int | None:
-        return self.source.estimated_rows
-
-    @property
-    def estimated_features(self) -> int | None:
-        return self.source.estimated_features
-
-    @property
     def sums_bytes(self) -> int:
         """Of what a pass that finds a step holds for each call."""
         return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
@@ -65,14 +57,8 @@ class PreparedRows(RowSource):
     def describe(self, place: int) -> str:
         return _after(self.source, self.preparation.steps, place)
 
-    def ids(self) -> Iterator[Any]:
-        return self.source.ids()
-
     def details(self) -> dict[str, str]:
         return {**self.source.details(), "steps": ", ".join(self.preparation.steps)}
-
-    def take_read_bytes(self) -> int:
-        return self.source.take_read_bytes()
 
     def stand_in(self) -> RowSource:
         if not self.in_process:

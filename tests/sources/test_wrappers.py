@@ -101,7 +101,15 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
 def test_every_wrapper_is_among_them():
     """Sources that hold another: whoever adds one, adds it above."""
     known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
-    known |= {"PreparedRows", "PreparedChunks", "PreparedGraphs", "Bfloat16Source", "KeptRows", "KeptChunks"}
+    known |= {
+        "WrappedSource",
+        "PreparedRows",
+        "PreparedChunks",
+        "PreparedGraphs",
+        "Bfloat16Source",
+        "KeptRows",
+        "KeptChunks",
+    }
     found, waiting = set(), [RowSource]
     while waiting:
         kinds = waiting.pop().__subclasses__()

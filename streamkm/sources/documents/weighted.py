@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import working_dtype
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.text import TfIdf
 
 
-class TfIdfRows(RowSource):
+class TfIdfRows(WrappedSource):
     """Rows of another source, scaled by document frequencies and to unit norm, in order only.
 
     Parameters
@@ -34,22 +34,9 @@ class TfIdfRows(RowSource):
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
         self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words)
 
-    @property
-    def estimated_rows(self) -> int | None:
-        """Rows of the source; see `RowSource.estimated_rows`."""
-        return self.source.estimated_rows
-
-    @property
-    def estimated_features(self) -> int | None:
-        """Features of the source; see `RowSource.estimated_features`."""
-        return self.source.estimated_features
-
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(target_bytes):
             yield self._weighted(rows)
-
-    def describe(self, place: int) -> str:
-        return self.source.describe(place)
 
     def details(self) -> dict[str, str]:
         counted = self.tfidf.frequencies
