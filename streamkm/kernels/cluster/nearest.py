@@ -13,6 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from streamkm.core.matrix import aligned_empty
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.cluster.layout import LAID_OUT
@@ -182,9 +183,8 @@ def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, l
 
 def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
     """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
-    shape = (BLOCK_ROWS, vector_lanes(table))
-    state = np.empty(shape, table.dtype), np.empty(shape, table.dtype), np.empty(shape, np.int32)
-    return (*block_room(table, n_features, n_clusters), *state)
+    shape, dtypes = (BLOCK_ROWS, vector_lanes(table)), (table.dtype, table.dtype, np.int32)
+    return (*block_room(table, n_features, n_clusters), *(aligned_empty(shape, dtype) for dtype in dtypes))
 
 
 @nb.njit(inline="always")

@@ -138,33 +138,36 @@ def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, s
         numbers = ir.VectorType(NUMBER, lanes)
         step = builder.extract_value(best_.shape, 1)
 
-        def turned(values, by):
-            order = ir.Constant(numbers, [(lane + by) % lanes for lane in range(lanes)])
-            return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), order)
+        def lowest(values, less):
+            while values.type.count > 1:
+                n_left = values.type.count // 2
+                halves = [
+                    builder.shuffle_vector(
+                        values,
+                        ir.Constant(values.type, ir.Undefined),
+                        ir.Constant(ir.VectorType(NUMBER, n_left), [start + lane for lane in range(n_left)]),
+                    )
+                    for start in (0, n_left)
+                ]
+                values = builder.select(less("<", *halves), *halves)
+            return builder.extract_element(values, ir.Constant(NUMBER, 0))
 
-        def lesser(one, other):
-            return builder.select(builder.fcmp_ordered("<", one, other), one, other)
-
+        nothing, beyond = ir.Constant(kind, [float("inf")] * lanes), ir.Constant(numbers, [2**31 - 1] * lanes)
         with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
             held = builder.mul(row, step)
-            score = builder.load(vector_at(builder, best_, held, kind), align=align)
+            best = builder.load(vector_at(builder, best_, held, kind), align=align)
             second = builder.load(vector_at(builder, seconds_, held, kind), align=align)
-            column = builder.load(vector_at(builder, where_, held, numbers), align=4)
-            column = builder.add(column, ir.Constant(numbers, list(range(lanes))))
-            by = lanes // 2
-            while by:
-                other, there = turned(score, by), turned(column, by)
-                less = builder.fcmp_ordered("<", other, score)
-                higher = builder.select(less, score, other)
-                second = lesser(higher, lesser(turned(second, by), second))
-                equal = builder.fcmp_ordered("==", other, score)
-                earlier = builder.and_(equal, builder.icmp_signed("<", there, column))
-                less = builder.or_(less, earlier)
-                score, column = builder.select(less, other, score), builder.select(less, there, column)
-                by //= 2
+            columns = builder.load(vector_at(builder, where_, held, numbers), align=4)
+            columns = builder.add(columns, ir.Constant(numbers, list(range(lanes))))
+            score = lowest(best, builder.fcmp_ordered)
+            equal = builder.fcmp_ordered("==", best, spread(builder, score, kind))
+            column = lowest(builder.select(equal, columns, beyond), builder.icmp_signed)
+            others = builder.icmp_signed("!=", columns, spread(builder, column, numbers))
+            rest = builder.select(others, best, nothing)
+            second = lowest(builder.select(builder.fcmp_ordered("<", rest, second), rest, second), builder.fcmp_ordered)
             at = builder.add(first, row)
             for value, array in ((column, labels_), (score, scores_), (second, second_scores_)):
-                builder.store(builder.extract_element(value, ir.Constant(NUMBER, 0)), builder.gep(array.data, [at]))
+                builder.store(value, builder.gep(array.data, [at]))
         return context.get_dummy_value()
 
     return nb.void(best, seconds, where, nb.int64, nb.int64, labels, scores, second_scores), codegen

@@ -1,7 +1,7 @@
 """Products of matrices by the kernel of `products`: the same bits whatever rows come along, threads or BLAS.
 
 What maps rows (projections, principal directions, kernel values, random features) and what adds up outer products of
-rows goes through here. May import prefetching, products and NumPy only.
+rows goes through here. May import core, prefetching, products and NumPy only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.intrinsics.prefetching import LINE_BYTES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply, panel_stop
 
@@ -40,9 +41,7 @@ class Panels:
         n_features, n_columns = matrix.shape
         lanes = LINE_BYTES // matrix.itemsize
         padded = -(-n_columns // lanes) * lanes
-        memory = np.empty(n_features * padded * matrix.itemsize + LINE_BYTES, np.uint8)
-        start = -memory.ctypes.data % LINE_BYTES  # a vector then lies in one cache line
-        table = memory[start : start + n_features * padded * matrix.itemsize].view(matrix.dtype)
+        table = aligned_empty((n_features * padded,), matrix.dtype)
         first = 0
         while first < padded:
             stop = panel_stop(first, padded, matrix.itemsize)

@@ -6,7 +6,7 @@ vectors of any width; a BLAS promises none of that. A table of shape (m, k) is l
 feature, one (m, width) after the other, the last of what is left (see `panel_stop`), so that a panel stays in the
 cache while `BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs
 under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May
-import forms, prefetching, vectors, numba and numpy only.
+import core, forms, prefetching, vectors, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numba.core import cgutils
 from numba.extending import register_jitable
 from numba.np.arrayobj import make_array
 
+from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics import vectors
 from streamkm.kernels.intrinsics.forms import compiled_form
@@ -37,7 +38,7 @@ DEPTH = 128
 number and that of the chains, not with their product."""
 WIDE = 2048
 """Features of a block that are copied at a time, a multiple of `DEPTH`: memory does not grow with the rows' width."""
-TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 12, 1: 16}}
+TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 8, 1: 8}}
 """Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
 
 
@@ -280,8 +281,8 @@ def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
     """
     full, widest = PANEL_BYTES // table.itemsize, WIDEST_BYTES // table.itemsize
     n_panels = -(-n_columns // full) if n_features > WIDE else 1
-    block = np.empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype)
-    return block, np.empty((n_panels, BLOCK_ROWS, widest), table.dtype)
+    block = aligned_empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype)
+    return block, aligned_empty((n_panels, BLOCK_ROWS, widest), table.dtype)
 
 
 @nb.njit(inline="always")
