@@ -95,6 +95,24 @@ def test_outer_products():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_lowest_of_equal_scores(dtype):
+    """The first column is found, and its score is the second lowest, too, in whichever lanes they lie."""
+    totals = np.full((96, 64), 7.0, dtype)
+    for row in range(96):
+        totals[row, rng.choice(64, row % 5, replace=False)] = 2
+    totals[5], totals[6, :] = np.inf, np.nan
+    totals[6, 33] = 1
+    n_lanes = _lanes(totals)
+    state = np.empty((96, n_lanes), dtype), np.empty((96, n_lanes), dtype), np.empty((96, n_lanes), np.int32)
+    labels, scores, seconds = np.empty(96, np.int32), np.empty(96, dtype), np.empty(96, dtype)
+    _lower(totals, 96, np.zeros(64, dtype), 0, 64, state, True, 0, labels, scores, seconds)
+    known = np.where(np.isnan(totals), np.inf, totals)
+    np.testing.assert_array_equal(labels, known.argmin(axis=1))
+    np.testing.assert_array_equal(scores, np.sort(known, axis=1)[:, 0])
+    np.testing.assert_array_equal(seconds, np.sort(known, axis=1)[:, 1])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_readable_forms(dtype):
     """The functions that say what the compiled ones do, as Python runs them."""
     X, table = rng.normal(size=(20, 40)).astype(dtype), rng.normal(size=(40, 2 * products.PANEL_BYTES)).astype(dtype)
@@ -102,19 +120,16 @@ def test_readable_forms(dtype):
     panel, bias = np.ascontiguousarray(table[:, :width]), rng.normal(size=width).astype(dtype)
     lanes = vectors.vector_lanes(table)
     found, totals = [], []
-    for multiply, lower, find_lowest in (
-        (products.multiply_columns, lowest.lower, lowest.lowest_lanes),
-        (_multiply, _lower, _lowest),
-    ):
+    for multiply, lower in ((products.multiply_columns, lowest.lower), (_multiply, _lower)):
         total = np.ones((products.BLOCK_ROWS, width), dtype)
         for column in range(0, width, lanes):
             multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, 3, 0, column, 1)
-        n_lanes = lanes if find_lowest is lowest.lowest_lanes else _lanes(table)
-        best, second = (np.full((products.BLOCK_ROWS, n_lanes), np.inf, dtype) for _ in range(2))
-        where = np.zeros((products.BLOCK_ROWS, n_lanes), np.int32)
-        lower(total[3:23], 20, bias, 0, width, best, second, where)
+        n_lanes = lanes if lower is lowest.lower else _lanes(table)
+        state = *(np.empty((20, n_lanes), dtype) for _ in range(2)), np.empty((20, n_lanes), np.int32)
         labels, scores, seconds = np.empty(20, np.int32), np.empty(20, dtype), np.empty(20, dtype)
-        find_lowest(best, second, where, 20, 0, labels, scores, seconds)
+        for column in range(0, width, lanes):  # the search goes on where it was left
+            part, last = np.ascontiguousarray(total[3:23, column : column + lanes]), column + lanes == width
+            lower(part, 20, bias, column, lanes, state, last, 0, labels, scores, seconds)
         totals.append(total[3:23])
         found.append((labels, scores, seconds))
     tolerance = 100 * np.finfo(dtype).eps
@@ -147,13 +162,8 @@ def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width,
 
 
 @nb.njit
-def _lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    lowest.lower(totals, n_rows, bias, column, n_columns, best, seconds, where)
-
-
-@nb.njit
-def _lowest(best, seconds, where, n_rows, first, labels, scores, second_scores):
-    lowest.lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores)
+def _lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
+    lowest.lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores)
 
 
 @nb.njit

@@ -9,7 +9,6 @@ import numpy as np
 
 from streamkm.kernels.cluster.nearest import search_block
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.lowest import lowest_lanes
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
@@ -71,13 +70,12 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
         As `lay_out_list` gives them; none: each is laid out when rows come.
     room : tuple of arrays
         Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
-        their bias (p,), infinite where padded, and totals, best scores, second best and where, as of
-        `nearest.search_room`.
+        their bias (p,), infinite where padded, and totals and a state, as of `nearest.search_room`.
     labels : int32 (n,)
     scores, seconds : dtype of the columns (n,)
         Written.
     """
-    block, own_table, few_bias, totals, best, second, where = room
+    block, own_table, few_bias, totals, state = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
     found = np.empty(BLOCK_ROWS, np.int32)
     score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
@@ -105,8 +103,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
                 else:
                     for j in range(n_features):
                         there[j] = x[j]
-            search_block(block, 0, n_rows, table, few_bias, wanted, totals, best, second, where)
-            lowest_lanes(best, second, where, n_rows, 0, found, score, other)
+            search_block(block, 0, n_rows, table, few_bias, wanted, totals, state, 0, found, score, other)
             for i in range(n_rows):
                 row = order[first + i]
                 labels[row], scores[row], seconds[row] = few[found[i]], score[i], other[i]

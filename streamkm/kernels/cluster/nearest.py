@@ -19,7 +19,7 @@ from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.cluster.layout import LAID_OUT
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import add_entries
-from streamkm.kernels.intrinsics.lowest import lower, lowest_lanes
+from streamkm.kernels.intrinsics.lowest import lower
 from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
     block_room,
@@ -65,8 +65,7 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
         Written: whether the second may be nearer in truth.
     """
     n_columns, lanes = bias.shape[0], vector_lanes(table)
-    best, second = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype)
-    where = unfilled((1, lanes), np.int32)
+    state = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype), unfilled((1, lanes), np.int32)
     label, score, other = unfilled(1, np.int32), unfilled(1, table.dtype), unfilled(1, table.dtype)
     labels[:] = 0
     scores[:] = np.inf
@@ -77,11 +76,10 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
         for i in range(indptr.shape[0] - 1):
             total[:] = 0.0
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
-            best[:] = np.inf
-            second[:] = np.inf
-            where[:] = 0
-            lower(total, 1, bias, column, stop - column, best, second, where)
-            lowest_lanes(best, second, where, 1, 0, label, score, other)
+            state[0][:] = np.inf
+            state[1][:] = np.inf
+            state[2][:] = 0
+            lower(total, 1, bias, column, stop - column, state, True, 0, label, score, other)
             seconds[i] = min(seconds[i], other[0], max(scores[i], score[0]))
             if score[0] < scores[i]:
                 labels[i] = label[0]
@@ -126,7 +124,7 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
     labels, scores, seconds, doubtful
         As of `nearest_csr`; written.
     """
-    block, totals, best, second, where = room
+    block, totals, state = room
     direct = shift.shape[0] == 0 and scale == 1.0
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -134,8 +132,7 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         if not direct or n_rows < BLOCK_ROWS:
             load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
             rows, start = block, 0
-        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], best, second, where)
-        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
@@ -156,39 +153,38 @@ def load_rows(X, shift, scale, out):
 @kernel
 def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
-    block, totals, best, second, where = room
+    block, totals, state = room
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
-        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], best, second, where)
-        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
+        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 @kernel
 def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
     """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
-    block, totals, best, second, where = room
+    block, totals, state = room
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
         column, q = 0, 0
         while column < n_clusters:
             stop = panel_stop(column, bias.shape[0], table.itemsize)
-            lower(totals[q], n_rows, bias, column, min(stop, n_clusters) - column, best, second, where)
+            needed, last = min(stop, n_clusters) - column, stop >= n_clusters
+            lower(totals[q], n_rows, bias, column, needed, state, last, first, labels, scores, seconds)
             column, q = stop, q + 1
-        lowest_lanes(best, second, where, n_rows, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
     """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
     shape, dtypes = (BLOCK_ROWS, vector_lanes(table)), (table.dtype, table.dtype, np.int32)
-    return (*block_room(table, n_features, n_clusters), *(aligned_empty(shape, dtype) for dtype in dtypes))
+    return (*block_room(table, n_features, n_clusters), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
 
 
 @nb.njit(inline="always")
-def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, second, where):
+def search_block(rows, start, n_rows, table, bias, n_clusters, totals, state, first, labels, scores, seconds):
     """Search the scores of a block of rows, panel after panel. O(n_rows * m * n_clusters).
 
     Parameters
@@ -202,15 +198,19 @@ def search_block(rows, start, n_rows, table, bias, n_clusters, totals, best, sec
     n_clusters : int64
     totals : same dtype (BLOCK_ROWS, columns of a panel)
         Overwritten.
-    best, second, where
+    state
         As of `lower`; written.
+    first : int64
+        Where in the arrays to come the rows begin.
+    labels, scores, seconds
+        As of `nearest_csr`; written.
     """
     n_features, column = rows.shape[1], 0
     while column < n_clusters:
         stop = panel_stop(column, bias.shape[0], table.itemsize)
         width, needed, place = stop - column, min(stop, n_clusters) - column, column * n_features
         multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals, 0, 0)
-        lower(totals, n_rows, bias, column, needed, best, second, where)
+        lower(totals, n_rows, bias, column, needed, state, stop >= n_clusters, first, labels, scores, seconds)
         column = stop
 
 

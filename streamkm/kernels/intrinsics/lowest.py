@@ -17,12 +17,14 @@ from streamkm.kernels.intrinsics.forms import compiled_form
 from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, spread, vector_at, vector_lanes
 
 
-def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
-    """Begin or go on with the search for the two lowest scores of rows, lane by lane.
+def lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
+    """Go on with the search for the two lowest scores of rows, lane by lane; at the last panel, among all lanes.
+
+    Of equal scores, the first column is found.
 
     Parameters
     ----------
-    totals : float32 or float64 (BLOCK_ROWS, width), C-contiguous
+    totals : float32 or float64 (at least n_rows, width), C-contiguous
         Products of the rows with a panel.
     n_rows : int64
     bias : same dtype (p,), C-contiguous
@@ -30,42 +32,58 @@ def lower(totals, n_rows, bias, column, n_columns, best, seconds, where):
     column, n_columns : int64
         First column of the panel among all, and how many are looked at: as many as fill whole vectors. The search
         begins with column 0.
-    best, seconds : same dtype (BLOCK_ROWS, at least lanes), C-contiguous
-        Lowest and second lowest scores so far of the columns of each lane; written.
-    where : int32 (BLOCK_ROWS, at least lanes), C-contiguous
-        First column of the vector that `best` is of; written.
+    state : tuple of same dtype (at least n_rows, lanes) twice, and int32 (at least n_rows, lanes), C-contiguous
+        Lowest and second lowest scores so far of the columns of each lane, and the first column of the vector that the
+        lowest is of; written but at the last panel.
+    last : bool
+        Whether this panel is the last.
+    first : int64
+        Where in the arrays to come the rows begin.
+    labels : int32 (n,)
+        Columns of the lowest scores; written at the last panel, as are
+    scores, second_scores : same dtype (n,)
+        the lowest scores and the second lowest.
     """
-    lanes = vector_lanes(totals)
+    (best, seconds, where), lanes = state, vector_lanes(totals)
     if column == 0:
         best[:n_rows], seconds[:n_rows], where[:n_rows] = np.inf, np.inf, 0
-    for first in range(0, n_columns, lanes):
-        scores = totals[:n_rows, first : first + lanes] + bias[column + first : column + first + lanes]
+    for at in range(0, n_columns, lanes):
+        products = totals[:n_rows, at : at + lanes] + bias[column + at : column + at + lanes]
         before = best[:n_rows, :lanes].copy()
-        less = scores < before
-        seconds[:n_rows, :lanes] = np.minimum(seconds[:n_rows, :lanes], np.maximum(before, scores))
-        best[:n_rows, :lanes] = np.where(less, scores, before)
-        where[:n_rows, :lanes][less] = column + first
+        less = products < before
+        seconds[:n_rows, :lanes] = np.minimum(seconds[:n_rows, :lanes], np.maximum(before, products))
+        best[:n_rows, :lanes] = np.where(less, products, before)
+        where[:n_rows, :lanes][less] = column + at
+    for i in range(n_rows if last else 0):
+        columns, lowest = where[i, :lanes] + np.arange(lanes), best[i, :lanes]
+        lane = np.lexsort([columns, lowest])[0]
+        labels[first + i], scores[first + i] = columns[lane], lowest[lane]
+        second_scores[first + i] = min(np.delete(lowest, lane).min(), seconds[i, :lanes].min())
 
 
 @compiled_form(lower)
-def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where):
+def _lower(typing, totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
     def codegen(context, builder, signature, args):
-        totals_, bias_, best_, seconds_, where_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 5, 6, 7)
+        totals_, bias_, labels_, scores_, seconds_ = (
+            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 8, 9, 10)
         )
-        n_rows, column, n_columns = args[1], args[3], args[4]
+        state_ = [
+            make_array(kind)(context, builder, builder.extract_value(args[5], q))
+            for q, kind in enumerate(signature.args[5])
+        ]
+        n_rows, column, n_columns, last, first = args[1], args[3], args[4], args[6], args[7]
         align = signature.args[0].dtype.bitwidth // 8
         lanes = vectors.vector_bytes(context.codegen()._tm_features) // align
         kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
         numbers = ir.VectorType(NUMBER, lanes)
-        total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(best_.shape, 1)
+        kinds, aligns = (kind, kind, numbers), (align, align, 4)
+        total_step, step = builder.extract_value(totals_.shape, 1), builder.extract_value(state_[0].shape, 1)
         begins = builder.icmp_signed("==", column, PLACE(0))
         nothing = [ir.Constant(kind, [float("inf")] * lanes)] * 2 + [ir.Constant(numbers, [0] * lanes)]
         with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
             held = builder.mul(row, step)
-            pointers = [vector_at(builder, array, held, kind) for array in (best_, seconds_)]
-            pointers.append(vector_at(builder, where_, held, numbers))
-            held = [builder.load(pointer, align=4 if q == 2 else align) for q, pointer in enumerate(pointers)]
+            pointers = [vector_at(builder, array, held, kind) for array, kind in zip(state_, kinds, strict=True)]
+            held = [builder.load(pointer, align=align) for pointer, align in zip(pointers, aligns, strict=True)]
             given = [builder.select(begins, *pair) for pair in zip(nothing, held, strict=True)]
             start = builder.mul(row, total_step)
             before, function = builder.block, builder.function
@@ -75,99 +93,70 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, best, seconds, where
             at = builder.phi(PLACE)
             at.add_incoming(PLACE(0), before)
             states = [builder.phi(value.type) for value in given]
-            for state, value in zip(states, given, strict=True):
-                state.add_incoming(value, before)
-            best, second, first = states
+            for phi, value in zip(states, given, strict=True):
+                phi.add_incoming(value, before)
+            best, second, where = states
             here = builder.add(column, at)
             product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
             score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
             less = builder.fcmp_ordered("<", score, best)
-            higher = builder.select(less, best, score)
-            second_less = builder.fcmp_ordered("<", higher, second)
             found = [
                 builder.select(less, score, best),
-                builder.select(second_less, higher, second),
-                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), first),
+                _lesser(builder, builder.select(less, best, score), second),
+                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), where),
             ]
             following = builder.add(at, PLACE(lanes))
             at.add_incoming(following, loop)
-            for state, value in zip(states, found, strict=True):
-                state.add_incoming(value, loop)
+            for phi, value in zip(states, found, strict=True):
+                phi.add_incoming(value, loop)
             builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
             builder.position_at_end(end)
-            for q, (value, pointer) in enumerate(zip(found, pointers, strict=True)):
-                builder.store(value, pointer, align=4 if q == 2 else align)
+            with builder.if_else(last) as (ended, goes_on):
+                with ended:
+                    there = builder.add(first, row)
+                    for value, array in zip(_lowest(builder, *found), (labels_, scores_, seconds_), strict=True):
+                        builder.store(value, builder.gep(array.data, [there]))
+                with goes_on:
+                    for value, pointer, align in zip(found, pointers, aligns, strict=True):
+                        builder.store(value, pointer, align=align)
         return context.get_dummy_value()
 
-    return nb.void(totals, nb.int64, bias, nb.int64, nb.int64, best, seconds, where), codegen
+    kinds = (totals, nb.int64, bias, nb.int64, nb.int64, state, nb.boolean, nb.int64, labels, scores, second_scores)
+    return nb.void(*kinds), codegen
 
 
-def lowest_lanes(best, seconds, where, n_rows, first, labels, scores, second_scores):
-    """Find the lowest and the second lowest score of rows among all lanes; the first column of equal ones.
-
-    Parameters
-    ----------
-    best, seconds, where
-        As `lower` leaves them.
-    n_rows : int64
-    first : int64
-        Where in the arrays to come the rows begin.
-    labels : int32 (n,)
-        Written: columns of the lowest scores.
-    scores, second_scores : of the dtype of `best` (n,)
-        Written.
-    """
-    lanes = vector_lanes(best)
-    for i in range(n_rows):
-        columns, lowest = where[i, :lanes] + np.arange(lanes), best[i, :lanes]
-        lane = np.lexsort([columns, lowest])[0]
-        labels[first + i], scores[first + i] = columns[lane], lowest[lane]
-        second_scores[first + i] = min(np.delete(lowest, lane).min(), seconds[i, :lanes].min())
+def _lesser(builder, one, other):
+    """The lesser of two numbers, lane by lane."""
+    return builder.select(builder.fcmp_ordered("<", one, other), one, other)
 
 
-@compiled_form(lowest_lanes)
-def _lowest_lanes(typing, best, seconds, where, n_rows, first, labels, scores, second_scores):
-    def codegen(context, builder, signature, args):
-        best_, seconds_, where_, labels_, scores_, second_scores_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 1, 2, 5, 6, 7)
-        )
-        n_rows, first = args[3], args[4]
-        align = signature.args[0].dtype.bitwidth // 8
-        lanes = vectors.vector_bytes(context.codegen()._tm_features) // align
-        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
-        numbers = ir.VectorType(NUMBER, lanes)
-        step = builder.extract_value(best_.shape, 1)
+def _lowest(builder, best, second, where):
+    """Column, score and second score of a row, of what `lower` holds of it."""
+    kind, numbers, lanes = best.type, where.type, best.type.count
+    columns = builder.add(where, ir.Constant(numbers, list(range(lanes))))
+    score = _lowest_lane(builder, best, builder.fcmp_ordered)
+    equal = builder.fcmp_ordered("==", best, spread(builder, score, kind))
+    beyond = ir.Constant(numbers, [2**31 - 1] * lanes)
+    column = _lowest_lane(builder, builder.select(equal, columns, beyond), builder.icmp_signed)
+    rest = builder.select(equal, ir.Constant(kind, [float("inf")] * lanes), best)
+    other = _lowest_lane(builder, _lesser(builder, rest, second), builder.fcmp_ordered)
+    bits = builder.bitcast(equal, ir.IntType(lanes))
+    several = builder.and_(bits, builder.sub(bits, ir.Constant(bits.type, 1)))
+    alone = builder.icmp_unsigned("==", several, ir.Constant(bits.type, 0))
+    return column, score, builder.select(alone, other, score)
 
-        def lowest(values, less):
-            while values.type.count > 1:
-                n_left = values.type.count // 2
-                halves = [
-                    builder.shuffle_vector(
-                        values,
-                        ir.Constant(values.type, ir.Undefined),
-                        ir.Constant(ir.VectorType(NUMBER, n_left), [start + lane for lane in range(n_left)]),
-                    )
-                    for start in (0, n_left)
-                ]
-                values = builder.select(less("<", *halves), *halves)
-            return builder.extract_element(values, ir.Constant(NUMBER, 0))
 
-        nothing, beyond = ir.Constant(kind, [float("inf")] * lanes), ir.Constant(numbers, [2**31 - 1] * lanes)
-        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(1), inc=True) as (row, _):
-            held = builder.mul(row, step)
-            best = builder.load(vector_at(builder, best_, held, kind), align=align)
-            second = builder.load(vector_at(builder, seconds_, held, kind), align=align)
-            columns = builder.load(vector_at(builder, where_, held, numbers), align=4)
-            columns = builder.add(columns, ir.Constant(numbers, list(range(lanes))))
-            score = lowest(best, builder.fcmp_ordered)
-            equal = builder.fcmp_ordered("==", best, spread(builder, score, kind))
-            column = lowest(builder.select(equal, columns, beyond), builder.icmp_signed)
-            others = builder.icmp_signed("!=", columns, spread(builder, column, numbers))
-            rest = builder.select(others, best, nothing)
-            second = lowest(builder.select(builder.fcmp_ordered("<", rest, second), rest, second), builder.fcmp_ordered)
-            at = builder.add(first, row)
-            for value, array in ((column, labels_), (score, scores_), (second, second_scores_)):
-                builder.store(value, builder.gep(array.data, [at]))
-        return context.get_dummy_value()
-
-    return nb.void(best, seconds, where, nb.int64, nb.int64, labels, scores, second_scores), codegen
+def _lowest_lane(builder, values, compare):
+    """The lowest number of a vector, by halves."""
+    while values.type.count > 1:
+        n_left = values.type.count // 2
+        halves = [
+            builder.shuffle_vector(
+                values,
+                ir.Constant(values.type, ir.Undefined),
+                ir.Constant(ir.VectorType(NUMBER, n_left), list(range(lane, lane + n_left))),
+            )
+            for lane in (0, n_left)
+        ]
+        values = builder.select(compare("<", *halves), *halves)
+    return builder.extract_element(values, ir.Constant(NUMBER, 0))
