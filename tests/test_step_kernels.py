@@ -204,7 +204,7 @@ def test_copied_rows_compile_no_text_of_errors():
             (trials.all_trials, (*arrays, X[:, 0], weights, 0, np.zeros((2, 2)), 0.0, *table[::2], np.empty((2, 4)))),
             (nearest.scores_csr, (*arrays, *table, np.empty((3, 16)))),
             (nonzeros.products_of_nonzeros, (X.astype(np.float32), np.ones((1, 4, 80), np.float32), *products)),
-            (nearest.nearest_csr, (*arrays, weights, *table, 1.0, 0.0, np.empty(3, np.int32), *found)),
+            (nearest.nearest_csr, (*arrays, weights, *table, 15, 1.0, 0.0, np.empty(3, np.int32), *found, weights)),
         ):
             nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
     assert compiled

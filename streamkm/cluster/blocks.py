@@ -54,6 +54,11 @@ class Totals:
         """Start empty."""
         return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
 
+    @classmethod
+    def unwritten(cls, table: CenterTable) -> Totals:
+        """Start with sums that hold anything: rows that are added `fresh` clear them."""
+        return cls(np.empty(table.centers.shape), np.zeros(table.n_clusters))
+
     def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
         """Cluster means (k, m); rows of `fallback` for clusters without weight."""
         out = np.empty_like(self.sums)
@@ -79,7 +84,6 @@ def assigned(
     table: CenterTable,
     *,
     with_d2: bool,
-    d2norms: NDArray[np.float64] | None = None,
     gaps: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
@@ -90,8 +94,6 @@ def assigned(
         None: sums begin with these rows.
     with_d2 : bool
         Squared distances are wanted, and labels that are the nearest centers in truth.
-    d2norms : float64 (n,), optional
-        Squared norms of the rows: such labels are wanted, but no exact distances.
     gaps : float64 (n,), optional
         Written, where such labels are wanted; see `CenterTable.labels`.
 
@@ -100,18 +102,42 @@ def assigned(
     labels : int32 (n,)
     totals : Totals
     d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers; with `d2norms`, those of `labels_and_lifted`.
+        Squared distances to the nearest centers.
     """
-    fresh = totals is None
-    if totals is None:  # `add_rows` clears the sums
-        totals = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
-    if d2norms is not None:
-        labels, lifted = table.labels_and_lifted(X, d2norms, gaps)
-        add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-        return labels, totals, lifted
+    fresh, totals = totals is None, totals or Totals.unwritten(table)
     labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
     return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
+
+
+def assigned_far(
+    totals: Totals | None,
+    X: Matrix,
+    weights: NDArray[np.float64],
+    table: CenterTable,
+    d2norms: NDArray[np.float64],
+    told: tuple[NDArray[np.float64], NDArray[np.float64]],
+) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
+    """As `assigned`, of CSR rows far from all centers: labels that are right in truth, but no exact distances.
+
+    Parameters
+    ----------
+    d2norms : float64 (n,)
+        Squared norms of the rows.
+    told : two of float64 (n,)
+        Written: gaps and squared distances, as `CenterTable.labels_and_lifted` tells them.
+
+    Returns
+    -------
+    labels : int32 (n,)
+    totals : Totals
+    lifted : float64 (n,)
+        As of `labels_and_lifted`.
+    """
+    fresh, totals = totals is None, totals or Totals.unwritten(table)
+    labels, lifted = table.labels_and_lifted(X, d2norms, *told)
+    add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
+    return labels, totals, lifted
 
 
 def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
@@ -277,7 +303,7 @@ def _part(held: Held, shared: tuple[CenterTable, NDArray[np.float64]]) -> tuple[
     labels, near = labels_and_nearness(block.X, shared)
     totals = []
     for kept in (np.where(near, np.int32(-1), labels), np.where(near, labels, np.int32(-1))):
-        part = Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))
+        part = Totals.unwritten(table)
         add_rows(block.X, block.weights, kept, part.sums, part.counts, fresh=True)
         totals.append(part)
     picked = np.flatnonzero(near)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,11 @@ INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers
 MOST_SECONDS = 4096  # centers of dense rows, of which the second nearest are told, too
 MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
 LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
+NO_PRODUCTS = np.empty(0, np.float32)
 _LAYING_OUT = threading.Lock()
+
+Searched: TypeAlias = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]
+"""Labels, scores, second scores, and which rows are doubtful; each (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,9 @@ class Layout:
     Attributes
     ----------
     table : float32 or float64 (m * p,)
-        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors. For sparse rows in tiles of `width` columns,
-        (m, width) one after the other, the last of what is left; for dense rows in the panels of `products`.
+        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors with columns ``-2 scale s``. For sparse rows
+        in tiles of `width` columns, (m, width) one after the other, the last of what is left; for dense rows in the
+        panels of `products`.
     width : int
     bias : same dtype (p,)
         Infinite where padded.
@@ -268,22 +273,35 @@ class CenterTable:
         return labels, shares_of(lifted, d2norms)
 
     def labels_and_lifted(
-        self, X: Matrix, d2norms: NDArray[np.float64], gaps: NDArray[np.float64] | None = None
+        self,
+        X: Any,
+        d2norms: NDArray[np.float64],
+        gaps: NDArray[np.float64] | None = None,
+        d2: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """As `labels`, and squared distances with twice the products of rows and the mean of the centers added (n,).
 
-        They cost nothing; see `d2_of_lifted` and `shares_of`.
-        """
-        layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        labels, scores = self._exactly(X, d2norms, gaps)
-        around = self._made("around", self._mean_norm)
-        return labels, scores.astype(np.float64) / layout.scale / layout.scale + around + d2norms
+        They cost nothing; see `shares_of`.
 
-    def d2_of_lifted(self, X: Any, lifted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Squared distances of CSR rows to their nearest centers (n,), of what `labels_and_lifted` gives. O(nnz)."""
-        d2 = lifted.copy()
-        take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
-        return d2
+        Parameters
+        ----------
+        X : csr_array (n, at most m) with distinct indices in a row
+        d2 : float64 (n,), optional
+            Written: the squared distances, as far as products of float32 tell. They cost nothing either where the
+            table has a column to spare, else O(nnz).
+        """
+        layout = self.layout(np.float32, sparse=True)
+        spare = d2 is not None and len(layout.bias) > self.n_clusters and not len(layout.columns)
+        crossed = np.empty(len(d2norms) if spare else 0, layout.table.dtype)
+        labels, scores = self._exactly(X, d2norms, gaps, crossed)
+        lifted = scores.astype(np.float64) / layout.scale / layout.scale
+        lifted += self._made("around", self._mean_norm) + d2norms
+        if spare:
+            np.maximum(lifted + crossed.astype(np.float64) / layout.scale / layout.scale, 0.0, out=d2)
+        elif d2 is not None:
+            d2[:] = lifted
+            take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
+        return labels, lifted
 
     def _mean(self) -> NDArray[np.float64]:
         """Mean of the centers (m,)."""
@@ -297,13 +315,20 @@ class CenterTable:
         return float(weighted_sum(mean, mean))
 
     def _exactly(
-        self, X: Matrix, d2norms: NDArray[np.float64] | None, gaps: NDArray[np.float64] | None
+        self,
+        X: Matrix,
+        d2norms: NDArray[np.float64] | None,
+        gaps: NDArray[np.float64] | None,
+        crossed: NDArray[Any] = NO_PRODUCTS,
     ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`labels`, and the scores that most of them were found by; see `labels`."""
+        """`labels`, and the scores that most of them were found by; see `labels` and `_search_csr`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
         wanted = gaps is not None and cheap
-        labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, d2norms, seconds=wanted)
+        if isinstance(X, np.ndarray):
+            labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, seconds=wanted)
+        else:
+            labels, scores, seconds, doubtful = self._search_csr(X, layout, layout.slope, d2norms, crossed)
         if gaps is not None and cheap:
             gaps_between(scores, seconds, layout.scale, gaps)
         elif gaps is not None:
@@ -331,45 +356,53 @@ class CenterTable:
         X: Matrix,
         layout: Layout,
         slope: float,
-        d2norms: NDArray[np.float64] | None = None,
         *,
         seconds: bool = False,
         all_centers: bool = False,
         likely: NDArray[np.int32] | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    ) -> Searched:
         """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
 
         Second scores hold anything unless they, or a look at all centers, are asked for.
         """
-        n_rows, dtype = X.shape[0], layout.table.dtype
-        found = (
-            np.empty(n_rows, np.int32),
-            np.empty(n_rows, dtype),
-            np.empty(n_rows, dtype),
-            np.empty(n_rows, np.bool_),
-        )
-        if isinstance(X, np.ndarray):
-            roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
-            slope *= roundings
-            index = None if all_centers else self._index_for(X, layout, guessed=likely is not None)
-            room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
-            for start, batch in dense_batches(X):
-                parts = tuple(array[start : start + len(batch)] for array in found)
-                if index is None:
-                    self._search_dense(batch, layout, slope, room, parts)
-                else:
-                    near = None if likely is None else likely[start : start + len(batch)]
-                    slopes = (slope, layout.slope * roundings)
-                    self._search_indexed(batch, layout, slopes, (index, room, near), parts, seconds=seconds)
-        else:
-            indptr, indices, data = moved_rows(X, layout, dtype)
-            if slope < 0:
-                d2norms = NO_WEIGHTS
-            elif d2norms is None or len(layout.columns) or layout.scale != 1:
-                d2norms = np.empty(n_rows)
-                distances.d2norms_csr(indptr, data, d2norms)
-            given = (layout.table, layout.width, layout.bias, slope, layout.slack)
-            nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found)
+        if not isinstance(X, np.ndarray):
+            return self._search_csr(X, layout, slope)
+        found = _room_for(X.shape[0], layout.table.dtype)
+        roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
+        slope *= roundings
+        index = None if all_centers else self._index_for(X, layout, guessed=likely is not None)
+        room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
+        for start, batch in dense_batches(X):
+            parts = tuple(array[start : start + len(batch)] for array in found)
+            if index is None:
+                self._search_dense(batch, layout, slope, room, parts)
+            else:
+                near = None if likely is None else likely[start : start + len(batch)]
+                slopes = (slope, layout.slope * roundings)
+                self._search_indexed(batch, layout, slopes, (index, room, near), parts, seconds=seconds)
+        return found
+
+    def _search_csr(
+        self,
+        X: Any,
+        layout: Layout,
+        slope: float,
+        d2norms: NDArray[np.float64] | None = None,
+        crossed: NDArray[Any] = NO_PRODUCTS,
+    ) -> Searched:
+        """As `_search`, of CSR rows, whose squared norms may be known.
+
+        `crossed` (n,) or (0,) is written: products with the column of the mean, where the table has one to spare.
+        """
+        found = _room_for(X.shape[0], layout.table.dtype)
+        indptr, indices, data = moved_rows(X, layout, layout.table.dtype)
+        if slope < 0:
+            d2norms = NO_WEIGHTS
+        elif d2norms is None or len(layout.columns) or layout.scale != 1:
+            d2norms = np.empty(X.shape[0])
+            distances.d2norms_csr(indptr, data, d2norms)
+        given = (layout.table, layout.width, layout.bias, self.n_clusters, slope, layout.slack)
+        nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found, crossed)
         return found
 
     def _search_dense(
@@ -440,6 +473,11 @@ class CenterTable:
         if layout.scale != 1:
             found = out[:, : self.n_clusters]
             np.divide(found / layout.scale, layout.scale, out=found)  # its square may be too small a number
+
+
+def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
+    """Room for what a search finds."""
+    return np.empty(n_rows, np.int32), np.empty(n_rows, dtype), np.empty(n_rows, dtype), np.empty(n_rows, np.bool_)
 
 
 def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
+from streamkm.cluster.kmeans_plusplus import random_rows, seedings
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
@@ -113,7 +113,7 @@ def start_centers(
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(searched)
     pieces = LocalBlocks.of(executor, block)
-    best, inertias = None, list[float]()
+    best, inertias, seeded = None, list[float](), list[NDArray[np.float64]]()
     starts = _starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)
     while starts.go_on(inertias):
         if drawn is not None:
@@ -123,7 +123,10 @@ def start_centers(
         elif is_many(n_clusters, block):
             centers = two_level_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
         else:
-            centers = kmeans_plusplus(block, n_clusters, rng=streams.seeding, executor=executor)
+            if not seeded:  # those that are made in any case at once, a thread each
+                n_runs = max(1, min(starts.least - len(inertias), executor.n_workers))
+                seeded = seedings(block, n_clusters, n_runs, rng=streams.seeding, executor=executor)
+            centers = seeded.pop(0)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)

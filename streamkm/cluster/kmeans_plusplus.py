@@ -6,6 +6,8 @@ tens of rows a cluster.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +18,33 @@ from streamkm.cluster.rows import Block
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.cluster import trials as kernels
+from streamkm.kernels.cluster.dense_trials import all_dense_trials
 from streamkm.kernels.intrinsics.lanes import LANES
 
-SHARED_ENTRIES = 1 << 19  # of a block whose products with a few rows are worth waking up threads
+SHARED_ENTRIES = 1 << 20  # of a block whose products with a few rows are worth waking up threads
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What is drawn for one run of k-means++.
+
+    Attributes
+    ----------
+    first : int
+        Row that is the first center.
+    shares : float64 (k, t)
+        In [0, 1): where in the running sum of the mass the rows are that are tried after each center.
+    """
+
+    first: int
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, block: Block, n_clusters: int, rng: np.random.Generator) -> Draws:
+        """Draw."""
+        p = block.weights / block.weights.sum() if len(block.weights) else None
+        first = int(rng.choice(block.n_rows, p=p))
+        return cls(first, rng.random((n_clusters, 2 + int(np.log(n_clusters)))))
 
 
 def kmeans_plusplus(
@@ -49,35 +75,48 @@ def kmeans_plusplus(
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the greedy
     variant of its conclusion.
     """
-    n_rows, n_components = block.X.shape
-    first = int(rng.choice(n_rows, p=block.weights / block.weights.sum() if len(block.weights) else None))
-    draws = rng.random((n_clusters, 2 + int(np.log(n_clusters))))
-    negligible = 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
-    centers = np.empty((n_clusters, n_components))
-    n_entries = n_rows * n_components if isinstance(block.X, np.ndarray) else block.X.nnz
-    pieces = LocalBlocks.of(executor, block) if executor is not None and n_entries >= SHARED_ENTRIES else None
-    if pieces is not None or isinstance(block.X, np.ndarray):
-        found = _step_by_step(block, pieces, first, draws, negligible, centers)
+    return seedings(block, n_clusters, 1, rng=rng, executor=executor)[0]
+
+
+def seedings(
+    block: Block, n_clusters: int, n_runs: int, *, rng: np.random.Generator, executor: Executor | None = None
+) -> list[NDArray[np.float64]]:
+    """The centers of several runs of `kmeans_plusplus`, one after the other: by a thread each where rows are few."""
+    draws = [Draws.of(block, n_clusters, rng) for _ in range(n_runs)]
+    n_entries = block.X.size if isinstance(block.X, np.ndarray) else block.X.nnz
+    if n_entries > SHARED_ENTRIES:
+        pieces = None if executor is None else LocalBlocks.of(executor, block)
+        return [_step_by_step(each, block, pieces) for each in draws]
+    if executor is None:
+        return [_at_once(each, block) for each in draws]
+    return executor.each("seed", _at_once, draws, block)
+
+
+def _at_once(draws: Draws, block: Block) -> NDArray[np.float64]:
+    """All steps in one call."""
+    X, (n_clusters, n_trials) = block.X, draws.shares.shape
+    centers, padded = np.empty((n_clusters, X.shape[1])), -(-n_trials // LANES) * LANES
+    table = aligned_empty((X.shape[1] * padded,), X.dtype)
+    given = (block.d2norms, block.weights, draws.first, draws.shares, _negligible(block))
+    if isinstance(X, np.ndarray):
+        found = all_dense_trials(np.ascontiguousarray(X), *given, table, centers)
     else:
-        X, padded = block.X, -(-draws.shape[1] // LANES) * LANES
-        given = (X.indptr, X.indices, X.data, block.d2norms, block.weights, first, draws, negligible)
-        table, bias = aligned_empty((n_components * padded,), X.dtype), np.empty(padded, X.dtype)
-        found = int(kernels.all_trials(*given, table, bias, centers))
-    return centers[:found]
+        bias = np.empty(padded, X.dtype)
+        found = kernels.all_trials(X.indptr, X.indices, X.data, *given, table, bias, centers)
+    return centers[: int(found)]
 
 
-def _step_by_step(
-    block: Block,
-    pieces: LocalBlocks | None,
-    first: int,
-    draws: NDArray[np.float64],
-    negligible: float,
-    centers: NDArray[np.float64],
-) -> int:
-    """As `kernels.all_trials`, by matrix products for dense rows, and by threads where there are pieces."""
-    n_rows, n_components = block.X.shape
+def _negligible(block: Block) -> float:
+    """Mass at which there are no more distinct rows."""
+    return 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
+
+
+def _step_by_step(draws: Draws, block: Block, pieces: LocalBlocks | None) -> NDArray[np.float64]:
+    """The same, one step after the other; by threads where there are pieces."""
+    (n_rows, n_components), negligible = block.X.shape, _negligible(block)
+    centers = np.empty((len(draws.shares), n_components))
     closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
-    trials = np.array([first])
+    trials = np.array([draws.first])
     for found in range(len(centers)):
         candidates = densified(block.X, trials, n_components)
         table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
@@ -90,9 +129,9 @@ def _step_by_step(
         centers[found] = candidates[best]
         kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)
         if mass[-1] <= negligible:
-            return found + 1
-        trials = np.searchsorted(mass, draws[found] * mass[-1]).clip(0, n_rows - 1)
-    return len(centers)
+            return centers[: found + 1]
+        trials = np.searchsorted(mass, draws.shares[found] * mass[-1]).clip(0, n_rows - 1)
+    return centers
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -58,6 +58,8 @@ class Model:
         How original rows are prepared, before anything else.
     index : tuple of float32 (m, u) and int32 (k,), or None
         Directions and groups of an index of the centers, where there is one; see `center_index`.
+    laid_out : CenterTable or None
+        The table of these centers, where it is kept; see `with_table`.
     """
 
     centers: NDArray[np.float64]
@@ -68,6 +70,7 @@ class Model:
     far: bool = False
     preparation: Preparation | None = None
     index: IndexParts | None = None
+    laid_out: CenterTable | None = None
 
     def indexed(self) -> Model:
         """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
@@ -96,7 +99,13 @@ class Model:
 
     def table(self) -> CenterTable:
         """The centers, for rows in their space."""
+        if self.laid_out is not None and self.laid_out.centers is self.centers:
+            return self.laid_out
         return CenterTable.build(self.centers, np.float32, index=self.index)
+
+    def with_table(self) -> Model:
+        """The same, with a table that is laid out once for all that follows, and takes memory as long."""
+        return replace(self, laid_out=self.table())
 
     def save(self, path: str | os.PathLike[str], parameters: dict[str, Any], fit: FitInfo | None = None) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.

@@ -19,7 +19,6 @@ from streamkm.core.matrix import aligned_empty, rows_between
 from streamkm.kernels.cluster.dense_trials import all_dense_trials
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
 COARSE_ROWS = 200  # for each coarse cluster, that they are found on
 COARSE_STEPS = 5  # of Lloyd's algorithm
@@ -115,8 +114,6 @@ def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block) -> NDArray[n
     norm = max(float(weighted_sum(weights, d2norms)), np.finfo(float).tiny)
     negligible = NEGLIGIBLE * float(np.finfo(np.float32).eps) * norm
     padded = -(-draws.shape[1] // LANES) * LANES
-    held = aligned_empty((-(-len(rows) // BLOCK_ROWS) * BLOCK_ROWS, n_features), block.X.dtype)
-    room = (held, aligned_empty((n_features * padded,), block.X.dtype))
-    centers = np.empty((n_clusters, n_features))
-    given = (block.X, rows, d2norms, weights, first, draws, negligible, room)
-    return centers[: int(all_dense_trials(*given, centers))]
+    table, centers = aligned_empty((n_features * padded,), block.X.dtype), np.empty((n_clusters, n_features))
+    found = all_dense_trials(block.X[rows], d2norms, weights, first, draws, negligible, table, centers)
+    return centers[: int(found)]

@@ -89,11 +89,13 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
     total_weight = float(context.weights.sum()) if len(context.weights) else float(rows.sum())
     while True:
         promise = rule = None
+        tabled = model.with_table()
         if plan.drawn_rows and index >= n_asked:
-            promise = promise_of(context.here, found.look.originals(), model, total_weight)
+            promise = promise_of(context.here, found.look.originals(), tabled, total_weight)
             seed = context.settings.word("draws") ^ index
             rule = DrawRule.of(plan.drawn_rows, seed, total_weight, promise.inertia)
-        assigned, held = label_once(context, model, rows, index, sample, rule)
+        assigned, held = label_once(context, tabled, rows, index, sample, rule)
+        del tabled  # what follows needs the memory
         if promise is not None:  # rows that were skipped count nothing
             promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
         if index > 0:

@@ -20,6 +20,7 @@ from streamkm.cluster.blocks import (
     Totals,
     absorb_totals,
     assigned,
+    assigned_far,
     inertia_of,
     join_totals,
     merged,
@@ -176,9 +177,13 @@ def _assign_item(
     before, drawn = (None, ()) if state is None else (state.totals, state.drawn)
     profile = Profile.empty(table.n_clusters) if state is None else state.profile
     gaps = np.empty(X.shape[0])
-    labels, totals, d2 = assigned(before, X, weights, table, with_d2=norms is None, d2norms=norms, gaps=gaps)
-    exact = d2 if norms is None else table.d2_of_lifted(X, d2)
-    profile.add(labels, exact, gaps, weights=weights, first_row=item[3], kept=rows.kept)
+    if norms is None:
+        labels, totals, d2 = assigned(before, X, weights, table, with_d2=True, gaps=gaps)
+        measured = d2
+    else:
+        measured = np.empty(X.shape[0])
+        labels, totals, d2 = assigned_far(before, X, weights, table, norms, (gaps, measured))
+    profile.add(labels, measured, gaps, weights=weights, first_row=item[3], kept=rows.kept)
     d2 = d2 if norms is None else shares_of(d2, norms)
     if rule is not None and len(labels):
         drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))

@@ -20,7 +20,7 @@ LAID_OUT = 64
 def lay_out(centers, shift, moved, scale, first, table, bias):
     """Fill some columns of a table of centers, and their bias, in one pass over the centers.
 
-    The readable form is ``table[:, :k] = -2 * scale * (centers - shift).T``, ``table[:, k:] = 0`` and
+    The readable form is ``table[:, :k] = -2 * scale * (centers - shift).T``, ``table[:, k:] = -2 * scale * shift`` and
     ``bias[:k] = scale^2 * (sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ (shift - moved))``. O(k * m).
 
     Parameters
@@ -54,7 +54,7 @@ def lay_out(centers, shift, moved, scale, first, table, bias):
             bias[c] += dot(offsets, 0, offsets, 0, width) + dot(offsets, 0, left, 0, width)
         for j in range(start, start + width):
             for c in range(n_clusters, first + table.shape[1]):
-                table[j, c - first] = 0.0
+                table[j, c - first] = -2.0 * shift[j] * scale
 
 
 @kernel

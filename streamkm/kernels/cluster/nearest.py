@@ -37,7 +37,9 @@ ROUNDINGS = 5
 
 
 @kernel(fastmath=FUSED)
-def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
+def nearest_csr(
+    indptr, indices, data, d2norms, table, width, bias, padding, slope, slack, labels, scores, seconds, doubtful, padded
+):
     """Find the two nearest centers of every CSR row.
 
     The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
@@ -49,12 +51,14 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
     d2norms : float64 (n,) or (0,)
         Squared norms of the rows; empty: no row is checked, none is doubtful.
     table : float32 or float64 (m * p,)
-        ``-2 * centers.T``, padded with zero columns from k to p, a multiple of `lanes.LANES`; laid out in tiles of
-        `width` columns, one (m, width) after the other, the last of what is left.
+        ``-2 * centers.T``, padded from k to p columns, a multiple of `lanes.LANES`; laid out in tiles of `width`
+        columns, one (m, width) after the other, the last of what is left.
     width : int
         A multiple of `lanes.LANES`, at most p.
     bias : same dtype (p,)
         Squared norms of the centers, infinite where padded.
+    padding : int
+        A column that is padding, whose products are wanted, too.
     slope, slack : float64
         A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row.
     labels : int32 (n,)
@@ -63,6 +67,8 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
         Written: the scores of the nearest and the second nearest center.
     doubtful : bool (n,)
         Written: whether the second may be nearer in truth.
+    padded : same dtype as table (n,) or (0,)
+        Written: products of the rows with the column `padding`. Empty: they are not wanted.
     """
     n_columns, lanes = bias.shape[0], vector_lanes(table)
     state = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype), unfilled((1, lanes), np.int32)
@@ -76,6 +82,8 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
         for i in range(indptr.shape[0] - 1):
             total[:] = 0.0
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
+            if padded.shape[0] and column <= padding < stop:
+                padded[i] = total[0, padding - column]
             state[0][:] = np.inf
             state[1][:] = np.inf
             state[2][:] = 0
