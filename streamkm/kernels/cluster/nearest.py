@@ -84,13 +84,10 @@ def nearest_csr(
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
             if padded.shape[0] and column <= padding < stop:
                 padded[i] = total[0, padding - column]
-            state[0][:] = np.inf
-            state[1][:] = np.inf
-            state[2][:] = 0
-            lower(total, 1, bias, column, stop - column, state, True, 0, label, score, other)
+            lower(total, 1, bias[column:stop], 0, stop - column, state, True, 0, label, score, other)
             seconds[i] = min(seconds[i], other[0], max(scores[i], score[0]))
             if score[0] < scores[i]:
-                labels[i] = label[0]
+                labels[i] = column + label[0]
                 scores[i] = score[0]
     for i in range(labels.shape[0]):
         doubtful[i] = False
