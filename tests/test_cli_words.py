@@ -40,7 +40,10 @@ def folder(tmp_path, monkeypatch):
         (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=true if column"),
         (["inspect", "two.npz"], "choose one with --set data.key="),
         (["fit", "x.npy", "-k", 0], "-k 0; needed: an integer from 1"),
-        (["fit", "x.npy", "-k", 3, "--set", "estimator.memory_limit=1000"], "raise estimator.memory_limit"),
+        (["fit", "x.npy", "-k", 3, "--set", "estimator.memory_limit=1000"], "raise --memory-limit to"),
+        (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], '--memory-limit 1 XB; needed: "auto", bytes'),
+        (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
+        (["sweep", "x.npy", "-k", "5:2"], "clusters '5:2' are none; needed: a number as 50, or a range as 2:200:1"),
         (["sweep", "x.npy", "-k", "2:4", "--seeds", 0], "--seeds 0; needed: an integer from 1"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
@@ -106,5 +109,5 @@ def test_advice_is_known_to_the_command_line():
     ],
 )
 def test_of_single_messages(text, wanted):
-    usual = "use fewer threads (--set estimator.executor=1), or raise estimator.memory_limit"
+    usual = "use fewer threads (--set estimator.executor=1), or raise --memory-limit"
     assert in_words_of("fit", text) == (usual if wanted is None else wanted)

@@ -56,6 +56,38 @@ print(scipy.stats.mode([1, 2, 2]).mode, int(_mode([1, 2, 2])[0][0]), pandas.Data
     assert done.stdout.splitlines() == ["[]", "2 2 (1, 1)"]
 
 
+def test_estimators_import_no_statistics():
+    """scikit-learn's base classes ask for SciPy's: they get them, and so does everybody else, once they are called."""
+    code = """
+import sys, scipy
+from streamkm import StreamKMeans
+print([name for name in sys.modules if name.startswith("scipy.stats")], "stats" in vars(scipy))
+from sklearn.utils.fixes import _mode
+print(int(_mode([1, 2, 2])[0][0]))
+import scipy.stats
+print(type(scipy.stats).__name__, scipy.stats is sys.modules["scipy.stats"], scipy.stats.mode([1, 2, 2]).mode)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[] False", "2", "module True 2"]
+
+
+def test_deferred_modules_that_are_used_stay():
+    code = """
+import sys
+from streamkm.core.deferral import deferred
+with deferred("xml", "dom"):
+    import xml.dom
+    before = type(xml.dom).__name__
+    xml.dom.Node
+print(before, type(xml.dom).__name__, sys.modules["xml.dom"] is xml.dom)
+with deferred("xml", "dom"):
+    import xml.dom
+print(sys.modules["xml.dom"] is xml.dom)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["_LazyModule module True", "True"]
+
+
 @cases("name", streamkm.__all__)
 def test_public_names_resolve(name):
     assert getattr(streamkm, name) is not None

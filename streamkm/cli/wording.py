@@ -37,6 +37,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 _COLUMNS = {name: f"--{name.replace('_', '-')} {{}}" for name in ("columns", "exclude", "id_column", "categories")}
 _WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")
+_MEMORY = {"memory_limit": "--memory-limit {}"}
+_WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (("pass overwrite", "pass --overwrite"), ("or start anew", "or begin anew with --restart"))
@@ -63,6 +65,7 @@ def in_words_of(command: str, text: str) -> str:
     'NaN in row 7; pass --skip-invalid to leave such rows out'
     """
     options = _OPTIONS.get(command, {}) | (_COLUMNS if command in _WITH_COLUMNS else {})
+    options |= _MEMORY if command in _WITH_MEMORY else {}
     keys = dict(_keys(command))
 
     def given(found: re.Match[str]) -> str:

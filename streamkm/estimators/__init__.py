@@ -4,3 +4,10 @@
 
 Fits, planning and passes come in; nothing here reads files, moves rows or prints.
 """
+
+from __future__ import annotations
+
+from streamkm.core.deferral import deferred
+
+with deferred("scipy", "stats"):  # `sklearn.utils.fixes` asks for one function of it: a sixth of all time for imports
+    import sklearn.base  # noqa: F401

@@ -485,6 +485,12 @@ def test_hdf5_objects_in_cycles_never_stop_the_threads_that_fetch(web, folder, l
     assert gc.isenabled()
 
 
+def test_servers_that_refuse_to_be_opened_are_told():
+    """FTP connects when its file system is made."""
+    with pytest.raises(SourceError, match=r"ftp://127\.0\.0\.1:9/x\.csv cannot be opened: .*refused"):
+        open_source("ftp://127.0.0.1:9/x.csv")
+
+
 def test_failures_that_stay_are_told_with_what_failed(web, caplog):
     source = open_source(f"{web.url}/x.svm")
     web.before = lambda method, path: 503 if method == "GET" else None

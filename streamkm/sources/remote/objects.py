@@ -125,7 +125,7 @@ class Address(str):
             raise MissingDependencyError(f"{self}: {self.protocol}:// cannot be read ({error}); {remedy}") from error
         except TypeError as error:
             raise InvalidParameterError(f"{self}: storage_options that do not fit {self.protocol}: {error}") from error
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # some connect at once
             raise SourceError(f"{self} cannot be opened: {error}") from error
         return fs, path
 
