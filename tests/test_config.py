@@ -73,9 +73,11 @@ def test_kernel_section_is_what_the_kernel_estimator_has_besides():
 
 
 def test_a_kernel_section_makes_it_kernel_kmeans(folder):
-    path = write(folder, DATA + "estimator: {n_clusters: 3, tol: 0, eps: null}\nkernel: {kernel: chi2, eps: 0.2}\n")
+    path = write(
+        folder, DATA + "estimator: {n_clusters: 3, tol: 0, eps: null, refine: 2}\nkernel: {kernel: chi2, eps: 0.2}\n"
+    )
     run = load_run(path, [parse_set("kernel.n_landmarks=50")])
-    wanted = StreamKernelKMeans(3, tol=0.0, kernel="chi2", eps=0.2, n_landmarks=50)
+    wanted = StreamKernelKMeans(3, tol=0.0, refine=2, kernel="chi2", eps=0.2, n_landmarks=50)
     assert isinstance(run.estimator, StreamKernelKMeans)
     assert run.estimator.get_params() == wanted.get_params()
     assert isinstance(load_run(write(folder, DATA + "kernel:\n")).estimator, StreamKMeans)
@@ -218,8 +220,8 @@ DATA = "data:\n  path: x.svm\n"
             ),
         ),
         (
-            DATA + "kernel: {}\nestimator:\n  refine: 2\n",
-            "c.yaml:5: estimator.refine=2 is of no use to kernel k-means; leave out it or kernel",
+            DATA + "kernel: {}\nestimator:\n  first_row: 2\n",
+            "c.yaml:5: estimator.first_row=2 is of no use to kernel k-means; leave out it or kernel",
         ),
         (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
         ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),

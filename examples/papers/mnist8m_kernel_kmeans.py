@@ -69,7 +69,7 @@ def fit(path, n_landmarks, rank, fit_on, seed, workers):
     """One fit, as a row of the table; k-means of the images without landmarks."""
     shared = {"memory_limit": LIMIT, "random_state": seed, "progress": False, "executor": workers}
     if n_landmarks:
-        estimator = StreamKernelKMeans(K, n_landmarks=n_landmarks, rank=rank, fit_on=fit_on, **shared)
+        estimator = StreamKernelKMeans(K, n_landmarks=n_landmarks, rank=rank, fit_on=fit_on, refine=0, **shared)
     else:
         estimator = StreamKMeans(K, **shared)
     started = time.perf_counter()

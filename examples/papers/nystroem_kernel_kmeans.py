@@ -67,7 +67,7 @@ def nystroem(C, W, s):
 
 
 def kernel_fit(X, k, gamma, seed, **how):
-    return StreamKernelKMeans(k, gamma=gamma, random_state=seed, executor=1, progress=False, **how).fit(X)
+    return StreamKernelKMeans(k, gamma=gamma, random_state=seed, refine=0, executor=1, progress=False, **how).fit(X)
 
 
 def measure(name, X, classes, sizes, n_seeds):

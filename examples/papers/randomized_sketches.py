@@ -124,7 +124,9 @@ def exact(X, k, gamma, seed):
 
 
 def sketched(X, k, gamma, seed, **how):
-    estimator = StreamKernelKMeans(k, gamma=gamma, random_state=seed, executor=1, progress=False, **how).fit(X)
+    estimator = StreamKernelKMeans(k, gamma=gamma, random_state=seed, refine=0, executor=1, progress=False, **how).fit(
+        X
+    )
     return estimator.labels_, estimator.predict
 
 

@@ -229,6 +229,10 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
         self.counts_ = factor * fitted.totals.counts
         self.inertia_ = factor * fitted.totals.d2
+        promise = fitted.promise
+        self.expected_inertia_ = None if promise is None else factor * promise.inertia
+        self.expected_inertia_error_ = None if promise is None else factor * promise.error
+        self.possible_gain_ = fitted.gain
         self.distortion_ = fitted.distortion
         self.assign_space_ = model.space
         self.n_iter_ = fitted.lloyd.n_iter

@@ -39,7 +39,8 @@ class StreamKernelKMeans(Assigner):
     """Kernel k-means for data that need not fit in memory.
 
     The kernel matrix is never formed: a chunk of rows becomes its kernel values against landmarks, those become few
-    features, and k-means runs on the features. Rows are read twice; four times with ``fit_on="all"``.
+    features, and k-means runs on the features. Rows are read twice, four times with ``fit_on="all"``; up to twice more
+    where the sample missed something.
 
     Parameters
     ----------
@@ -96,6 +97,8 @@ class StreamKernelKMeans(Assigner):
     tol : float, default=1e-6
         As for `StreamKMeans`; lower than there, because features are few and steps cheap, and some tenths of a percent
         of the objective may be found after many steps that gain next to nothing.
+    refine : int or "auto", default="auto"
+        As for `StreamKMeans`, in the space of the features; "two-step" is never looked further from.
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     on_invalid : {"raise", "skip"}, default="raise"
@@ -119,6 +122,8 @@ class StreamKernelKMeans(Assigner):
         nothing where Lloyd's algorithm saw all rows, little where it saw a sample, and much for "two-step", whose
         centers are the landmarks'. None where it is not known. `exact_inertia` computes the exact one for rows in
         memory.
+    expected_inertia_, expected_inertia_error_, possible_gain_ : float or None
+        As for `StreamKMeans`, in the space of the features; None for "two-step".
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
@@ -139,6 +144,7 @@ class StreamKernelKMeans(Assigner):
     Settings of the papers. Wang et al., as their published script has them for MNIST8M: ``StreamKernelKMeans(10,
     n_landmarks=400, rank=20, landmark_rank=200, gamma_factor=2, fit_on="all")``; what they compare with: "fourier" and
     "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns" with ``init="ls++", fit_on="all"``.
+    None of them looks further: ``refine=0``.
     Landmarks by theory: `streamkm.sketches.bounds.nystroem_columns` and `kernel_columns`.
 
     References
@@ -179,6 +185,7 @@ class StreamKernelKMeans(Assigner):
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-6,
+        refine: int | str = "auto",
         memory_limit: int | float | str = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
@@ -205,6 +212,7 @@ class StreamKernelKMeans(Assigner):
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
+        self.refine = refine
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
@@ -357,6 +365,7 @@ class StreamKernelKMeans(Assigner):
             memory_limit=given.memory_limit,
             n_threads=local_threads(given.executor),
             weighted=weighted,
+            refine=given.refine,
             keeps_rows=is_alone(given.executor),
         )
 
@@ -384,7 +393,7 @@ class StreamKernelKMeans(Assigner):
             n_init=kernel_starts(given.n_init, given.n_clusters, init),
             max_iter=given.max_iter,
             tol=given.tol,
-            refine=0,
+            refine=given.refine,
             seeds=seeds,
             kernel=kernel,
             map=MapRule(given.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), given.landmark_rank),

@@ -27,9 +27,9 @@ def check_kernel_parameters(estimator: Any) -> None:
     check_verbose(estimator.verbose)
     if estimator.landmark_rank is not None:
         check_integer("landmark_rank", estimator.landmark_rank, 1)
-    for name in ("n_landmarks", "rank", "n_init", "chunk_bytes"):
+    for name, smallest in (("n_landmarks", 1), ("rank", 1), ("n_init", 1), ("chunk_bytes", 1), ("refine", 0)):
         if getattr(estimator, name) != "auto":
-            check_integer(name, getattr(estimator, name), 1, or_auto=True)
+            check_integer(name, getattr(estimator, name), smallest, or_auto=True)
     for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
         value = getattr(estimator, name)
         if value is None and name == "eps":

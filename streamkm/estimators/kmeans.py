@@ -438,10 +438,6 @@ class StreamKMeans(Incremental, Described, Planned):
         if stored is not None:
             model = model_of_store(stored, fitted.model.centers)
         self._take(fitted, model, context, weights, seed)
-        promise = fitted.promise
-        self.expected_inertia_ = None if promise is None else weights.factor * promise.inertia
-        self.expected_inertia_error_ = None if promise is None else weights.factor * promise.error
-        self.possible_gain_ = fitted.gain
         self.preparation_ = model.preparation
         self.feature_deviations_ = fitted.deviations
         self.size_cap_ = fitted.size_cap

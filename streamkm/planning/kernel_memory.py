@@ -9,9 +9,21 @@ from dataclasses import dataclass
 
 from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.search_set import search_rows
-from streamkm.planning.memory import CANDIDATES, IN_FLIGHT, MIB, SEARCH_COPIES, reading_bytes, waiting_calls
+from streamkm.planning.memory import (
+    CANDIDATES,
+    CHECK_CENTERS,
+    CHECK_COPIES,
+    DRAWN_SLACK,
+    IN_FLIGHT,
+    MIB,
+    ROUND_COPIES,
+    SEARCH_COPIES,
+    reading_bytes,
+    waiting_calls,
+)
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 
+VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
 LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
@@ -44,6 +56,10 @@ class KernelNeeds:
         Whether projection and clustering see all rows.
     streams : bool
         Whether the source only streams: pieces wait for threads.
+    drawn_rows : int
+        Feature rows that the last pass draws by their share of the objective.
+    keeps_sample : bool
+        Whether the row sample is kept for rounds that look further.
     """
 
     n_rows: int
@@ -62,6 +78,8 @@ class KernelNeeds:
     made_bytes: int
     all_rows: bool
     streams: bool = False
+    drawn_rows: int = 0
+    keeps_sample: bool = False
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
@@ -79,6 +97,7 @@ class KernelNeeds:
         searched = min(kept, search_rows(self.n_clusters)) * 12 * self.rank
         searched += SEARCH_COPIES * 8 * self.n_clusters * self.rank
         streamed = reading if self.all_rows else 0
+        looked_at = min(kept, VIEW_ROWS) * (self.row_bytes + row) + sample * self.keeps_sample
         sums = states * (8 * self.n_clusters * self.rank + profile_bytes(self.n_clusters))
         stages = {
             "sample": reading + int(CANDIDATES * sample),
@@ -86,6 +105,14 @@ class KernelNeeds:
             "gram": sample + mapped + batch + states * square + streamed,
             "features": sample + mapped + batch + 2 * kept * row + blocks + streamed,
             "cluster": sample + mapped + kept * row + blocks + searched,
-            "assign": mapped + batch + reading + 5 * self.n_rows + sums,
+            "assign": mapped + batch + reading + 5 * self.n_rows + sums + looked_at,
         }
+        if self.drawn_rows:
+            stages["assign"] += int(states * DRAWN_SLACK * self.drawn_rows * row)
+            checked = self.drawn_rows * CHECK_COPIES * 2 * row + CHECK_CENTERS * 8 * self.n_clusters * self.rank
+            stages["check"] = mapped + looked_at + checked + 5 * self.n_rows
+        if self.keeps_sample:
+            both = ROUND_COPIES * (kept + self.drawn_rows) * row
+            stages["search"] = mapped + batch + looked_at + both + 5 * self.n_rows
+            stages["search"] += SEARCH_COPIES * 8 * self.n_clusters * self.rank
         return {name: base + LIBRARY_MORE + size for name, size in stages.items()}

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from streamkm.cluster.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
-from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER
+from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
 from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.kernel_memory import KernelNeeds
 from streamkm.planning.plan import Plan
@@ -129,6 +130,7 @@ def plan_kernel_fit(
     memory_limit: Any,
     n_threads: int,
     weighted: bool,
+    refine: int | str = 0,
     keeps_rows: bool = False,
 ) -> Plan:
     """Decide how a kernel fit will go, from what is known without reading.
@@ -141,8 +143,8 @@ def plan_kernel_fit(
         `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
         Threads of this process that will read.
-    keeps_rows : bool
-        As of `plan_fit`.
+    refine, keeps_rows : int or "auto", bool
+        As of `plan_fit`. Clusters of the landmarks alone are left as they are.
 
     Raises
     ------
@@ -166,6 +168,14 @@ def plan_kernel_fit(
             )
         held = n_rows or int(MOST_EVALUATIONS**0.5)
         sample_rows = max(sample_rows, held)
+    drawn = draw_rows(n_clusters, 8 + 4 * rank)
+    first = Sizes(
+        size,
+        n_threads,
+        sample_rows,
+        drawn_rows=0 if method == "two-step" or drawn < FEWEST_DRAWN else drawn,
+        keeps_sample=refine == "auto" and method != "two-step",
+    )
     needs = KernelNeeds(
         n_rows=n_rows or sample_rows,
         sample_rows=sample_rows,
@@ -184,15 +194,16 @@ def plan_kernel_fit(
         all_rows=all_rows,
         streams=not isinstance(source, ChunkedSource),
     )
-    for tried in smaller_sizes(Sizes(size, n_threads, sample_rows), chunk_bytes, sample_rows):
+    for tried in smaller_sizes(first, chunk_bytes, sample_rows):
         size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks and fewer threads
         chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
         largest = max((chunk.n_bytes for chunk in chunks), default=size)
         needs = replace(needs, largest_chunk=largest, n_threads=tried.n_threads)
+        needs = replace(needs, drawn_rows=tried.drawn_rows, keeps_sample=tried.keeps_sample)
         if max(needs.stages(allowance.base_bytes).values()) <= allowance.limit_bytes:
             break
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
-    more = all_rows + (all_rows and method not in LANDMARK_SKETCHES)
+    more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
     plan = Plan(
         source=source.name,
@@ -216,6 +227,9 @@ def plan_kernel_fit(
         base_bytes=allowance.base_bytes,
         needs=None,
         n_threads=needs.n_threads,
+        more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
+        drawn_rows=needs.drawn_rows,
+        keeps_sample=needs.keeps_sample,
     )
     if not source.replayable:
         raise InvalidInputError(

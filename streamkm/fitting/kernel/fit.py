@@ -17,7 +17,7 @@ from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.row_sample import Sample, SampleRule
-from streamkm.cluster.rows import NO_WEIGHTS, Block
+from streamkm.cluster.rows import Block
 from streamkm.cluster.search_set import prefix, search_rows
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
@@ -30,16 +30,16 @@ from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
 from streamkm.fitting.kmeans import Fit
-from streamkm.fitting.rounds import assign_found
+from streamkm.fitting.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
 from streamkm.passes.resume import Gathered, KeptSteps, Record
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
+from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
 
-VIEW_ROWS = 5000  # feature rows kept for the 2-D picture
 BANDWIDTH_ROWS = 5000  # of the sample, that set gamma: within about one in a hundred
 
 
@@ -58,7 +58,7 @@ class KernelSettings(Settings):
     kernel: KernelRule
     map: MapRule
     all_rows: bool
-    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search")
+    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,8 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
     centers = found.centers
     give_back(context.plan.limit_bytes)
     labelled = assign_found(context, centers)
+    if settings.searches:
+        warn_of_gain(labelled.gain, settings.refine)
     totals = labelled.assigned.totals
     fit = Fit(
         model=labelled.model,
@@ -139,9 +141,12 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
         history=labelled.history,
         view=centers.look.sketched.X,
         view_labels=labelled.assigned.labels[centers.look.sample.rows],
+        promise=labelled.promise,
+        gain=labelled.gain,
+        n_rounds=labelled.n_rounds,
     )
     approximates = settings.map.method not in LANDMARK_SKETCHES
-    return KernelFit(fit, found.kernel, trace_residual(found, totals) if approximates else None)
+    return KernelFit(fit, found.kernel, trace_residual(found, fit.model.centers, totals) if approximates else None)
 
 
 def _find(context: KernelContext) -> KernelFound:
@@ -169,8 +174,14 @@ def _find(context: KernelContext) -> KernelFound:
         max_iter, tol = settings.max_iter, settings.tol
         result = lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun)
     few = prefix(sampled, VIEW_ROWS)
-    seen = Sample(sample.X[:0], sample.rows[: few.n_rows], NO_WEIGHTS, complete=False)
-    look = Look(seen, Block(few.X.copy(), few.d2norms.copy(), few.weights.copy()), WHOLE)
+    seen = Sample(
+        rows_between(sample.X, 0, few.n_rows).copy(),
+        sample.rows[: few.n_rows].copy(),
+        sample.weights[: few.n_rows].copy(),
+        sample.complete and few.n_rows == len(sample.rows),
+    )
+    block = Block(few.X.copy(), few.d2norms.copy(), few.weights.copy())
+    look = Look(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
     history = tuple(noted("lloyd", result))
     found = Found(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
     return KernelFound(mapping.kernel, _trace(mapping.kernel, sample), found)
@@ -226,15 +237,20 @@ def _trace(kernel: Kernel, sample: Sample) -> float | None:
     return float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
 
 
-def trace_residual(found: KernelFound, totals: Totals) -> float | None:
+def trace_residual(found: KernelFound, centers: NDArray[np.float64], totals: Totals) -> float | None:
     """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
 
     With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds
     that of the features by ``tr(E) - tr(Z' E Z)``, Z the normalized indicators: something from 0 to ``tr(E)``. None for
     random features, whose E is not, for kernels that are not positive definite or unknown, and where k(x, x) is not 1
     and the sample does not hold all rows.
+
+    Parameters
+    ----------
+    centers : float64 (k, m)
+        That made the labels, and with them the totals.
     """
-    kernel, centers = found.kernel, found.centers.result.centers
+    kernel = found.kernel
     if isinstance(found.centers.sketch, FourierMap) or callable(kernel.name) or kernel.name == "sigmoid":
         return None
     trace = float(totals.counts.sum()) if kernel.unit_diagonal else found.trace

@@ -11,7 +11,7 @@ from streamkm.kernels.cluster.layout import lay_out
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.trials import best_trial, take_trial
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, multiply_panel
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_ready
 from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
@@ -42,10 +42,8 @@ def all_dense_trials(X, d2norms, weights, first, draws, negligible, table, cente
         Centers written.
     """
     n_rows, n_features, n_trials, padded = X.shape[0], X.shape[1], draws.shape[1], table.shape[0] // X.shape[1]
-    n_whole = n_rows // BLOCK_ROWS * BLOCK_ROWS
-    rest = np.zeros((BLOCK_ROWS, n_features), X.dtype)
-    load_block(X, n_whole, n_rows - n_whole, 0, n_features, np.zeros(0), 1.0, rest)
-    scores = unfilled((n_whole + BLOCK_ROWS, padded), X.dtype)
+    block, totals = unfilled((BLOCK_ROWS, n_features), X.dtype), unfilled((1, BLOCK_ROWS, padded), X.dtype)
+    scores, unmoved, adds = unfilled((n_rows, padded), X.dtype), np.zeros(0), n_rows < 0
     closest, mass = unfilled(n_rows, np.float64), unfilled(n_rows, np.float64)
     closest[:] = np.inf
     trials = unfilled(n_trials, np.int64)
@@ -60,14 +58,7 @@ def all_dense_trials(X, d2norms, weights, first, draws, negligible, table, cente
         for t in range(n_trials):
             candidates[t] = X[trials[t]]
         lay_out(candidates, shift, shift, 1.0, np.int64(0), table.reshape((n_features, padded)), exact)
-        for start in range(0, n_rows, BLOCK_ROWS):
-            rows, at = X, start
-            if start == n_whole:
-                rows, at = rest, 0
-            multiply_panel(
-                rows, at, min(BLOCK_ROWS, n_rows - start), n_features, table, 0, padded, n_trials, True, scores,
-                start, 0,
-            )  # fmt: skip
+        multiply_ready(X, unmoved, table, n_trials, adds, block, totals, scores)
         for i in range(n_rows):
             for t in range(n_tried):
                 scores[i, t] += exact[t]

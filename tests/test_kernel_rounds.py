@@ -1,0 +1,91 @@
+"""The certificate of kernel k-means, and further rounds where the sample missed something."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from streamkm import StreamKernelKMeans
+from streamkm.core.exceptions import InvalidParameterError
+
+N_ROWS, FAR_ROWS = 60_000, 12
+
+
+def with_far_rows():
+    """Standard normal rows, and a dozen far away, in pairs, of which a sample of 20,000 holds some at most."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, 5))
+    X[rng.choice(N_ROWS, FAR_ROWS, replace=False)] += 30 * rng.normal(size=(6, 5))[np.arange(FAR_ROWS) // 2]
+    return X.astype(np.float32)
+
+
+def fitted(X, **parameters):
+    given = {"kernel": "polynomial", "degree": 2, "rank": 40, "n_landmarks": 200, "random_state": 0}
+    return StreamKernelKMeans(10, progress=False, **(given | parameters)).fit(X)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return with_far_rows()
+
+
+@pytest.fixture(scope="module")
+def left(rows):
+    """A fit that never looks further; it warns."""
+    with pytest.warns(UserWarning, match="could be at least"):
+        return fitted(rows, refine=0)
+
+
+def test_rounds_find_what_the_sample_missed(rows, left):
+    found = fitted(rows)
+    assert left.n_passes_ == 2
+    assert left.possible_gain_ > 0.01
+    assert left.inertia_ > left.expected_inertia_ + 5 * left.expected_inertia_error_
+    assert 3 <= found.n_passes_ <= 4
+    assert found.possible_gain_ <= 0.01
+    assert found.inertia_ <= (1 - left.possible_gain_) * left.inertia_
+    np.testing.assert_array_equal(found.labels_, found.predict(rows))
+    assert found.plan_.more_passes == 2
+
+
+def test_threads_and_chunks_in_any_order_change_no_round(rows):
+    one, two = (fitted(rows, executor=n, chunk_bytes=200_000) for n in (1, 2))
+    np.testing.assert_array_equal(one.labels_, two.labels_)
+    np.testing.assert_array_equal(one.cluster_centers_, two.cluster_centers_)
+    assert one.inertia_ == two.inertia_
+
+
+def test_nothing_is_looked_for_where_nothing_was_missed():
+    X = np.random.default_rng(1).normal(size=(30_000, 4)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, asked = fitted(X, kernel="rbf"), fitted(X, kernel="rbf", refine=1)
+    assert (found.n_passes_, asked.n_passes_) == (2, 3)
+    assert abs(found.inertia_ - found.expected_inertia_) <= 4 * found.expected_inertia_error_
+    assert asked.inertia_ < found.inertia_  # an exact step on all rows
+
+
+def test_clusters_of_the_landmarks_are_left_as_they_are(rows):
+    found = fitted(rows, method="two-step")
+    assert found.n_passes_ == 2
+    assert found.plan_.more_passes == 0
+    assert found.possible_gain_ is None
+
+
+def test_plans_say_what_rounds_take(rows):
+    given = {"kernel": "polynomial", "rank": 40, "n_landmarks": 200}
+    auto, none = (StreamKernelKMeans(10, **given, refine=refine).plan(rows) for refine in ("auto", 0))
+    assert "up to 2 more if the sample missed something" in str(auto)
+    assert "up to" not in str(none).split("passes")[1].splitlines()[0]
+    assert auto.keeps_sample
+    assert not none.keeps_sample
+    assert set(auto.memory) - set(none.memory) == {"search"}
+    assert auto.memory["assign"] > none.memory["assign"]  # the sample is kept
+
+
+@pytest.mark.parametrize("refine", [-1, 0.5, "all"])
+def test_refine_is_a_number_or_auto(rows, refine):
+    with pytest.raises(InvalidParameterError, match="refine="):
+        fitted(rows[:1000], refine=refine)
