@@ -308,6 +308,43 @@ def test_freed_memory_is_given_back_where_a_limit_is_near():
     assert crowded > 80_000_000
 
 
+HEAP = """
+import ctypes, json
+from streamkm.core.memory import give_back, heap_restored, resident_bytes
+
+class Mallinfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t * size) for name, size in (("before", 3), ("hblks", 1), ("after", 6))]
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo2
+
+def apart():
+    "Whether a block of 8 MiB, as many have been freed before, comes from the system and not from the heap."
+    before = mallinfo2().hblks[0]
+    block = bytearray(8 << 20)
+    return mallinfo2().hblks[0] > before
+
+found = [apart(), apart()]  # the C library notices that it was freed
+give_back(resident_bytes())  # no call to end
+found.append(apart())
+with heap_restored():
+    give_back(10 * resident_bytes())
+    found.append(apart())
+    with heap_restored():
+        give_back(resident_bytes())
+        found.append(apart())
+    found.append(apart())
+found.append(apart())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="another C library, or without mallinfo2")
+def test_large_blocks_come_from_the_heap_again_when_a_call_has_ended():
+    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, False, False, False, True, True, False]
+
+
 @pytest.mark.slow
 def test_a_folder_of_parquet_files_under_a_limit(disk, reduced):
     """Row groups larger than the limit leaves room for are read in pieces."""
