@@ -14,7 +14,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import zarr
+from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
 from streamkm.cluster.model import Model
@@ -195,6 +197,74 @@ def test_what_was_above_its_limit_stays_below(disk_path, cases):
         got = fit(make(disk_path / file, *shape), *rest)
         assert got["peak"] <= got["limit"], name
         assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"], name
+
+
+HELD = """
+import json, sys
+from streamkm import StreamKMeans, open_source
+from streamkm.core.memory import resident_bytes
+
+source = open_source(sys.argv[1])
+held = resident_bytes()
+fitted = StreamKMeans(3, memory_limit="2 GiB", executor=1, progress=False, random_state=0).fit(source)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"held": held, "counted": fitted.plan_.base_bytes,
+                  "peak": int(status["VmHWM"].split()[0]) * 1024, "projected": fitted.plan_.peak_bytes}))
+"""
+
+
+def small_svmlight(path, X):
+    dump_svmlight_file(X, np.zeros(len(X)), str(path))
+
+
+def small_csv(path, X):
+    np.savetxt(path, X, delimiter=",", header="a,b,c,d", comments="")
+
+
+def small_table(path, X):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pa.table({f"x{j}": X[:, j] for j in range(X.shape[1])})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+        return
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+
+
+def small_hdf5(path, X):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(100, X.shape[1]), compression="gzip")
+
+
+def small_zarr(path, X):
+    zarr.create_array(store=str(path), data=X, chunks=(100, X.shape[1]))
+
+
+def small_h5ad(path, X):
+    pytest.importorskip("anndata").AnnData(sp.csr_matrix(X)).write_h5ad(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "write"),
+    [
+        ("x.npy", np.save),
+        ("x.svm", small_svmlight),
+        ("x.csv", small_csv),
+        ("x.parquet", small_table),
+        ("x.arrow", small_table),
+        ("x.h5", small_hdf5),
+        ("x.zarr", small_zarr),
+        ("x.h5ad", small_h5ad),
+    ],
+)
+def test_plans_count_what_a_process_holds_that_reads_rows_of_a_kind(disk_path, file, write):
+    """Libraries above all: there are few rows."""
+    write(disk_path / file, np.random.default_rng(0).random((500, 4), np.float32))
+    got = run_compiled(HELD, [str(disk_path / file)])
+    assert got["held"] <= got["counted"]
+    assert got["peak"] <= got["projected"]
 
 
 TWICE = """
