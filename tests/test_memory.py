@@ -329,7 +329,8 @@ def chunks():
         yield centers[y] + rng.standard_normal((20_000, 64), np.float32)
 
 X = chunks if sys.argv[3:] == ["again"] else chunks()
-fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(X)
+# of the same chunks, or sums would be rounded otherwise under another limit
+fitted = StreamKMeans(10, memory_limit=sys.argv[1], chunk_bytes=2 << 20, progress=False, random_state=0).fit(X)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
                   "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_,

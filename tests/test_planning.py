@@ -433,7 +433,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
     assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
     wide.read_factor, wide.made_bytes = 20.0, 10 << 20
-    tight = LIBRARY_BYTES + (50 << 20)
+    tight = LIBRARY_BYTES + (60 << 20)
     chunk, n_threads = sizes(wide, tight)
     assert (chunk, n_threads) == (1 << 20, 1)
     assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
