@@ -12,13 +12,18 @@ import numba as nb
 import numpy as np
 import pytest
 
+from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+from streamkm.compute import under_limit
+from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.kernels import ahead
 from streamkm.kernels.cluster import totals
 from streamkm.kernels.compiling import COMPILATION
+from streamkm.planning.memory import LIBRARY_BYTES
 from tests import first_fits
 from tests.fresh import run_fresh
+from tests.test_passes import CountingSource
 
 JOIN = """
 import os, sys, time
@@ -87,22 +92,20 @@ LIMITED = """
 import json, sys
 import numpy as np
 from streamkm import StreamKMeans
-from streamkm.core.memory import resident_bytes
+from streamkm.compute import under_limit
 from streamkm.kernels import ahead, compiling
 from streamkm.kernels.cluster import totals
 rows = np.random.default_rng(0).normal(size=(1000, 8)).astype("f4")
-estimator = StreamKMeans(5, memory_limit=sys.argv[1], progress=False, random_state=0, executor=1)
 if sys.argv[2] == "fit":
-    estimator.fit(rows)
+    StreamKMeans(5, memory_limit=sys.argv[1], progress=False, random_state=0, executor=1).fit(rows)
     kernels = [name for name, _ in ahead.kernels_of("dense float32")]
 else:
-    estimator.plan(rows)
-    assert compiling.COMPILATION.elsewhere
     kernels = ["cluster.totals.row_products", "cluster.totals.mean_row"]
-    totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
-    compiling.COMPILATION._compiler.kill()  # another is started
-    compiling.COMPILATION._compiler.wait()
-    totals.mean_row(np.ones((2, 3)), np.ones(3))
+    with under_limit(sys.argv[1]):
+        totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
+        compiling.COMPILATION._compiler.kill()  # another is started
+        compiling.COMPILATION._compiler.wait()
+        totals.mean_row(np.ones((2, 3)), np.ones(3))
 found = [ahead.dispatcher(name) for name in dict.fromkeys(kernels)]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
@@ -121,6 +124,59 @@ def test_kernels_are_compiled_by_another_process_where_a_limit_has_no_room_for_t
     assert told["asked"] >= 2
     assert told["loaded"] == told["held"]  # none was compiled here
     assert told["peak"] <= memory_limit_bytes(limit)
+
+
+class Watched(CountingSource):
+    """Rows that notice whether another process would compile while they are read."""
+
+    def read(self, chunk):
+        self.elsewhere = [*vars(self).get("elsewhere", []), COMPILATION.elsewhere]
+        return super().read(chunk)
+
+
+ROOMY, TIGHT = "200 GiB", LIBRARY_BYTES + (40 << 20)
+UNDER_LIMIT = {
+    "fit": (TIGHT, lambda source, **given: StreamKMeans(3, **given).fit(source)),
+    "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, steps=["standardize"], **given).fit(source)),
+    "kernel fit": (ROOMY, lambda source, **given: StreamKernelKMeans(3, **given).fit(source)),
+    "sweep": (ROOMY, lambda source, **given: sweep(source, [2, 3], seeds=1, **given)),
+    "predict": (ROOMY, lambda source, **given: fitted().set_params(**given).predict(source)),
+    "score": (ROOMY, lambda source, **given: fitted().set_params(**given).score(source)),
+}
+
+
+def fitted():
+    return StreamKMeans(3, random_state=0, progress=False).fit(np.random.default_rng(1).random((300, 4), np.float32))
+
+
+@pytest.mark.parametrize("call", UNDER_LIMIT)
+def test_calls_under_a_limit_compile_elsewhere_as_long_as_they_take(call):
+    limit, run = UNDER_LIMIT[call]
+    for given, expected in ((limit, {True}), ("auto", {False})):
+        source = Watched(np.random.default_rng(0).random((300, 4), np.float32))
+        run(source, memory_limit=given, progress=False, random_state=0, executor=1)
+        assert set(source.elsewhere) == expected
+        assert not COMPILATION.elsewhere
+
+
+def test_plans_and_refusals_leave_nothing_behind():
+    X = np.ones((300, 4), np.float32)
+    for estimator in (StreamKMeans(3, memory_limit="2 GiB"), StreamKernelKMeans(3, memory_limit="2 GiB")):
+        estimator.plan(X)
+        assert not COMPILATION.elsewhere
+        with pytest.raises(MemoryLimitError):
+            estimator.set_params(memory_limit="10 MiB", progress=False).fit(X)
+        assert not COMPILATION.elsewhere
+
+
+def test_calls_of_several_threads_may_end_in_any_order():
+    first, second = under_limit("2 GiB"), under_limit("2 GiB")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert COMPILATION.elsewhere
+    second.__exit__(None, None, None)
+    assert not COMPILATION.elsewhere
 
 
 @pytest.mark.slow

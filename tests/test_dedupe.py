@@ -218,7 +218,7 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     wanted = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 1})
     files, mkdtemp = [], tempfile.mkdtemp
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: files.append(mkdtemp(dir=tmp_path, **given)) or files[-1])
-    monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)  # no room but the least
+    monkeypatch.setattr(gather_plan, "process_bytes", lambda _, *, sparse: (1 << 60) + sparse)  # no room but the least
     monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 22)
     got = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 3})
     assert len(files) == 1
@@ -235,7 +235,7 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
     X = planted(3000, 60)
     np.save(tmp_path / "x.npy", X)
     wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
-    monkeypatch.setattr(gather_plan, "LIBRARY_BYTES", 1 << 60)
+    monkeypatch.setattr(gather_plan, "process_bytes", lambda _, *, sparse: (1 << 60) + sparse)
     monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 20)
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)

@@ -78,6 +78,15 @@ def test_text_is_clustered_within_the_limit(disk_path, options):
     check(fit(disk_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
 
 
+@reads_proc
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_matrices_of_many_landmarks_are_counted(disk_path, n_threads):
+    """They take more than the rows: what finds the leading directions of 1,600 columns above all."""
+    np.save(disk_path / "x.npy", np.random.default_rng(0).random((1800, 64)))
+    got = fit(disk_path / "x.npy", 10, "4 GiB", n_landmarks=1600, rank=200, executor=n_threads)
+    assert got["peak"] <= got["projected"]
+
+
 @cases("sparse", [False, True])
 @cases(
     "options, stage",

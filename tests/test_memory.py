@@ -14,7 +14,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import zarr
+from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
 from streamkm.cluster.model import Model
@@ -197,6 +199,74 @@ def test_what_was_above_its_limit_stays_below(disk_path, cases):
         assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"], name
 
 
+HELD = """
+import json, sys
+from streamkm import StreamKMeans, open_source
+from streamkm.core.memory import resident_bytes
+
+source = open_source(sys.argv[1])
+held = resident_bytes()
+fitted = StreamKMeans(3, memory_limit="2 GiB", executor=1, progress=False, random_state=0).fit(source)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"held": held, "counted": fitted.plan_.base_bytes,
+                  "peak": int(status["VmHWM"].split()[0]) * 1024, "projected": fitted.plan_.peak_bytes}))
+"""
+
+
+def small_svmlight(path, X):
+    dump_svmlight_file(X, np.zeros(len(X)), str(path))
+
+
+def small_csv(path, X):
+    np.savetxt(path, X, delimiter=",", header="a,b,c,d", comments="")
+
+
+def small_table(path, X):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pa.table({f"x{j}": X[:, j] for j in range(X.shape[1])})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+        return
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+
+
+def small_hdf5(path, X):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(100, X.shape[1]), compression="gzip")
+
+
+def small_zarr(path, X):
+    zarr.create_array(store=str(path), data=X, chunks=(100, X.shape[1]))
+
+
+def small_h5ad(path, X):
+    pytest.importorskip("anndata").AnnData(sp.csr_matrix(X)).write_h5ad(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "write"),
+    [
+        ("x.npy", np.save),
+        ("x.svm", small_svmlight),
+        ("x.csv", small_csv),
+        ("x.parquet", small_table),
+        ("x.arrow", small_table),
+        ("x.h5", small_hdf5),
+        ("x.zarr", small_zarr),
+        ("x.h5ad", small_h5ad),
+    ],
+)
+def test_plans_count_what_a_process_holds_that_reads_rows_of_a_kind(disk_path, file, write):
+    """Libraries above all: there are few rows."""
+    write(disk_path / file, np.random.default_rng(0).random((500, 4), np.float32))
+    got = run_compiled(HELD, [str(disk_path / file)])
+    assert got["held"] <= got["counted"]
+    assert got["peak"] <= got["projected"]
+
+
 TWICE = """
 import json, sys
 import numpy as np
@@ -259,7 +329,8 @@ def chunks():
         yield centers[y] + rng.standard_normal((20_000, 64), np.float32)
 
 X = chunks if sys.argv[3:] == ["again"] else chunks()
-fitted = StreamKMeans(10, memory_limit=sys.argv[1], progress=False, random_state=0).fit(X)
+# of the same chunks, or sums would be rounded otherwise under another limit
+fitted = StreamKMeans(10, memory_limit=sys.argv[1], chunk_bytes=2 << 20, progress=False, random_state=0).fit(X)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
                   "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_,
@@ -306,6 +377,43 @@ def test_freed_memory_is_given_back_where_a_limit_is_near():
     roomy, crowded = json.loads(done.stdout)
     assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
     assert crowded > 80_000_000
+
+
+HEAP = """
+import ctypes, json
+from streamkm.core.memory import give_back, heap_restored, resident_bytes
+
+class Mallinfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t * size) for name, size in (("before", 3), ("hblks", 1), ("after", 6))]
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo2
+
+def apart():
+    "Whether a block of 8 MiB, as many have been freed before, comes from the system and not from the heap."
+    before = mallinfo2().hblks[0]
+    block = bytearray(8 << 20)
+    return mallinfo2().hblks[0] > before
+
+found = [apart(), apart()]  # the C library notices that it was freed
+give_back(resident_bytes())  # no call to end
+found.append(apart())
+with heap_restored():
+    give_back(10 * resident_bytes())
+    found.append(apart())
+    with heap_restored():
+        give_back(resident_bytes())
+        found.append(apart())
+    found.append(apart())
+found.append(apart())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="another C library, or without mallinfo2")
+def test_large_blocks_come_from_the_heap_again_when_a_call_has_ended():
+    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, False, False, False, True, True, False]
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
-        from streamkm.compute import open_executor
+        from streamkm.compute import open_executor, under_limit
         from streamkm.preparation import check_steps
         from streamkm.stores.operations import (
             check_store_place,
@@ -68,6 +68,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         check_store_place(output, overwrite=options["overwrite"])
         check_frequencies_target(weights)
         with ExitStack() as stack:
+            stack.enter_context(under_limit(options["memory_limit"]))
             source = stack.enter_context(work(paths, settings))
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
@@ -102,13 +103,14 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
     if options["first_feature"] is not None and not options["columns"]:
         raise click.UsageError("--first-feature is of use with --columns only")
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.compute import open_executor
+        from streamkm.compute import open_executor, under_limit
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.compatibility import prepared_as
         from streamkm.stores.operations import append_columns, append_rows, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
+            stack.enter_context(under_limit(options["memory_limit"]))
             source = stack.enter_context(work(paths, settings, append=True))
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)

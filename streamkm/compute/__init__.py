@@ -5,6 +5,7 @@ distributed come in here and in `sources.dask`. Nothing here knows what a sketch
 """
 
 from streamkm.compute.base import Executor, Folded, Joining, Listener
+from streamkm.compute.limited import under_limit
 from streamkm.compute.open import (
     ClusterSettings,
     is_alone,
@@ -27,4 +28,5 @@ __all__ = [
     "local_threads",
     "open_cluster",
     "open_executor",
+    "under_limit",
 ]

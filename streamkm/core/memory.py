@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +14,9 @@ from streamkm.core.exceptions import InvalidParameterError
 
 AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE, FULL_SHARE = 0.5, 0.8  # of a limit
-LARGE_BLOCK, _M_MMAP_THRESHOLD = 1 << 17, -3  # bytes, and the option's number in malloc.h
+LARGE_BLOCK = 1 << 17  # bytes, where a limit is near; at the end of the call,
+LARGEST_IN_HEAP = 4 << 20 << 3  # what the C library's own rule goes up to: DEFAULT_MMAP_THRESHOLD_MAX of malloc.c
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options' numbers in malloc.h
 _POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
 _CONTAINERS = (
@@ -55,6 +60,11 @@ def memory_limit_bytes(limit: Any) -> int:
     )
 
 
+def is_given(limit: Any) -> bool:
+    """Whether a limit was given, not "auto"."""
+    return not (isinstance(limit, str) and limit == "auto")
+
+
 def resident_bytes() -> int:
     """Bytes of memory that this process holds now."""
     import psutil
@@ -67,18 +77,69 @@ def give_back(limit_bytes: int) -> None:
 
     What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 35 MiB.
     Taking it again costs some 10 ms. Where the process holds most of its limit, large blocks go back at once from then
-    on, which keeps heaps from growing within a stage. Does nothing where the C library is not glibc.
+    on, up to the end of `heap_restored`, which keeps heaps from growing within a stage. Does nothing where the C
+    library is not glibc.
     """
     if sys.platform != "linux" or (held := resident_bytes()) <= CROWDED_SHARE * limit_bytes:
         return
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    trim, set_option = getattr(library, "malloc_trim", None), getattr(library, "mallopt", None)
-    if set_option is not None and held > FULL_SHARE * limit_bytes:
-        set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+    if held > FULL_SHARE * limit_bytes:
+        _HEAP.large_blocks_apart()
+    trim = _c_function("malloc_trim")
     if trim is not None:
         trim(0)
+
+
+class _Heap:
+    """What the C library's heap was told by calls that are not at their end."""
+
+    def __init__(self) -> None:
+        self.n_calls, self.told = 0, False
+        self.lock = threading.Lock()
+
+    def large_blocks_apart(self) -> None:
+        """Have large blocks come from the system, and go back to it, until the last call ends."""
+        with self.lock:
+            set_option = _c_function("mallopt")
+            if set_option is not None and self.n_calls and not self.told:
+                self.told = True
+                set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+    def restore(self) -> None:
+        """Let heaps keep what the C library lets them keep of its own accord, at most."""
+        set_option = _c_function("mallopt")
+        if set_option is not None and self.told:
+            set_option(_M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
+            set_option(_M_TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
+        self.told = False
+
+
+_HEAP = _Heap()
+
+
+@contextmanager
+def heap_restored() -> Iterator[None]:
+    """Undo at the end what `give_back` tells the C library within; calls of several threads end in any order.
+
+    Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
+    32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one
+    is set, where a process that frees such blocks is soon.
+    """
+    with _HEAP.lock:
+        _HEAP.n_calls += 1
+    try:
+        yield
+    finally:
+        with _HEAP.lock:
+            _HEAP.n_calls -= 1
+            if not _HEAP.n_calls:
+                _HEAP.restore()
+
+
+def _c_function(name: str) -> Any:
+    """A function of the C library; None where it has none."""
+    import ctypes
+
+    return getattr(ctypes.CDLL(None), name, None)
 
 
 def total_memory() -> int:

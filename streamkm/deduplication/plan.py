@@ -12,7 +12,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes, memory_limit_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.planning.memory import LIBRARY_BYTES
+from streamkm.planning.memory import process_bytes
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -60,7 +60,11 @@ class GatherPlan:
         if not source.is_sparse and np.can_cast(source.dtype, np.float32):
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
         chunk = estimator.plan_for(source).chunk_bytes
-        taken = LIBRARY_BYTES + source.held_bytes + BYTES_PER_ROW * int(sizes.sum())
+        taken = (
+            process_bytes(source.libraries, sparse=source.is_sparse)
+            + source.held_bytes
+            + BYTES_PER_ROW * int(sizes.sum())
+        )
         # chunks that are read, those of the same rows at unit length, and those that wait
         taken += int(chunk * (n_threads * (source.read_factor + 2) + WAITING))
         room = max(LEAST_ROOM, int(ROOM_SHARE * (limit - taken)))

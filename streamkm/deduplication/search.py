@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.compute import local_executor, open_executor
+from streamkm.compute import local_executor, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
@@ -202,6 +202,7 @@ class _Run:
         bucket_of[counted.done] = -1
         probed, near_by = _probes(labels, clustered.seed), Borders.of(clustered.centers, self.threshold)
         with (
+            under_limit(self.estimator.memory_limit),
             open_executor(self.estimator.executor, plan.n_threads) as workers,
             local_executor(workers) as here,
             closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes)) as buckets,

@@ -19,7 +19,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
-from streamkm.compute import open_executor
+from streamkm.compute import open_executor, under_limit
+from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.estimators.attached import with_labels
 from streamkm.estimators.model_files import SavedModel
 from streamkm.estimators.validation import (
@@ -106,7 +107,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         target = check_labels_place(path, overwrite=overwrite)
         walk, model, n_threads = self._walk(X)
         progress = self._progress()
-        with open_executor(self.executor, n_threads) as workers:
+        with under_limit(self.memory_limit), open_executor(self.executor, n_threads) as workers:
+            give_back(memory_limit_bytes(self.memory_limit))
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:

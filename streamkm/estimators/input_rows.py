@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.model import Model
-from streamkm.compute import local_threads, open_executor
+from streamkm.compute import local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.memory import give_back
+from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.estimators.validation import is_in_memory, joined
 from streamkm.passes.assign import map_rows
@@ -109,7 +109,12 @@ class InputRows:
         """Walk rows once, as `_walk` says; yield the function's values chunk by chunk."""
         walk, model, n_threads = walked
         progress = self._progress() if progress is None else progress
-        with open_executor(self.executor, n_threads) as workers, progress.stage(name) as stage:
+        with (
+            under_limit(self.memory_limit),
+            open_executor(self.executor, n_threads) as workers,
+            progress.stage(name) as stage,
+        ):
+            give_back(memory_limit_bytes(self.memory_limit))
             yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
 
     def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model, int]:
@@ -123,7 +128,6 @@ class InputRows:
         allowance = Allowance.of(self.memory_limit, source)
         here, held = local_threads(self.executor), model.centers.nbytes
         sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
-        give_back(allowance.limit_bytes)
         return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.compute import is_alone, local_threads
+from streamkm.compute import is_alone, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -249,12 +249,13 @@ class StreamKernelKMeans(Assigner):
         n m numbers.
         """
         check_kernel_parameters(self)
-        source = self._open(X, reset=True)
-        weights = check_weights(sample_weight)
-        weights.check_rows(source.n_rows, source.name)
-        plan = self.plan_for(source, weighted=len(weights.each) > 0)
-        with checkpoint_writer(self, source, plan, weights.each) as writer:
-            self._run(kept_rows(source, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
+        with under_limit(self.memory_limit):
+            source = self._open(X, reset=True)
+            weights = check_weights(sample_weight)
+            weights.check_rows(source.n_rows, source.name)
+            plan = self.plan_for(source, weighted=len(weights.each) > 0)
+            with checkpoint_writer(self, source, plan, weights.each) as writer:
+                self._run(kept_rows(source, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
@@ -341,7 +342,8 @@ class StreamKernelKMeans(Assigner):
             As `fit` would before its first read.
         """
         check_kernel_parameters(self)
-        return self.plan_for(self._open(X, reset=None))
+        with under_limit(self.memory_limit):  # the head of text is parsed
+            return self.plan_for(self._open(X, reset=None))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
         """As `plan`, for a source that is open, and rows with weights."""

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from streamkm.cluster.model import Metric, Space
 from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.memory import available_memory
+from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.described import Described
@@ -391,13 +391,13 @@ class StreamKMeans(Incremental, Described, Planned):
             )
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
-        limited, n_threads = self.memory_limit != "auto", local_threads(self.executor)
-        spare_bytes = 0 if limited else available_memory()
+        n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
         with self._kernels(source, n_threads, spare_bytes, self._progress()):  # the head of text is parsed
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
-            source = self._kept_rows(source, plan)
-            self._run(source, plan, weights, writer, place)
+            source, spare_bytes = self._kept_rows(source, plan), plan.limit_bytes - plan.peak_bytes
+            with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, self._progress()):
+                self._run(source, plan, weights, writer, place)
             if table is not None:
                 written = self._predict_to_table(source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -421,8 +421,7 @@ class StreamKMeans(Incremental, Described, Planned):
                     f'store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
-        kernels = self._kernels(source, plan.n_threads, plan.limit_bytes - plan.peak_bytes, progress)
-        opening = FitContext.opened(
+        with FitContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, metric),
             plan=plan,
@@ -430,8 +429,7 @@ class StreamKMeans(Incremental, Described, Planned):
             weights=weights.each,
             writer=writer,
             progress=progress,
-        )
-        with kernels, opening as context:
+        ) as context:
             fitted = run_fit(replace(context, labels_to=labels_to))
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = replace(fitted.model, preparation=preparation)

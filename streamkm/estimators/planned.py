@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_alone, local_threads
+from streamkm.compute import is_alone, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
@@ -53,9 +53,10 @@ class Planned(Assigner):
             As `fit` would before its first read.
         """
         check_parameters(self)
-        source = self._open(X, reset=None)
-        planned = source if n_rows is None else ScaledSource(source, n_rows)
-        return self.plan_for(planned, gathers_labels=gathers_labels)
+        with under_limit(self.memory_limit):  # the head of text is parsed
+            source = self._open(X, reset=None)
+            planned = source if n_rows is None else ScaledSource(source, n_rows)
+            return self.plan_for(planned, gathers_labels=gathers_labels)
 
     def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
         """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
@@ -65,12 +66,13 @@ class Planned(Assigner):
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `plan`, and for rows that can only be read in order.
         """
-        source, n_threads = self._open(X, reset=None), local_threads(self.executor)
-        plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
-        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
-        return estimate_seconds(
-            self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
-        )
+        with under_limit(self.memory_limit):
+            source, n_threads = self._open(X, reset=None), local_threads(self.executor)
+            plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+            rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+            return estimate_seconds(
+                self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+            )
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
         """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.spill import Spill
 from streamkm.compute import Executor, local_executor, open_executor
+from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
 from streamkm.fitting.settings import Settings
 from streamkm.passes.context import PassContext
@@ -64,6 +65,7 @@ class FitContext(PassContext):
             As the attributes.
         """
         with ExitStack() as stack:
+            stack.enter_context(heap_restored())
             workers = stack.enter_context(open_executor(executor, plan.n_threads))
             yield cls(
                 executor=workers,

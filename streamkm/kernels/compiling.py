@@ -17,7 +17,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -131,12 +131,12 @@ class Compilation(event.Listener):
     ----------
     announced : bool
         Whether it has been said.
-    elsewhere : bool
-        Whether another process is to compile.
     """
 
     def __init__(self) -> None:
-        self.announced = self.elsewhere = False
+        self.announced = False
+        self._n_crowded, self._here = 0, False
+        self._counting = threading.Lock()
         self._announce: Callable[[str], None] = logger.info
         self._first_fit = ("", 0)
         self._helped = False
@@ -164,22 +164,41 @@ class Compilation(event.Listener):
         announce : callable
             Given the line that says, once in the life of a process, that kernels are compiled.
         """
-        before = self.elsewhere
         self._first_fit = first_fit, min(n_threads - 1, HELPERS_MOST, spare_bytes // HELPER_BYTES)
-        self._announce, self.elsewhere = announce, spare_bytes < COMPILING_BYTES
+        self._announce = announce
+        try:
+            with self.crowded() if spare_bytes < COMPILING_BYTES else nullcontext():
+                yield
+        finally:
+            self._first_fit, self._announce = ("", 0), logger.info
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another process is to compile: a call of this one has no memory for that."""
+        return self._n_crowded > 0 and not self._here
+
+    @contextmanager
+    def crowded(self) -> Iterator[None]:
+        """Have another process compile within. Calls are counted: those of several threads end in any order."""
+        with self._counting:
+            self._n_crowded += 1
         try:
             yield
         finally:
-            self._first_fit, self._announce, self.elsewhere = ("", 0), logger.info, before
+            with self._counting:
+                self._n_crowded -= 1
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Compile in this process within, whatever the limit: another one has been asked, or none can be started."""
-        before, self.elsewhere = self.elsewhere, False
+        """Compile in this process within, whatever the limit: another one has been asked, or none can be started.
+
+        Numba's lock is held.
+        """
+        self._here = True
         try:
             yield
         finally:
-            self.elsewhere = before
+            self._here = False
 
     def have_compiled(self, dispatcher: Any, signature: Any) -> None:
         """Have another process compile a kernel, and wait for it; numba's lock is held."""

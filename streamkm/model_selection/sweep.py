@@ -32,7 +32,7 @@ from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.search_set import prefix, search_rows
-from streamkm.compute import Executor, local_executor, local_threads, open_executor
+from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress, Stage
@@ -193,7 +193,7 @@ def sweep(
         "on_invalid": on_invalid,
         "random_state": int(random_state) if isinstance(random_state, Integral) else None,
     }
-    with ExitStack() as stack:
+    with under_limit(memory_limit), ExitStack() as stack:
         saved = None
         if checkpoint is not None:
             described = {"source": fingerprint(given), "settings": settings}

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.core.memory import available_memory, human_bytes, memory_limit_bytes
-from streamkm.kernels.compiling import COMPILATION
-from streamkm.planning.memory import CANDIDATES, LIBRARY_BYTES, MIB, reading_bytes, waiting_calls
+from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
+from streamkm.planning.memory import CANDIDATES, MIB, process_bytes, reading_bytes, waiting_calls
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 
@@ -43,14 +42,12 @@ class Allowance:
 
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
-        """Of a fit of these rows; see `core.memory.memory_limit_bytes`.
-
-        Where a limit was given, kernels are compiled by another process from now on; a fit decides anew.
-        """
-        limit, base = memory_limit_bytes(memory_limit), LIBRARY_BYTES + source.held_bytes
-        unlimited = isinstance(memory_limit, str) and memory_limit == "auto"
-        COMPILATION.elsewhere = not unlimited
-        return cls(limit, base, available_memory() if unlimited else None)
+        """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
+        limit, base = (
+            memory_limit_bytes(memory_limit),
+            process_bytes(source.libraries, sparse=source.is_sparse) + source.held_bytes,
+        )
+        return cls(limit, base, None if is_given(memory_limit) else available_memory())
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""

@@ -51,7 +51,7 @@ from streamkm.compute.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_ru
 from streamkm.compute.turns import Reading
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
-from streamkm.planning.memory import LABEL_BYTES, LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import DATA_DEPENDENT
 
@@ -267,8 +267,8 @@ class _Model:
         states = (waiting + ARITY + 1) * self.state_bytes
         run = run_length(self.n_chunks, RUNS)
         return {
-            "sketch": LIBRARY_BYTES + reading + kept + int(self._waiting(RUNS) * run * returned),
-            "assign": LIBRARY_BYTES + reading + kept + int(waiting * labels) + states + self.state_bytes
+            "sketch": self.plan.base_bytes + reading + kept + int(self._waiting(RUNS) * run * returned),
+            "assign": self.plan.base_bytes + reading + kept + int(waiting * labels) + states + self.state_bytes
             + needs.table(self.width),
         }  # fmt: skip
 

@@ -25,6 +25,7 @@ from streamkm.sketches.kernel_columns import BATCH_ROWS
 
 VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
+PROJECTED_SQUARES = 9  # while directions are found of the sums: root, sums, products, vectors, the map; measured
 LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 
@@ -102,7 +103,7 @@ class KernelNeeds:
         stages = {
             "sample": reading + int(CANDIDATES * sample),
             "landmarks": sample + mapped + batch + combined + SQUARES * square + pool,
-            "gram": sample + mapped + batch + states * square + streamed,
+            "gram": sample + mapped + batch + max(states * square + streamed, PROJECTED_SQUARES * square),
             "features": sample + mapped + batch + 2 * kept * row + blocks + streamed,
             "cluster": sample + mapped + kept * row + blocks + searched,
             "assign": mapped + batch + reading + 5 * self.n_rows + sums + looked_at,

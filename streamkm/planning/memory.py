@@ -5,6 +5,7 @@ Pure arithmetic; what stands for the libraries and for readers was measured.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -25,8 +26,10 @@ MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apa
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 288 * MIB  # Python, NumPy, SciPy, scikit-learn, kernels: what a process that fits holds beside data
-READ_BYTES = 8 * MIB  # a thread that reads: buffers and decoders' threads beyond what goes with its chunk
+LIBRARY_BYTES = 290 * MIB  # Python, NumPy, SciPy, scikit-learn, kernels: what a process that fits holds beside data
+MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB}  # once a source is open
+SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
+READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
@@ -53,6 +56,11 @@ def reading_bytes(
     """Bytes of a pass over rows, beside what it keeps; see `RowSource` for what a source says of itself."""
     pieces = (waiting_calls(n_threads) + STREAM_PIECES) * largest_chunk if streams else 0
     return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + made_bytes
+
+
+def process_bytes(libraries: Iterable[str], *, sparse: bool) -> int:
+    """Bytes that a process holds which fits rows read by these libraries, beside data; see `RowSource`."""
+    return LIBRARY_BYTES + SPARSE_BYTES * sparse + sum(MORE_LIBRARIES.get(library, 0) for library in libraries)
 
 
 def waiting_calls(n_threads: int) -> int:

@@ -189,10 +189,9 @@ class GramFit:
 
     def finish(self, state: Any) -> Any:
         """The map with the projection ``R U``, U the leading eigenvectors of ``R' C' C R``."""
-        gram = np.tril(state) + np.tril(state, -1).T
-        inner = _congruent(self.root, gram)
-        rank = min(self.rank, len(inner))
-        _, directions = eigh(inner, subset_by_index=[len(inner) - rank, len(inner) - 1])
+        inner = _congruent(self.root, np.tril(state) + np.tril(state, -1).T)
+        n_inner, rank = len(inner), min(self.rank, len(inner))
+        _, directions = eigh(inner, subset_by_index=[n_inner - rank, n_inner - 1], overwrite_a=True)
         return replace(self.map, projection=oriented(self.root @ directions[:, ::-1]).astype(np.float32))
 
 
@@ -246,7 +245,8 @@ def _congruent(root: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[
     if root.shape[0] != root.shape[1] or np.tril(root, -1).any():
         return np.asarray(root.T @ gram @ root)
     factor = np.asfortranarray(root)
-    return np.asarray(blas.dtrmm(1.0, factor, blas.dtrmm(1.0, factor, gram, side=1), trans_a=1))
+    half = blas.dtrmm(1.0, factor, gram, side=1)
+    return np.asarray(blas.dtrmm(1.0, factor, half, trans_a=1, overwrite_b=1))
 
 
 def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

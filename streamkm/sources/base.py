@@ -118,6 +118,8 @@ class RowSource(ABC):
         Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
+    libraries : tuple of str
+        That are loaded to open the rows, beside those of every fit: "h5py", "zarr", "pyarrow", "fsspec".
     shared_bytes : int
         Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
         chunks do: processes that read one of the two each read it twice.
@@ -155,6 +157,7 @@ class RowSource(ABC):
     read_factor: float = 1.5
     made_bytes: int = 0
     held_bytes: int = 0
+    libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
     decodes: bool = False
     in_process: bool = False

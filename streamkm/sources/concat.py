@@ -76,6 +76,7 @@ class PartsSource(ChunkedSource):
             read_factor=max(part.read_factor for part in parts),
             made_bytes=max(part.made_bytes for part in parts),
             held_bytes=sum(part.held_bytes for part in parts),
+            libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
             shared_bytes=max(part.shared_bytes for part in parts),
             decodes=any(part.decodes for part in parts),
             # Dask arrays among them: their graphs may hold rows too

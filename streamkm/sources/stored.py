@@ -20,7 +20,7 @@ from streamkm.sources import local
 from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.remote.objects import Address, is_remote, remote_library
 
 RawFile = LocalFile | RemoteFile
 """What `open_raw` gives."""
@@ -48,7 +48,7 @@ class StoredArray(ABC):
         As of `RowSource`.
     in_process : bool
         Whether the values lie in this process's memory, or can be reached from this process alone.
-    files : tuple of str
+    files, libraries : tuple of str
         As of `RowSource`.
     """
 
@@ -61,6 +61,7 @@ class StoredArray(ABC):
     decodes: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
     @abstractmethod
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -115,6 +116,7 @@ class FileArray(StoredArray):
         self.files = (path,)
         self.in_process = isinstance(path, Address) and path.in_process
         self.decodes = is_remote(path)
+        self.libraries = remote_library(path)
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
         self.name = name

@@ -30,7 +30,8 @@ from tests.tables import cases
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
-    "shared_bytes": 99, "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
+    "libraries": ("h5py",), "shared_bytes": 99,
+    "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "words": "a table of words",
 }  # fmt: skip
@@ -126,11 +127,12 @@ def test_every_wrapper_is_among_them():
 
 
 def test_parts_say_the_most_of_any():
-    more = {"files": ("b.svm", "c.svm"), "read_factor": 5.0, "shared_bytes": 500}
+    more = {"files": ("b.svm", "c.svm"), "read_factor": 5.0, "shared_bytes": 500, "libraries": ("zarr", "h5py")}
     odd, other = OddSource(), OddSource(name="other", in_process=False, **more)
     both = PartsSource([odd, other])
     assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
     assert both.shared_bytes == 500
+    assert both.libraries == ("h5py", "zarr")
     assert (both.n_rows, both.n_bytes, both.held_bytes, both.made_bytes) == (60, 2468, 176, 77)
 
 

@@ -72,6 +72,7 @@ class CsrSource(ChunkedSource):
         self.in_process = any(array.in_process for array in (data, indices, indptr))
         self.decodes = data.decodes or indices.decodes
         self.files = tuple(dict.fromkeys(data.files + indices.files + indptr.files))
+        self.libraries = tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries))
         self.n_rows, self.n_features = shape
         self.dtype = decoded_dtype(data.dtype, data.name)
         sizes = [array.n_bytes for array in (data, indices, indptr)]

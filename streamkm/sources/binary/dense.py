@@ -83,7 +83,7 @@ class DenseSource(ChunkedSource):
         self.n_bytes = array.n_bytes
         self.in_process = array.in_process
         self.decodes = array.decodes
-        self.files = array.files
+        self.files, self.libraries = array.files, array.libraries
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""

@@ -25,7 +25,7 @@ from streamkm.sources.binary.hdf5_decoded import DecodedChunks, image_of, read_r
 from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import Address, is_remote, settle
+from streamkm.sources.remote.objects import Address, is_remote, remote_library, settle
 from streamkm.sources.stored import FileArray, StoredArray, chunks_text
 
 # of a request for the library's own structures: where chunks are small, pieces of their index lie everywhere between
@@ -77,6 +77,7 @@ class Hdf5Array(StoredArray):
         self.dtype = dataset.dtype
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
         self.in_process = handle or (isinstance(path, Address) and path.in_process)
+        self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)
         self.decodes = dataset.id.get_create_plist().get_nfilters() > 0 or is_remote(path)
         require_filters(dataset, self.name)

@@ -125,6 +125,7 @@ class ZarrArray(StoredArray):
         self.in_process = not _is_shared(array.store)
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
+        self.libraries = ("zarr", *(("fsspec",) if isinstance(array.store, RemoteStore) else ()))
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
         self._files: WatchedFiles | None = None
         self._zip = ""

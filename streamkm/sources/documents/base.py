@@ -48,7 +48,7 @@ class Documents(ABC):
 
     Attributes
     ----------
-    name, n_rows, n_bytes, replayable, held_bytes, in_process, files
+    name, n_rows, n_bytes, replayable, held_bytes, in_process, files, libraries
         As of `RowSource`.
     """
 
@@ -59,6 +59,7 @@ class Documents(ABC):
     held_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
     @abstractmethod
     def stream(self, text_bytes: int) -> Iterator[Batch]:

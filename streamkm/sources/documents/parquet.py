@@ -16,6 +16,7 @@ from streamkm.sources.base import Chunk
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, check_target
 from streamkm.sources.documents.formats import document_of
 from streamkm.sources.local import unchanged
+from streamkm.sources.remote.objects import remote_library
 from streamkm.sources.stored import opened_path
 from streamkm.sources.text_places import PLACE_BITS, part_and_byte
 from streamkm.text.feature_hashing import Input
@@ -47,6 +48,7 @@ class ParquetDocuments(ChunkedDocuments):
 
     def __init__(self, paths: Sequence[str | Path], fields: tuple[str, ...], kind: Input) -> None:
         self.files = self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
+        self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.fields, self.kind = fields, kind
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         groups = [self._groups(part) for part in range(len(self.paths))]

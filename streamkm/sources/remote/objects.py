@@ -142,6 +142,11 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def remote_library(*paths: str) -> tuple[str, ...]:
+    """What is loaded for URLs among paths, as `RowSource.libraries` has it."""
+    return ("fsspec",) if any(map(is_remote, paths)) else ()
+
+
 def look(address: Address) -> Version | None:
     """Ask what an object is now; None for a directory. One request.
 

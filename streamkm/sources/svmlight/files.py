@@ -76,7 +76,7 @@ class SvmlightFiles(RowSource):
         self.files = self.paths
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         if any(map(is_remote, self.paths)):
-            self.read_factor = REMOTE_READ_FACTOR
+            self.read_factor, self.libraries = REMOTE_READ_FACTOR, ("fsspec",)
         self.n_features = None if n_features is None else int(n_features)
         self.zero_based = zero_based
         self.sizes = tuple(text_size(path) for path in self.paths)

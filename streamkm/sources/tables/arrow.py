@@ -32,8 +32,8 @@ def pyarrow(what: str) -> ModuleType:
     return pa
 
 
-LIBRARY_BYTES = 48 << 20
-"""Memory that pyarrow takes once it is loaded."""
+WORKING_BYTES = 28 << 20
+"""Memory that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools."""
 
 
 def give_back() -> None:

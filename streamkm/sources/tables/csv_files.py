@@ -25,11 +25,11 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.csv_scan import record_starts
 from streamkm.sources.memory.frames import check_same_columns
-from streamkm.sources.remote.objects import Address
+from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import RawFile, open_binary, open_raw, opened_path, read_fully
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
-from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
+from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Column,
     Layout,
@@ -74,7 +74,7 @@ class CsvFiles(RowSource, ABC):
     """
 
     n_rows = None
-    made_bytes = LIBRARY_BYTES
+    made_bytes = WORKING_BYTES
     decodes = True
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
 
@@ -83,6 +83,7 @@ class CsvFiles(RowSource, ABC):
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
         self._format = csv_format

@@ -15,7 +15,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.binary.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.tables.arrow import LIBRARY_BYTES, pyarrow
+from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Layout,
     TableOptions,
@@ -115,6 +115,7 @@ class BatchStream(RowSource):
     n_rows = None
     n_bytes = None
     read_factor = 2.0
+    libraries = ("pyarrow",)
 
     def __init__(
         self, batches: Batches, schema: Any, options: TableOptions, *, name: str, form: str, replayable: bool
@@ -128,7 +129,7 @@ class BatchStream(RowSource):
             layout = self._find_categories(layout)
         self._layout, self.id_column = layout, options.id_column
         take_layout(self, layout)
-        self.made_bytes = LIBRARY_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
+        self.made_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
 
     def _head(self, names: list[str]) -> Any:
         """The first rows; what was taken of a stream that comes once is kept for its pass."""

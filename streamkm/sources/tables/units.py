@@ -22,9 +22,9 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.binary.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
-from streamkm.sources.remote.objects import Address
+from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import opened_path
-from streamkm.sources.tables.arrow import LIBRARY_BYTES, give_back
+from streamkm.sources.tables.arrow import WORKING_BYTES, give_back
 from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
     Layout,
@@ -90,6 +90,7 @@ class UnitTable(ChunkedSource):
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
+        self.libraries = ("pyarrow", *remote_library(*self.paths))
         found = [self._look(part) for part in range(len(self.paths))]
         parts = [part for part, file in enumerate(found) for _ in file.rows]
         self._parts = np.array(parts, np.int64)
@@ -110,7 +111,7 @@ class UnitTable(ChunkedSource):
         self.made_with = described_table(layout)
         largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
-        self.made_bytes = LIBRARY_BYTES + self._decoder_bytes(largest)
+        self.made_bytes = WORKING_BYTES + self._decoder_bytes(largest)
 
     @abstractmethod
     def _look(self, part: int) -> TableFile:
