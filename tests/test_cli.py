@@ -567,7 +567,7 @@ def test_commands_whose_output_nobody_reads(folder):
     commands = [*((given, False) for given in seen_enough + failing), *((given, True) for given in failing)]
     told = subprocess.run(
         [sys.executable, "-c", UNREAD, json.dumps(commands)], env={**os.environ, "PYTHONPATH": str(TOP)},
-        stdout=subprocess.PIPE, text=True, timeout=120, check=True,
+        stdout=subprocess.PIPE, text=True, timeout=280, check=True,
     ).stdout  # fmt: skip
     for (given, errors_too), (code, errors) in zip(commands, json.loads(told), strict=True):
         with row(given=given, errors_too=errors_too):
