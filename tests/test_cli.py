@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ownership import MARKER
 from streamkm.estimators.facts import summarize
 from streamkm.passes.checkpoint import Checkpoint
-from tests.programs import run_program
+from tests.programs import Program, run_program
+from tests.tables import cases, row
 
 TOP = Path(__file__).parents[1]
 FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
@@ -237,8 +239,8 @@ def test_skipped_rows(folder):
 # wrong usage and input
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@cases(
+    "arguments, message",
     [
         (["fit"], "Missing argument"),
         (["fit", "x.npy"], "say how many clusters: -k 10"),
@@ -493,28 +495,38 @@ main(["fit", "x.npy", "-k", "3", "-o", "out"])
 """
 
 
-def start(code, folder):
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": str(TOP)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@pytest.fixture
+def started(folder):
+    """A function that starts a program of some text, which writes to the files out.txt and errors.txt."""
+    programs = []
+
+    def start(text):
+        Path("program.py").write_text(text)
+        programs.append(Program(["program.py"], folder, os.environ, folder / "out.txt", folder / "errors.txt"))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.wait(60)
 
 
-def test_interrupt(folder):
-    with start(INTERRUPTED, folder) as running:
-        assert running.stdout.readline() == "fitting\n"
-        running.send_signal(signal.SIGINT)
-        _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
+def test_interrupt(folder, started):
+    running = started(INTERRUPTED)
+    while "fitting\n" not in (Path("out.txt").read_text() if Path("out.txt").exists() else ""):
+        assert running.poll() is None, Path("errors.txt").read_text()
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130
+    errors = Path("errors.txt").read_text()
     assert errors.splitlines()[-1].startswith("streamkm: interrupted")
     assert "Traceback" not in errors
     assert not Path("out").exists()
 
 
-def test_failure_of_ours_in_a_process(folder):
-    with start(FAILING, folder) as running:
-        _, errors = running.communicate(timeout=60)
-    assert running.returncode == 1
+def test_failure_of_ours_in_a_process(started):
+    assert started(FAILING).wait(60) == 1
+    errors = Path("errors.txt").read_text()
     assert "ZeroDivisionError" in errors
     assert errors.rstrip().endswith("Please report it with the lines above.")
 
@@ -527,30 +539,43 @@ def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
 
 
-def run_unread(*arguments, errors_too=False):
-    """Run a command whose output goes to a pipe that nobody reads; gives its exit code and its errors."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "streamkm", *arguments], env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=writer,
-        stderr=writer if errors_too else subprocess.PIPE, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    os.close(writer)
-    return done.returncode, done.stderr
+UNREAD = """
+import json, os, runpy, sys
+import streamkm.cli.config, streamkm.estimators.kmeans
+
+told = []
+for arguments, errors_too in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:  # ends as an interpreter does, which writes what is left to write
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        os.dup2(writer if errors_too else os.open("errors.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.argv = ["streamkm", *arguments]
+        runpy.run_module("streamkm", run_name="__main__")
+        sys.exit()
+    told.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "" if errors_too else open("errors.txt").read()))
+print(json.dumps(told))
+"""
 
 
-@pytest.mark.parametrize("arguments", [("inspect", "x.npy", "x.npy"), ("--help",)])
-def test_a_reader_that_has_seen_enough(folder, arguments):
-    assert run_unread(*arguments) == (141, "")
-
-
-@pytest.mark.parametrize("arguments", [("inspect", "bad.npy"), ("inspect", "--nope")])
-def test_a_command_that_fails_keeps_its_code_where_nobody_reads(folder, arguments):
+def test_commands_whose_output_nobody_reads(folder):
+    """Output goes to a pipe whose other end is closed; what fails keeps its code, also where errors go there."""
     Path("bad.npy").write_bytes(b"junk")
-    code, errors = run_unread(*arguments)
-    assert code == 2
-    assert "rror: " in errors
-    assert run_unread(*arguments, errors_too=True)[0] == 2
+    seen_enough = [("inspect", "x.npy", "x.npy"), ("--help",)]
+    failing = [("inspect", "bad.npy"), ("inspect", "--nope")]
+    commands = [*((given, False) for given in seen_enough + failing), *((given, True) for given in failing)]
+    told = subprocess.run(
+        [sys.executable, "-c", UNREAD, json.dumps(commands)], env={**os.environ, "PYTHONPATH": str(TOP)},
+        stdout=subprocess.PIPE, text=True, timeout=280, check=True,
+    ).stdout  # fmt: skip
+    for (given, errors_too), (code, errors) in zip(commands, json.loads(told), strict=True):
+        with row(given=given, errors_too=errors_too):
+            if given in seen_enough:
+                assert (code, errors) == (141, "")
+            else:
+                assert code == 2
+                assert errors_too or "rror: " in errors
 
 
 def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):

@@ -107,11 +107,11 @@ def test_kmeans_plusplus_finds_every_distinct_row_among_duplicates(sparse, dtype
     assert len(np.unique(centers, axis=0)) == 12
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_clusters", [1, 20, 1200])  # of 2, 4 and 9 trials, more than a lane
-def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dtype, weighted, n_clusters, monkeypatch):
+@cases("dtype", FLOATS)
+@cases("sparse", [False, True])
+@cases("n_clusters", [1, 20, 1200])  # of 2, 4 and 9 trials, more than a lane
+def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dtype, n_clusters, monkeypatch):
+    weighted = sparse == (dtype == np.float64)  # every pair of the three
     X = blobs(1501, 20, 7, dtype)[0]
     block = one_block(stored(X, sparse), rng().random(1501) if weighted else None)
     alone = kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor)
@@ -167,10 +167,10 @@ def test_random_rows_are_distinct_rows():
 # ---- Lloyd
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_blocks", [1, 7])
+@cases("sparse", [False, True])
+@cases("dtype", FLOATS)
+@cases("weighted", [False, True])
+@cases("n_blocks", [1, 7])
 def test_lloyd_is_the_naive_twin(executor, sparse, dtype, weighted, n_blocks):
     X = rng().normal(size=(300, 4)).astype(dtype)
     weights = rng(1).random(300) if weighted else None
@@ -318,9 +318,9 @@ def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_ot
     assert len(np.unique(naive.nearest(X, got.centers)[0])) == 4
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("offset", [0.0, 1.1e3])
+@cases("sparse", [False, True])
+@cases("dtype", FLOATS)
+@cases("offset", [0.0, 1.1e3])
 def test_fewer_distinct_rows_than_clusters(executor, sparse, dtype, offset):
     X = np.repeat(np.array([[1.3, 2, 0], [4, 0.7, 0], [0, 0, 3.1]]) + offset, 20, axis=0).astype(dtype)
     start = np.concatenate([X[:1], X[20:21], X[40:41], X[:1] + 1000, X[20:21] + 1000, X[:1]]).astype(np.float64)
@@ -352,11 +352,9 @@ def planted(dtype, sparse):
     return stored(X, sparse), bad.astype(np.float64)
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 700, 9_000])  # in batches of 4,096
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    ("dtype", "table_dtype"), [("u1", "f4"), ("f4", "f4"), ("f4", "f8"), ("f8", "f8"), ("f8", "f4")]
-)
+@cases("n_rows", [0, 1, 700, 9_000])  # in batches of 4,096
+@cases("weighted", [False, True])
+@cases("dtype, table_dtype", [("u1", "f4"), ("f4", "f4"), ("f4", "f8"), ("f8", "f8"), ("f8", "f4")])
 def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_rows):
     X = (50 + 20 * rng().normal(size=(n_rows, 40))).astype(dtype)
     weights = rng(1).random(n_rows) if weighted else NO_WEIGHTS
@@ -388,9 +386,9 @@ def test_split_merge_mends_a_bad_start(executor, sparse, dtype):
     assert naive.within(X, labels) <= naive.within(X, groups) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_clusters", [1, 2, 3, 17])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("sparse", [False, True])
+@cases("n_clusters", [1, 2, 3, 17])
+@cases("weighted", [False, True])
 def test_split_merge_never_worsens(executor, sparse, n_clusters, weighted):
     X = stored(rng().normal(size=(300, 3)), sparse)
     weights = rng(1).random(300) if weighted else None
@@ -576,9 +574,9 @@ def test_a_sample_of_everything_is_complete():
 # ---- one block, worked on by threads
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
+@cases("dtype", [np.float32, np.uint8])
 def test_sums_by_label_are_those_of_a_loop(executor, sparse, weighted, dtype):
     X = rng().integers(0, 200, (500, 7)).astype(dtype)
     labels = rng(1).integers(-1, 4, 500).astype(np.int32)

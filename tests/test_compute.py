@@ -106,7 +106,7 @@ def test_map_passes_what_is_shared(executor):
     assert list(executor.map("test", square, iter(range(5)), shared, 1)) == [101, 102, 105, 110, 117]
 
 
-@pytest.mark.parametrize("n_items", [0, 1, 2, 3, 20])
+@cases("n_items", [0, 1, 2, 3, 20])
 def test_each_is_in_order(executor, n_items):
     assert executor.each("s", slow_square, range(n_items)) == [i * i for i in range(n_items)]
     assert executor.each("s", square, list(range(n_items)), 3, 4) == [i * i + 7 for i in range(n_items)]

@@ -18,6 +18,7 @@ from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing
+from tests.tables import cases
 
 TOP = Path(__file__).parents[1]
 ROWS = "1 1:0.5 2:1\n2 1:0.25 3:4\n"
@@ -147,8 +148,8 @@ def test_sections_without_keys_are_their_defaults(folder):
     assert run.output.report is False
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "value"),
+@cases(
+    "text, name, value",
     [
         ("tol: 1e-4", "tol", 1e-4),
         ("tol: 0", "tol", 0.0),
@@ -171,8 +172,8 @@ def test_values(folder, text, name, value):
 DATA = "data:\n  path: x.svm\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@cases(
+    "text, message",
     [
         (DATA + "estimator:\n  n_cluster: 5\n", "c.yaml:4: unknown key estimator.n_cluster; did you mean n_clusters?"),
         (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
@@ -242,8 +243,8 @@ def test_what_is_refused(folder, text, message):
     assert refused(folder, text) == message
 
 
-@pytest.mark.parametrize(
-    ("text", "start"),
+@cases(
+    "text, start",
     [
         ("data:\n  path: [x.svm\n", "c.yaml:3: not YAML: "),
         ("data:\n\tpath: x.svm\n", "c.yaml:2: not YAML: "),
@@ -278,8 +279,8 @@ def test_nested_aliases_stay_small(folder):
     assert len(message) < 100_000
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
+@cases(
+    "override, message",
     [
         (
             "estimator.n_cluster=5",
@@ -360,8 +361,8 @@ def test_clusters(folder, monkeypatch):
 CLUSTER = DATA + "cluster:\n  "
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@cases(
+    "text, message",
     [
         (CLUSTER + "schedular: tcp://x:1\n", "c.yaml:4: unknown key cluster.schedular; did you mean scheduler?"),
         (DATA + "clusters:\n  workers: 2\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),

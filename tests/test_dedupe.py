@@ -21,6 +21,7 @@ from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.passes import resume
 from tests.children import StoppedError, stopped_after
+from tests.tables import cases
 from tests.test_storing import do, write_store
 from tests.test_tables_commands import run
 
@@ -102,8 +103,8 @@ def clustered(monkeypatch):
 # ---- pairs
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "csr"])
-@pytest.mark.parametrize("threshold", [0.3, 0.8, 0.95, 1.0])
+@cases("kind", ["float32", "float64", "csr"])
+@cases("threshold", [0.3, 0.8, 0.95, 1.0])
 def test_rows_are_kept_as_the_naive_search_keeps_them(kind, threshold):
     X = planted(3 * BLOCK_ROWS + 17, 16)
     if kind == "csr":
@@ -303,8 +304,8 @@ def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypa
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({"threshold": 0}, "threshold=0; needed: a cosine above 0"),
         ({"threshold": 1.1}, r"threshold=1\.1; needed"),

@@ -38,8 +38,8 @@ def test_no_sketch_changes_nothing(sparse):
     assert row.loss <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("m", [1, 4, 70])
+@cases("sparse", [False, True])
+@cases("m", [1, 4, 70])
 def test_singular_vectors_lose_a_constant(sparse, m):
     X, y = wide_groups()
     row = measured(sp.csr_array(X) if sparse else X, y, "svd", m)

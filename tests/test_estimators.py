@@ -268,9 +268,9 @@ ASSIGNMENTS = (
 )
 
 
-@pytest.mark.parametrize("options", ASSIGNMENTS, ids=str)
-@pytest.mark.parametrize("kind", [*KINDS, "uint8"])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("options", ASSIGNMENTS)
+@cases("kind", [*KINDS, "uint8"])
+@cases("weighted", [False, True])
 def test_attributes_are_exact(options, kind, weighted):
     X = as_kind(np.abs(blobs(cluster_std=4.0)[0]) * 8, kind)
     weights = np.random.default_rng(0).integers(0, 4, 600).astype(float) if weighted else None
@@ -291,8 +291,8 @@ def test_attributes_are_exact(options, kind, weighted):
     np.testing.assert_allclose(fitted.score(X, sample_weight=weights), -fitted.inertia_, rtol=1e-12)
 
 
-@pytest.mark.parametrize("options", ASSIGNMENTS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@cases("options", ASSIGNMENTS)
+@cases("kind", KINDS)
 def test_labels_are_predictions_of_any_batch(options, kind):
     X = as_kind(blobs(cluster_std=6.0)[0], kind)
     fitted = kmeans(**options).fit(X)
@@ -329,9 +329,9 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     np.testing.assert_array_equal(fitted.predict(rows[:200]), whole[:200])
 
 
-@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"n_components": 64}, {"sketch": "pca"}], ids=str)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("options", [{}, {"metric": "cosine"}, {"n_components": 64}, {"sketch": "pca"}])
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
     if sparse and "sketch" in options:
         pytest.skip("takes dense rows only")
@@ -513,8 +513,8 @@ def starts(X):
     }
 
 
-@pytest.mark.parametrize("form", starts(np.zeros((5, 1))))
-@pytest.mark.parametrize("kind", ["float64", "csr"])
+@cases("form", starts(np.zeros((5, 1))))
+@cases("kind", ["float64", "csr"])
 def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
     X, y = blobs(cluster_std=0.1)
     X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
@@ -731,8 +731,8 @@ def inputs(tmp_path_factory, small_topics):
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("kind", ["dense", "csr", "svmlight"])
-@pytest.mark.parametrize("options", [{}, {"n_components": 24, "refine": 1}], ids=str)
+@cases("kind", ["dense", "csr", "svmlight"])
+@cases("options", [{}, {"n_components": 24, "refine": 1}])
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options):
     X = inputs[kind]
     weights = np.random.default_rng(0).random(4000 if kind == "dense" else 2000) if options else None
@@ -894,8 +894,8 @@ def test_no_warnings_on_plain_data():
         kmeans().fit(blobs()[0])
 
 
-@pytest.mark.parametrize("name", [*OBLIVIOUS, *DATA_DEPENDENT])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("name", [*OBLIVIOUS, *DATA_DEPENDENT])
+@cases("sparse", [False, True])
 def test_every_sketch_by_name(name, sparse):
     if name == "pca" and sparse:
         pytest.skip("takes dense rows only")
@@ -910,8 +910,8 @@ def test_every_sketch_by_name(name, sparse):
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
 
 
-@pytest.mark.parametrize(
-    ("name", "sparse"),
+@cases(
+    "name, sparse",
     [(n, sparse) for n in (*OBLIVIOUS, *DATA_DEPENDENT) for sparse in (False, True) if (n, sparse) != ("pca", True)],
 )
 def test_every_sketch_of_narrow_rows(name, sparse):

@@ -58,8 +58,8 @@ def kmeans(sketch, **parameters):
     return StreamKMeans(4, **{"sketch": sketch, "random_state": 0, "executor": 2, "progress": False, **parameters})
 
 
-@pytest.mark.parametrize("name", SKETCHES)
-@pytest.mark.parametrize("space", ["original", "sketch"])
+@cases("name", SKETCHES)
+@cases("space", ["original", "sketch"])
 def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
     X, y = rows()
     sketch = SKETCHES[name]

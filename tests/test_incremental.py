@@ -26,8 +26,8 @@ def kmeans(k=6, **options):
     return StreamKMeans(k, random_state=0, progress=False, **options)
 
 
-@pytest.mark.parametrize("size", [1, 37, 3000])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("size", [1, 37, 3000])
+@cases("sparse", [False, True])
 def test_chunks_of_any_size_give_one_result(size, sparse):
     X, labels = rows(600 if size == 1 else 3000)
     X = sp.csr_array(X) if sparse else X

@@ -127,8 +127,8 @@ def thin_rows(n=300, d=150, seed=0):
     return X
 
 
-@pytest.mark.parametrize("name", ["rbf", "polynomial", "cosine", "sigmoid"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@cases("name", ["rbf", "polynomial", "cosine", "sigmoid"])
+@cases("dtype", [np.float32, np.float64])
 def test_values_of_rows_that_are_mostly_zeros(name, dtype):
     X = thin_rows()
     X[:, 0] -= 0 if name == "rbf" else 1e6  # others have an origin

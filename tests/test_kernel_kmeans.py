@@ -132,8 +132,8 @@ class TestBandwidth:
 
 
 class TestLandmarks:
-    @pytest.mark.parametrize("how", ["uniform", "leverage", "kmeans"])
-    @pytest.mark.parametrize("sparse", [False, True])
+    @cases("how", ["uniform", "leverage", "kmeans"])
+    @cases("sparse", [False, True])
     def test_choices(self, blobs, how, sparse):
         X = sp.csr_array(np.abs(blobs[0])) if sparse else blobs[0]
         with open_executor(1) as here:
@@ -288,9 +288,9 @@ class TestFit:
             above += fitted.inertia_ > exact
         assert above > 0
 
-    @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "precomputed"])
-    @pytest.mark.parametrize("weighted", [False, True])
-    @pytest.mark.parametrize("sparse", [False, True])
+    @cases("kernel", [name for name in KERNELS if name != "precomputed"])
+    @cases("weighted", [False, True])
+    @cases("sparse", [False, True])
     def test_exact_objective_and_bounds_of_every_kernel(self, blobs, kernel, weighted, sparse):
         X = np.abs(blobs[0])
         given = sp.csr_array(X) if sparse else X
@@ -348,9 +348,9 @@ class TestFit:
             method, 20
         )
 
-    @pytest.mark.parametrize("landmarks", ["uniform", "leverage", "kmeans"])
-    @pytest.mark.parametrize("fit_on", ["sample", "all"])
-    @pytest.mark.parametrize("sparse", [False, True])
+    @cases("landmarks", ["uniform", "leverage", "kmeans"])
+    @cases("fit_on", ["sample", "all"])
+    @cases("sparse", [False, True])
     def test_every_choice_finds_the_blobs(self, blobs, landmarks, fit_on, sparse):
         X = np.abs(blobs[0])
         fitted = StreamKernelKMeans(

@@ -17,8 +17,9 @@ from streamkm.sources.binary.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, outcome, started_fit, stopped_after
+from tests.tables import cases
 
-OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "tol": 0, "max_iter": 30}
+OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "n_init": 2, "tol": 0, "max_iter": 30}
 CASES = {
     "all rows": ("x.npy", {"fit_on": "all", "n_landmarks": 200, "rank": 30, "chunk_bytes": 80_000}),
     "sample": ("x.npy", {"n_landmarks": 200, "rank": 20, "landmarks": "leverage", "chunk_bytes": 80_000}),
@@ -136,7 +137,7 @@ def of_any_map(folder):
     return fitted
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"method": "two-step"},
@@ -149,8 +150,8 @@ def of_any_map(folder):
         {"landmarks": "kmeans", "fit_on": "all"},
     ],
 )
-@pytest.mark.parametrize("record", ["landmarks", "map", "found"])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("record", ["landmarks", "map", "found"])
+@cases("sparse", [False, True])
 def test_every_map_is_kept(of_any_map, tmp_path, monkeypatch, eager, options, record, sparse):
     X, given, whole = of_any_map(options, sparse)
     kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **given)

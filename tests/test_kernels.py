@@ -37,9 +37,9 @@ def rows_and_centers(n_rows=301, n_features=13, n_clusters=11, dtype=np.float64,
     return X, rng.normal(size=(n_clusters, n_features))
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_clusters", [1, 2, 8, 9, 40])
+@cases("how", STORED)
+@cases("dtype", FLOATS)
+@cases("n_clusters", [1, 2, 8, 9, 40])
 def test_nearest_and_second_nearest(how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     table = CenterTable.build(centers, dtype)
@@ -56,10 +56,10 @@ def test_nearest_and_second_nearest(how, dtype, n_clusters):
     np.testing.assert_array_equal(table.labels(store(X, how)), labels)
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_clusters", [1, 11])
-@pytest.mark.parametrize("around_origin", [False, True])
+@cases("how", STORED)
+@cases("dtype", FLOATS)
+@cases("n_clusters", [1, 11])
+@cases("around_origin", [False, True])
 def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, around_origin):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     table = CenterTable.build(centers, dtype, around_origin=around_origin)
@@ -132,9 +132,9 @@ def test_step_on_any_matrix(X, n_clusters, seed):
         np.testing.assert_array_equal(row_d2norms(rows), (X.toarray().astype(np.float64) ** 2).sum(axis=1))
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("how", STORED)
+@cases("dtype", FLOATS)
+@cases("weighted", [False, True])
 def test_sums_counts_and_distances(how, dtype, weighted):
     X, centers = rows_and_centers(n_rows=900, dtype=dtype)
     rng = np.random.default_rng(1)
@@ -240,8 +240,8 @@ def test_split_is_two_means(dtype, weighted, n_steps):
         np.testing.assert_allclose(halves, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", STORED)
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("how", STORED)
+@cases("weighted", [False, True])
 def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
     """Against single splits from seeds that are drawn the readable way; other clusters are left as they are."""
     X, centers = rows_and_centers(n_rows=300, n_features=9)

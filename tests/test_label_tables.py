@@ -26,6 +26,7 @@ from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDe
 from streamkm.passes.label_tables import COLUMNS, write_table
 from streamkm.sources.binary.h5ad_obs import write_obs
 from streamkm.sources.local import opened
+from tests.tables import cases
 
 
 def rows(n=500, d=4):
@@ -41,8 +42,8 @@ def read(path):
     return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("kind", ["dense", "sparse", "skipped", "one cluster", "in the sketch"])
+@cases("suffix", [".csv", ".parquet"])
+@cases("kind", ["dense", "sparse", "skipped", "one cluster", "in the sketch"])
 def test_tables_hold_what_loops_find(suffix, kind, tmp_path):
     X, given = rows(), {"chunk_bytes": 2000}
     if kind == "skipped":

@@ -23,7 +23,7 @@ from tests.sources.matrices import dense_matrix, sparse_matrix
 
 
 def kmeans(**options):
-    return StreamKMeans(3, random_state=0, executor=2, progress=False, chunk_bytes=200, **options)
+    return StreamKMeans(3, random_state=0, executor=2, progress=False, chunk_bytes=200, n_init=2, **options)
 
 
 def spoiled():

@@ -60,8 +60,8 @@ def in_memory(array):
     return np.block(rows)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize("kind", MADE)
+@cases("metric", ["euclidean", "cosine"])
+@cases("kind", MADE)
 def test_equal_to_those_in_memory(kind, metric):
     array = MADE[kind]()
     X = in_memory(array)

@@ -93,8 +93,9 @@ def test_finds_clusters_that_seeding_misses():
     assert np.median(ratios) < 0.98
 
 
-@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("estimator", "sparse"), [(StreamKMeans, False), (StreamKMeans, True), (StreamKernelKMeans, True)]
+)  # kernel features of sparse rows are dense
 def test_every_estimator_has_it(estimator, sparse, monkeypatch):
     X, y = make_blobs(2000, centers=30, n_features=5, cluster_std=0.3, random_state=2)
     X = (X - X.min(axis=0)).astype(np.float32)

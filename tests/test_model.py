@@ -90,8 +90,8 @@ def test_centers_of_text_are_stored_entry_by_entry(tmp_path):
     assert loaded.centers.flags.c_contiguous
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
+@cases(
+    "name, values",
     [
         ("counts", np.array([2, 1, 2])),
         ("counts", np.array([2, -1, 3])),
@@ -103,7 +103,6 @@ def test_centers_of_text_are_stored_entry_by_entry(tmp_path):
         ("values", np.array([1.0, np.nan, 1, 1])),
         ("values", np.array([1.0, 1, 1])),
     ],
-    ids=str,
 )
 def test_wrong_entries_of_centers_are_refused(tmp_path, name, values):
     sparse_model().save(tmp_path / "m.npz", {})
@@ -444,8 +443,8 @@ def test_a_stream_tells_its_seed(tmp_path):
     assert loaded.inertia_ == again.inertia_
 
 
-@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
-@pytest.mark.parametrize("drawn", [None, np.random.RandomState(3), 7, np.int64(7)])
+@cases("estimator", [StreamKMeans, StreamKernelKMeans])
+@cases("drawn", [None, np.random.RandomState(3), 7, np.int64(7)])
 def test_the_seed_gives_the_same_fit_again(estimator, drawn):
     X = np.random.default_rng(0).random((3000, 30))
     options = {"init": "random", "n_init": 1, "max_iter": 2, "progress": False}

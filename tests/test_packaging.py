@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.tables import cases
+
 TOP = Path(__file__).parents[1]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]
 TOOLS = {"ruff", "mypy", "import-linter", "types-PyYAML", "streamkm"}
@@ -31,7 +33,7 @@ def pinned() -> dict[str, Version]:
     return {name: Version(version) for name, version in pairs}
 
 
-@pytest.mark.parametrize("requirement", requirements(), ids=lambda requirement: requirement.name)
+@cases("requirement", requirements())
 def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     (specifier,) = requirement.specifier
     assert specifier.operator == ">="

@@ -398,8 +398,8 @@ def test_command(file):
     assert "from a measurement" in command(file, "-k", 8, "--rows", "32000", "--measure")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@cases(
+    "arguments, message",
     [
         (["--workers", 0], "0 is not in the range x>=1"),
         (["--workers", 2, "--threads", 0], "0 is not in the range x>=1"),

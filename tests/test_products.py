@@ -71,8 +71,8 @@ def test_products_of_any_shape(n_rows, n_features, n_columns, dtype, seed):
     np.testing.assert_array_equal(panels.product(X, n_columns=few), (X @ table)[:, :few])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_features", [5, 200, products.WIDE + 300])
+@cases("dtype", FLOATS)
+@cases("n_features", [5, 200, products.WIDE + 300])
 def test_a_row_has_the_same_bits_wherever_it_lies(dtype, n_features):
     X = rng.normal(size=(230, n_features)).astype(dtype)
     table = Panels.of(rng.normal(size=(n_features, 60)).astype(dtype))
@@ -176,8 +176,8 @@ def _reduced(a, first, b, other, n):
     )
 
 
-@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 100])
-@pytest.mark.parametrize("dtype", FLOATS)
+@cases("n", [0, 1, 15, 16, 17, 100])
+@cases("dtype", FLOATS)
 def test_sums_over_two_rows(n, dtype):
     a, b = rng.random(130).astype(dtype), rng.random((2, 60))
     x, y = a[7 : 7 + n].astype(float), b.ravel()[11 : 11 + n]

@@ -95,8 +95,8 @@ def test_features_of_any_number(make):
     np.testing.assert_allclose(sketch.apply(together), wanted, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", SKETCHES)
-@pytest.mark.parametrize("n_features", [1, 63, 64, 65, 9000])
+@cases("make", SKETCHES)
+@cases("n_features", [1, 63, 64, 65, 9000])
 def test_blocks_of_features_and_rows(make, n_features):
     # more rows than a batch and more features than a block of 64, of 2^18 entries
     rng = np.random.default_rng(0)

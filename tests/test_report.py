@@ -115,8 +115,8 @@ def blobs(n_clusters, n=240, d=8, spread=0.5):
     return X, labels, np.bincount(labels).astype(float)
 
 
-@pytest.mark.parametrize("n_clusters", [2, 3, 4, 12])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("n_clusters", [2, 3, 4, 12])
+@cases("sparse", [False, True])
 def test_rows_lie_beside_rows_of_their_cluster(n_clusters, sparse):
     X, labels, sizes = blobs(n_clusters)
     places = cluster_map(sp.csr_array(X) if sparse else X, labels, sizes)
@@ -143,9 +143,9 @@ def test_of_very_many_clusters_the_means_are_shown():
     assert places.labels.tolist() == [c for c in range(200) if c != 7]
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (1, 5), (2, 5), (5, 1), (5, 2), (9, 3)])
-@pytest.mark.parametrize("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
-@pytest.mark.parametrize("sparse", [False, True])
+@cases("shape", [(0, 5), (1, 5), (2, 5), (5, 1), (5, 2), (9, 3)])
+@cases("make", [np.ones, np.zeros, lambda shape: np.arange(np.prod(shape)).reshape(shape)])
+@cases("sparse", [False, True])
 def test_maps_of_few_or_equal_rows(shape, make, sparse):
     X = make(shape).astype(np.float32)
     for labels in (np.zeros(shape[0], np.int32), np.arange(shape[0], dtype=np.int32), np.full(shape[0], -1, np.int32)):

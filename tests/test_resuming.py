@@ -21,6 +21,7 @@ from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, started_fit, stopped_after
+from tests.tables import cases
 
 CASES = {
     "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 100_000, "random_state": 3}),
@@ -119,8 +120,8 @@ def wait_for(path):
 # ---- every stage, in this process
 
 
-@pytest.mark.parametrize(
-    ("name", "record", "read_again"),
+@cases(
+    "name, record, read_again",
     [
         ("text", "begin", True),
         ("text", "sketch", True),

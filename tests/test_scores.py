@@ -119,9 +119,9 @@ def test_silhouette_refuses_other_lengths():
 # ---- the kernel and what is carried along
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("sparse", [False, True])
+@cases("dtype", [np.float32, np.float64])
+@cases("weighted", [False, True])
 def test_kernel_against_loops(sparse, dtype, weighted):
     X, y = rows(n=60, dtype=dtype)
     own = np.random.default_rng(1).uniform(0.1, 9, 60) if weighted else np.ones(60)

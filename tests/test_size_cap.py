@@ -15,6 +15,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.size_cap import most_clusters, n_parts, parts_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting import within_cap
+from tests.tables import cases
 from tests.test_tables_commands import run
 
 
@@ -39,11 +40,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("cap", "options"),
+@cases("kind", KINDS)
+@cases(
+    "cap, options",
     [(1.3, {}), (250, {}), (250, {"metric": "cosine", "spherical": True}), (250, {"refine": 1, "chunk_bytes": 9000})],
-    ids=str,
 )
 def test_no_cluster_is_larger_and_labels_are_the_nearest(tmp_path, kind, cap, options):
     X = KINDS[kind](uneven(), tmp_path)
@@ -145,7 +145,7 @@ def test_a_fit_that_was_killed_between_rounds_goes_on(tmp_path, monkeypatch):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("cap", [0, -3, True, 1.0, 0.5, np.inf, "small"])
+@cases("cap", [0, -3, True, 1.0, 0.5, np.inf, "small"])
 def test_caps_out_of_range_are_refused(cap):
     with pytest.raises(InvalidParameterError, match=r"max_cluster_size=.*; needed: rows, a whole number from 1, or"):
         capped(cap).fit(uneven(100))

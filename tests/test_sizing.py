@@ -107,8 +107,8 @@ def interval(share, n_seeds=N_SEEDS):
     return found.low, found.high
 
 
-@pytest.mark.parametrize(("n_clusters", "eps"), [(1, 0.5), (2, 0.5), (3, 0.4), (6, 0.45)])
-@pytest.mark.parametrize("sketch", OBLIVIOUS)
+@cases("n_clusters, eps", [(1, 0.5), (2, 0.5), (3, 0.4), (6, 0.45)])
+@cases("sketch", OBLIVIOUS)
 def test_costs_of_all_partitions_are_kept(sketch, n_clusters, eps):
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=DELTA)
     assert (bound.keeps, bound.sketch) == (ALL_PARTITIONS, sketch)

@@ -12,6 +12,7 @@ from sklearn.cluster import KMeans
 from streamkm import CountSketch, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import IdentitySketch
+from tests.tables import cases
 from tests.test_storing import do, write_store
 
 KINDS = ("float64", "float32", "csr")
@@ -49,8 +50,8 @@ def naive_spherical(X, centers):
         centers = unit(sums)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"refine": 2}, {"chunk_bytes": 4000}, {"sketch": CountSketch(8, 0)}], ids=str)
+@cases("kind", KINDS)
+@cases("options", [{}, {"refine": 2}, {"chunk_bytes": 4000}, {"sketch": CountSketch(8, 0)}])
 def test_labels_are_by_the_angle_and_the_objective_is_of_cosines(kind, options):
     X = directions()
     fitted = spherical(**options).fit(as_kind(X, kind))

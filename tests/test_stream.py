@@ -363,8 +363,8 @@ def test_dense_rows_of_another_width_are_refused_in_files():
 # ---- errors leave the stream as it was
 
 
-@pytest.mark.parametrize(
-    ("X", "weights", "message"),
+@cases(
+    "X, weights, message",
     [
         (np.array([[1.0, 2, 3], [1, np.nan, 3]]), NO_WEIGHTS, "in row 1,001 of the stream"),
         (np.full((100, 3), np.inf), NO_WEIGHTS, "in row 1,000 of the stream"),

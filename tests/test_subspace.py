@@ -121,9 +121,9 @@ def test_indices_need_not_rise():
 # rounds
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@cases("way", WAYS)
+@cases("sparse", [False, True])
+@cases("weighted", [False, True])
 def test_directions_are_singular_vectors(way, sparse, weighted):
     X = falling() * (np.random.default_rng(1).random((300, N_FEATURES)) < 0.7)
     weights = np.random.default_rng(2).uniform(0, 3, 300) if weighted else NO_WEIGHTS
@@ -354,9 +354,9 @@ class TestSingleDirections(TestTruncatedSVD):
         return fit_rows(TruncatedSVDSketch.first_round(16, n_features=10**6, seed=0), X, NO_WEIGHTS)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
-@pytest.mark.parametrize("m", [3, 16])
+@cases("sparse", [False, True])
+@cases("dtype", [np.uint8, np.int32, np.float32, np.float64])
+@cases("m", [3, 16])
 def test_is_the_product_with_the_directions(sparse, dtype, m):
     X = whole_numbers().astype(dtype)
     X = sp.csr_array(X) if sparse else X

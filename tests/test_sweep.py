@@ -30,6 +30,7 @@ from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from tests import naive
 from tests.children import StoppedError, chunks_read, stopped_after
+from tests.tables import cases
 from tests.test_passes import CountingSource
 
 QUIET = {"progress": False, "random_state": 0}
@@ -293,8 +294,8 @@ def test_repeatable_whatever_the_threads(blobs):
     assert values(sweep(blobs, [2, 6, 9], progress=False, random_state=1)) != values(one)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@cases(
+    "arguments, message",
     [
         ({"n_clusters": []}, "n_clusters is empty"),
         ({"n_clusters": [2, 0]}, "n_clusters holds 0; needed: integers from 1"),

@@ -219,8 +219,8 @@ def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("form", "content", "message", "line"),
+@cases(
+    "form, content, message, line",
     [
         ("jsonl", '{"body": "a"}\n{"body": "b"}\n{"text": "c"}\n', "field 'body' is missing", 3),
         ("jsonl", '{"body": "a"}\n{"body": 3}\n', "field 'body' holds 3", 2),
@@ -249,8 +249,8 @@ def test_keys_for_documents_where_there_are_none(folder):
     assert "text.ngram_range is for documents, and x.txt is read as rows" in said
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
+@cases(
+    "setting, message",
     [
         ("text.ngram_range=2", "text.ngram_range must be a list of whole numbers, got 2 (a whole number)"),
         ("text.ngram_range=[2, 1]", "ngram_range"),

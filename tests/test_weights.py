@@ -52,10 +52,8 @@ def unweighted(text):
     return cache(lambda name: fitted(name, text, None))
 
 
-@pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize(
-    "sample_weight", [np.ones(N_ROWS), 1, np.full(N_ROWS, 2.5), 2.5], ids=["ones", "1", "2.5 each", "2.5"]
-)
+@cases("name", FITS)
+@cases("sample_weight", [np.ones(N_ROWS), 1, np.full(N_ROWS, 2.5), 2.5])
 def test_equal_weights_are_none(text, unweighted, name, sample_weight):
     none, got, factor = unweighted(name), fitted(name, text, sample_weight), float(np.max(sample_weight))
     np.testing.assert_array_equal(got.labels_, none.labels_)
@@ -89,8 +87,8 @@ def test_equal_weights_of_a_stream():
     assert numbers.counts_.sum() == pytest.approx(900 + 400)
 
 
-@pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize("count", [3, N_ROWS + 1])
+@cases("name", FITS)
+@cases("count", [3, N_ROWS + 1])
 def test_equal_weights_are_counted(text, name, count):
     with pytest.raises(InvalidInputError, match=f"sample_weight has {count:,} values; .* has {N_ROWS} rows"):
         fitted(name, text, np.ones(count))

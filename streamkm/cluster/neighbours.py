@@ -95,7 +95,11 @@ class Lists:
         table.score(part, scores)
         own = order[starts[first] : starts[first + len(part)]]
         scores[self.group_of[own] - first, own] = -np.inf
-        nearby.lowest_set(scores, table.n_clusters, self.candidates[first : first + n_lists])
+        wanted = self.candidates.shape[1]
+        limits = np.empty(len(part), table.dtype)
+        for i, row in enumerate(scores[:, : table.n_clusters]):  # one at a time: no copy of all
+            limits[i] = np.partition(row, wanted - 1)[wanted - 1]  # numba takes six seconds to compile it
+        nearby.lowest_set(scores, limits, table.n_clusters, self.candidates[first : first + n_lists])
 
 
 @dataclass(frozen=True, slots=True)

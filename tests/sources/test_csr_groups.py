@@ -55,8 +55,8 @@ def test_any_matrix_any_storage_any_cut(X, units, target_bytes):
     np.testing.assert_array_equal(assemble(source.stream(target_bytes), X.shape[1]), X.toarray())
 
 
-@pytest.mark.parametrize("target_bytes", [1, 150, 1_000, 1 << 30])
-@pytest.mark.parametrize("n_threads", [1, 4])
+@cases("target_bytes", [1, 150, 1_000, 1 << 30])
+@cases("n_threads", [1, 4])
 def test_every_storage_chunk_is_read_once_a_pass(target_bytes, n_threads):
     X = sparse_matrix(400, 40)
     source, arrays = open_counting(X)

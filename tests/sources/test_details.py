@@ -7,7 +7,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import zarr
 from click.testing import CliRunner
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from streamkm.cli.main import main
 from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.tables import cases
 
 X, S = dense_matrix(53, 7), sparse_matrix(53, 31)
 NNZ = {"nnz": f"{S.nnz:,}, {S.nnz / 53:.1f} a row", "indices": "int32, pointers int32"}
@@ -116,7 +116,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@cases("name", CASES)
 def test_details(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     write, told = CASES[name]

@@ -6,13 +6,13 @@ import decimal
 import struct
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamkm.kernels.text.decimals import UNDECIDED, read_decimal
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.svmlight.source import SvmlightSource
+from tests.tables import cases
 
 
 def read_values(directory, text: bytes, **options) -> np.ndarray:
@@ -45,7 +45,7 @@ def check_value(text: str) -> None:
         assert struct.pack("d", value) == struct.pack("d", float(text)), text
 
 
-@pytest.mark.parametrize("text", HARD.split() + LONG)
+@cases("text", HARD.split() + LONG)
 def test_hard_numbers(text, tmp_path):
     check_value(text)
     values = read_values(tmp_path, f"1 1:{text} 2:{text}\n{text} 3:{text}".encode())

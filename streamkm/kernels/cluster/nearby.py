@@ -177,12 +177,14 @@ def _farthest(points, order, first, last, point):
 
 
 @kernel
-def lowest_set(scores, n_columns, out):
+def lowest_set(scores, limits, n_columns, out):
     """Columns of the lowest scores of each row, ascending; of equal ones at the end the first.
 
     Parameters
     ----------
     scores : float32 or float64 (n, at least n_columns)
+    limits : float32 or float64 (n,)
+        The highest score of those that are wanted.
     n_columns : int64
     out : int32 (n, l)
         Written; l is at most n_columns.
@@ -190,8 +192,7 @@ def lowest_set(scores, n_columns, out):
     wanted = out.shape[1]
     for i in range(scores.shape[0]):
         row = scores[i, :n_columns]
-        limit = np.partition(row, wanted - 1)[wanted - 1]
-        ties = wanted
+        limit, ties = limits[i], wanted
         for c in range(n_columns):
             ties -= row[c] < limit
         found = 0

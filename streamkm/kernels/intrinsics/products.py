@@ -33,6 +33,8 @@ WIDEST_BYTES = PANEL_BYTES + LINE_BYTES
 """Of a feature in the last panel: a line left over would make a tile of one vector, which waits for its loads."""
 BLOCK_ROWS = 96
 """Rows that a panel serves before the next one: a multiple of the rows of every tile."""
+COPIED_ROWS = 4 * BLOCK_ROWS
+"""Rows of another layout that are copied at a time."""
 DEPTH = 128
 """Features of one chain: what a tile reads of a panel then fits the nearest cache, and rounding grows with this
 number and that of the chains, not with their product."""
@@ -393,8 +395,13 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
     out : dtype of the table (n, at least n_columns), C-contiguous
         Written.
     """
+    if not X.flags.c_contiguous and X.shape[1] <= WIDE:  # rare, and a second to compile for each layout
+        for first in range(0, len(X), COPIED_ROWS):
+            part = slice(first, first + COPIED_ROWS)
+            multiply(np.ascontiguousarray(X[part]), shift, table, n_columns, add, out[part])
+        return
     multiply_rows = multiply_pieces if X.shape[1] > WIDE else multiply_narrow
-    if multiply_rows is multiply_narrow and X.dtype == table.dtype and X.flags.c_contiguous and not len(shift):
+    if multiply_rows is multiply_narrow and X.dtype == table.dtype and not len(shift):
         multiply_rows = multiply_ready
     multiply_rows(X, shift, table, n_columns, add, *block_room(table, X.shape[1], n_columns), out)
 
