@@ -181,10 +181,16 @@ def seeded(
             settings.n_clusters,
             lambda: frame.original_rows(rows),
             placed,
-            pool=Pool(blocks, None if context.plan.needs is None else context.plan.needs.searched_rows),
+            pool=_pool(context, blocks),
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))
     return start
+
+
+def _pool(context: FitContext, blocks: Blocks | None) -> Pool:
+    """What the plan says of the rows that starts are searched on."""
+    needs = context.plan.needs
+    return Pool(blocks) if needs is None else Pool(blocks, needs.searched_rows, needs.n_portions)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -10,6 +10,7 @@ from streamkm.planning.memory import Needs, Regime
 from streamkm.sources.base import ChunkedSource, RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
+MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a pass over blocks
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
@@ -42,7 +43,21 @@ class Choice:
     def with_parts(self, allowance: Allowance) -> Choice:
         """Keep rows near borders apart in Lloyd's algorithm, if that serves and fits."""
         parted = replace(self, needs=replace(self.needs, parts=self.needs.may_part(self.regime)))
-        return parted if max(parted.memory(allowance.base_bytes).values()) <= allowance.limit_bytes else self
+        return parted if parted.fits(allowance) else self
+
+    def in_portions(self, allowance: Allowance) -> Choice:
+        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held."""
+        tried = self
+        while self.needs.many and self.regime in ("blocks", "spilled") and not tried.fits(allowance):
+            n_portions = 2 * tried.needs.n_portions
+            if n_portions > MOST_PORTIONS:
+                return self
+            tried = replace(self, needs=replace(self.needs, n_portions=n_portions))
+        return tried
+
+    def fits(self, allowance: Allowance) -> bool:
+        """Whether the projection keeps the limit."""
+        return max(self.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
 
     def with_room(self, allowance: Allowance, n_rows: int | None) -> Choice:
         """Keep in memory what there is room for of blocks that are spilled."""
@@ -95,6 +110,7 @@ def choose(
                     cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
                 cut = cuts[sizes.chunk_bytes]
                 choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
+                choice = choice.in_portions(allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
                     return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
