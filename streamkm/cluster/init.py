@@ -115,7 +115,7 @@ def start_centers(
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
             return _best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams)
 
-        return search_portions(executor, sampled, n_clusters, pool, search, streams.search)
+        return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(searched)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import BATCH_ROWS, MOST_ROUGH_CENTERS, Pool, centered, prefix, search_rows
+from streamkm.cluster.search_set import BATCH_ROWS, Pool, centered, search_rows
 from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.two_level import COARSE_ROWS, coarse_centers, quotas_of
-from streamkm.compute import Executor
+from streamkm.cluster.two_level import quotas_of
 from streamkm.kernels.intrinsics.hashing import hash_places
 
+COARSE_CENTERS, COARSE_ROWS = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on
 SPARE_DEVIATIONS = 6  # standard deviations of the number of drawn rows that there is room for beyond its mean
 
 logger = logging.getLogger(__name__)
@@ -31,14 +31,12 @@ Search = Callable[[Block, int], NDArray[np.float64]]
 
 
 def search_portions(
-    executor: Executor, sampled: Block, n_clusters: int, pool: Pool, search: Search, rng: np.random.Generator
+    sampled: Block, n_clusters: int, pool: Pool, search: Search, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Find centers to start from. A pass over all rows that are held with sqrt(k) centers, and one for each portion.
 
     Parameters
     ----------
-    executor : Executor
-        Of this process.
     sampled : Block of s dense rows
         In random order.
     n_clusters : int
@@ -53,9 +51,8 @@ def search_portions(
     centers : float64 (at most k, m)
     """
     assert pool.blocks is not None
-    n_coarse = min(MOST_ROUGH_CENTERS, int(np.sqrt(n_clusters)))
-    some, shift = centered(prefix(sampled, COARSE_ROWS * n_coarse))
-    coarse = coarse_centers(some, n_coarse, rng=rng, executor=executor) + shift
+    some, shift = centered(sampled)
+    coarse = search(some, max(1, min(n_clusters // COARSE_CENTERS, sampled.n_rows // COARSE_ROWS))) + shift
     del some
     labels, shares, sizes = _measured(pool.blocks, coarse)
     most = -(-n_clusters // pool.n_portions)

@@ -283,13 +283,13 @@ class Needs:
 
     def search(self, n_rows: int) -> int:
         """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
-        drawn = self.searched_rows if self.searched_rows < n_rows else 0
-        if self.n_portions > 1 and drawn:
-            k, rows = -(-self.n_clusters // self.n_portions), -(-drawn // self.n_portions)
+        if self.n_portions > 1:
+            k, rows = -(-self.n_clusters // self.n_portions), -(-min(self.searched_rows, n_rows) // self.n_portions)
             found = 8 * self.n_clusters * self.n_components + 2 * n_rows  # beside labels of coarse clusters
             found += rows * int(PORTION_SETS * self.block_row_bytes + PORTION_ROW_BYTES)
             near = max(index_bytes(k, self.n_components, 1), neighbours_bytes(k, self.n_components, self.n_threads))
             return found + SEARCH_COPIES * 8 * k * self.n_components + near
+        drawn = self.searched_rows if self.searched_rows < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * min(
             2, self.n_threads
         ) * (drawn > 0)
