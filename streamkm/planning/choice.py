@@ -113,12 +113,30 @@ def choose(
                 choice = choice.in_portions(allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
+                    choice = _with_largest_chunks(choice, source, ladder, allowance)
                     return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
     if least is None:
         raise ValueError("nothing to choose from")
     return least
+
+
+def _with_largest_chunks(choice: Choice, source: RowSource, ladder: list[Sizes], allowance: Allowance) -> Choice:
+    """The same with the largest chunks that fit: of many clusters, each chunk has few rows near a center.
+
+    Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks.
+    """
+    for size in sorted({sizes.chunk_bytes for sizes in ladder}, reverse=True):
+        if not choice.needs.many or size <= choice.sizes.chunk_bytes:
+            break
+        sizes, cut = replace(choice.sizes, chunk_bytes=size), _Cut.of(source, size)
+        needs = _sized(source, choice.needs, sizes, cut)
+        larger = replace(choice, sizes=sizes, needs=replace(needs, n_portions=1), n_chunks=cut.n_chunks)
+        larger = larger.in_portions(allowance)
+        if larger.fits(allowance):
+            return larger
+    return choice
 
 
 @dataclass(frozen=True, slots=True)
