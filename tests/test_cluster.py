@@ -307,6 +307,15 @@ def test_several_empty_clusters_move_to_different_rows(executor, sparse, n_block
     assert len(np.unique(labels)) == 10
 
 
+def test_empty_clusters_move_to_the_same_rows_however_these_are_cut(executor):
+    X = rng().normal(size=(400, 3))
+    start = np.concatenate([X[:1], X[:1] + 1000 + np.arange(9)[:, None]])
+    whole, cut = (lloyd(in_blocks(executor, X, n_blocks), start, max_iter=1, tol=0) for n_blocks in (1, 20))
+    farthest = np.argsort(-((X - X[0]) ** 2).sum(axis=1))[:9]
+    for got in (whole, cut):
+        np.testing.assert_array_equal(got.centers[1:], X[farthest])
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("n_blocks", [1, 3])
 def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_others(executor, sparse, n_blocks):

@@ -18,12 +18,12 @@ from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import Block, add_rows
 from streamkm.cluster.spill import Held, loaded
-from streamkm.compute import Executor, Joining, Listener
+from streamkm.compute import Executor, Joining, Large, Listener
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.cluster import totals as kernels
 from streamkm.kernels.cluster.rows import add_csr_rows
 
-Labels: TypeAlias = tuple[NDArray[np.int32], ...]
+Labels: TypeAlias = list[NDArray[np.int32]]
 """Of the rows of each block."""
 
 
@@ -211,29 +211,44 @@ class Blocks:
 
         Parameters
         ----------
-        labels : tuple of int32 (n,), optional
-            Of the last step, for each block; None: all centers are looked at.
+        labels : list of int32 (n,), optional
+            Of the last step, for each block: overwritten where the step finds others, as both would take twice the
+            memory. None: all centers are looked at.
         full : bool
             Whether all are in any case.
 
         Returns
         -------
         totals : Totals
-        labels : tuple of int32 (n,), or None
+        labels : list of int32 (n,), or None
             For the next step; None where there are few centers, or rows are sparse.
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
-        found: list[NDArray[np.int32] | None] = []
-        listener: Listener[Totals] = Listener(found.append)
         table, n_blocks = self.table(centers), len(self.handles)
-        items = map(list, zip(self.handles, labels or [None] * n_blocks, strict=True))
         near = labels is not None and not full
+        found: list[NDArray[np.int32] | None] = [None] * n_blocks if labels is None else list(labels)
+        if labels is not None:
+            labels.clear()  # `found` has them, until new ones come
+        numbers = iter(range(n_blocks))
+
+        def take(part: NDArray[np.int32] | None) -> None:
+            found[next(numbers)] = part
+
+        items = ([handle, found[number]] for number, handle in enumerate(self.handles))
         shared = self.executor.share(Neighbourhood.of(table, executor=self.executor) if near else table)
         step = _near_step if near else _full_step
-        totals = self.executor.fold(stage, step, JOIN_TOTALS, items, n_blocks, shared, listener=listener)
-        told = tuple(part for part in found if part is not None)
+        large: Large = "state" if 8 * centers.size > self._block_bytes else None
+        totals = self.executor.fold(
+            stage, step, JOIN_TOTALS, items, n_blocks, shared, large=large, listener=Listener(take)
+        )
+        told = [part for part in found if part is not None]
         return totals, told if len(told) == n_blocks else None
+
+    @property
+    def _block_bytes(self) -> int:
+        """Bytes of a block of dense rows, about."""
+        return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str

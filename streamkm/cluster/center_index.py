@@ -213,6 +213,14 @@ def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
     return n_clusters * (8 * width + coordinates) + n_threads * looked_up
 
 
+def held_index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+    """The same once it is made."""
+    if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
+        return 0
+    made = n_clusters * (4 * width + 12 * reduced.WIDE + 12 * reduced.FINE)
+    return index_bytes(n_clusters, width, n_threads) - made
+
+
 def lost_by_projection(n_features: int) -> float:
     """What products of coordinates and lengths may be wrong by, as a share of the product of the rows' lengths."""
     roundings = min(DEPTH, n_features) + n_features / DEPTH + 5

@@ -87,7 +87,7 @@ class LocalBlocks(Blocks):
             found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), table))
         else:
             found = self.nearest_among(Neighbourhood.of(table, executor=self.executor), labels[0], stage)[0]
-        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), (found,)
+        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), [found]
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str

@@ -19,6 +19,7 @@ from streamkm.cluster.kmeans_plusplus import random_rows, seedings
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.ls_plusplus import ls_plusplus
 from streamkm.cluster.nearby_search import search_nearby
+from streamkm.cluster.portions import search_portions
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search_set import SAMPLED, Pool, centered, is_many, prefix, search_rows, search_set
 from streamkm.cluster.split_merge import split_merge
@@ -109,15 +110,36 @@ def start_centers(
     drawn = init if not isinstance(init, str) else None
     if init == "random" or drawn is not None:
         searched = prefix(sampled, search_rows(n_clusters))
+    elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
+
+        def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
+            return _best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams)
+
+        return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(searched)
+    given = init if isinstance(init, str) else lambda rng: init(rng) - shift
+    return _best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams) + shift
+
+
+def _best_start(
+    executor: Executor,
+    block: Block,
+    n_clusters: int,
+    *,
+    init: str | Draw,
+    n_init: int | str | Starts,
+    streams: Streams,
+) -> NDArray[np.float64]:
+    """The best of several starts on rows around the origin; see `start_centers`."""
+    drawn = init if not isinstance(init, str) else None
     pieces = LocalBlocks.of(executor, block)
     best, inertias, seeded = None, list[float](), list[NDArray[np.float64]]()
     starts = _starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)
     while starts.go_on(inertias):
         if drawn is not None:
-            centers = drawn(streams.seeding) - shift
+            centers = drawn(streams.seeding)
         elif init == "random":
             centers = random_rows(block, n_clusters, rng=streams.seeding)
         elif is_many(n_clusters, block):
@@ -137,7 +159,7 @@ def start_centers(
         inertias.append(result.inertia)
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
-    return best + shift
+    return best
 
 
 def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:

@@ -37,8 +37,8 @@ class LloydResult:
         Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
     pace : int
         Steps since the acceleration began anew.
-    labels : tuple of int32 (n,) or None
-        Of an accelerated run with many centers: those of the last step, for each block.
+    labels : list of int32 (n,) or None
+        Of an accelerated run with many centers: those of the last step, for each block. A step takes them over.
     midway : bool
         Whether the next step depends on more than this: no other run can go on from here.
     """
@@ -69,6 +69,9 @@ PARTED_WORK = 1 << 28
 REACH = 4.0
 """How far borders are thought to move in these steps, in ways of the last step."""
 
+
+MOST_WAITING = 4
+"""Rows that are looked at together for each cluster that lost its own, where blocks have more."""
 
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
@@ -184,6 +187,7 @@ def _accelerated(
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         if (converged and not whole) or n_left == 0:
             near = None
+        del totals  # as large as the centers
         history = (*state.history, inertia)
         n_iter, midway = state.n_iter + 1, near is not None
         state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, labels, midway)
@@ -209,16 +213,26 @@ def _refill(
 ) -> NDArray[np.float64]:
     """Move clusters without rows to the farthest rows; drop them where every row lies on its center."""
     shared = blocks.executor.share(blocks.table(centers))
-    pieces = list(blocks.executor.map("refill", _farthest, blocks.handles, shared, len(empty)))
-    d2 = np.concatenate([piece[0] for piece in pieces])
-    rows = np.concatenate([piece[1] for piece in pieces])
-    order = np.argsort(-d2, kind="stable")
-    _, first = np.unique(rows[order], axis=0, return_index=True)  # equal rows fill one cluster, not several
-    chosen = order[np.sort(first)][: len(empty)]
-    chosen = chosen[d2[chosen] > 0]
+    d2, rows = np.empty(0), np.empty((0, centers.shape[1]))
+    for more_d2, more_rows in blocks.executor.map("refill", _farthest, blocks.handles, shared, len(empty)):
+        d2, rows = np.concatenate([d2, more_d2]), np.concatenate([rows, more_rows])
+        if len(d2) > MOST_WAITING * len(empty):  # all blocks' rows would take more memory than the centers
+            d2, rows = _farthest_distinct(d2, rows, len(empty))
+    d2, rows = _farthest_distinct(d2, rows, len(empty))
+    chosen = np.flatnonzero(d2 > 0)
     updated[empty[: len(chosen)]] = rows[chosen]
     logger.debug("%d clusters lost their rows; %d moved to the farthest rows", len(empty), len(chosen))
-    return np.delete(updated, empty[len(chosen) :], axis=0)
+    return updated if len(chosen) == len(empty) else np.delete(updated, empty[len(chosen) :], axis=0)
+
+
+def _farthest_distinct(
+    d2: NDArray[np.float64], rows: NDArray[np.float64], n_wanted: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The farthest of rows, the first of those that are equal: they fill one cluster, not several."""
+    order = np.argsort(-d2, kind="stable")
+    _, first = np.unique(rows[order], axis=0, return_index=True)
+    chosen = order[np.sort(first)][:n_wanted]
+    return d2[chosen], rows[chosen]
 
 
 def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -98,7 +98,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
             n_swaps = len(swaps) // 2
         if n_swaps < 1 or 0 <= gained <= WORTH * best.inertia:
             break
-    return replace(start, centers=best.centers, inertia=best.inertia, means=None, labels=(best.labels,))
+    return replace(start, centers=best.centers, inertia=best.inertia, means=None, labels=[best.labels])
 
 
 def _moved_on(

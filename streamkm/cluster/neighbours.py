@@ -36,12 +36,18 @@ def neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
     """Memory that lists of centers take, and each thread that compares rows with one; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
+    return held_neighbours_bytes(n_clusters, width, n_threads) + 2 * 4 * max(SCORED_ENTRIES, n_clusters)
+
+
+def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+    """The same once they are found."""
+    if n_clusters < FEWEST_CENTERS:
+        return 0
     size = group_size(n_clusters)
     listed = min(FEWEST_LISTED + LISTED * size, n_clusters)
-    scored = 2 * 4 * max(SCORED_ENTRIES, n_clusters)
     tables = 4 * width * (listed + LANES) * -(-n_clusters // size)
-    scored += tables if tables <= 2 * TABLES_BYTES else 0  # of float64, or not
-    return n_clusters * (4 * width + 4 * listed // size + 16) + scored + n_threads * 4 * width * (listed + BLOCK_ROWS)
+    laid_out = tables if tables <= 2 * TABLES_BYTES else 0  # of float64, or not
+    return n_clusters * (4 * width + 4 * listed // size + 16) + laid_out + n_threads * 4 * width * (listed + BLOCK_ROWS)
 
 
 def group_size(n_clusters: int) -> int:

@@ -163,7 +163,8 @@ class Sample:
         rounds = -(-stop // (PIECE_ROWS * executor.n_workers))  # of pieces alike, one for each thread
         cuts = np.unique(np.linspace(0, stop, rounds * executor.n_workers + 1).astype(int)).tolist()
         pieces = [slice(start, end) for start, end in pairwise(cuts)]
-        if sp.issparse(self.X) and isinstance(sketch, CountSketch) and sketch.keeps_entries:
+        as_they_are = isinstance(self.X, np.ndarray) and isinstance(sketch, IdentitySketch)
+        if as_they_are or (sp.issparse(self.X) and isinstance(sketch, CountSketch) and sketch.keeps_entries):
             whole = as_block_matrix(sketch.apply(rows_between(self.X, 0, stop)))  # cheaper than to join pieces
             norms = executor.each("sketch-sample", _norms_of_slice, pieces, whole)
             return Block(whole, np.concatenate(norms), self.weights[:stop])

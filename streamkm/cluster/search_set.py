@@ -53,10 +53,13 @@ class Pool:
         All rows that are held; None: no more than were sampled.
     most : int, optional
         Rows that are drawn, at most, where memory has no room for as many as usual.
+    n_portions : int
+        Portions of the rows that starts are searched on, one after the other, where memory has no room for all.
     """
 
     blocks: Blocks | None = None
     most: int | None = None
+    n_portions: int = 1
 
 
 SAMPLED = Pool()

@@ -45,14 +45,7 @@ def two_level_plusplus(
         Fewer where coarse clusters have fewer distinct rows than centers they should get; their places are left to
         Lloyd's algorithm: the first center is repeated.
     """
-    n_coarse = int(np.sqrt(n_clusters))
-    some = Block(
-        rows_between(block.X, 0, COARSE_ROWS * n_coarse),
-        block.d2norms[: COARSE_ROWS * n_coarse],
-        block.weights[: COARSE_ROWS * n_coarse],
-    )
-    coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
-    coarse = lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
+    coarse = coarse_centers(block, int(np.sqrt(n_clusters)), rng=rng, executor=executor)
     pieces = LocalBlocks.of(executor, block)
     found = executor.each(
         "seed", _measured, pieces.handles, CenterTable.build(coarse, block.X.dtype, around_origin=True)
@@ -70,6 +63,14 @@ def two_level_plusplus(
     ]
     chosen = np.concatenate(executor.each("seed", _seeded, tasks, block))
     return np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen), axis=0)])
+
+
+def coarse_centers(block: Block, n_coarse: int, *, rng: np.random.Generator, executor: Executor) -> NDArray[np.float64]:
+    """Centers of coarse clusters, on the first of some rows around the origin (at most n_coarse, m)."""
+    n_rows = COARSE_ROWS * n_coarse
+    some = Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
+    coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
+    return lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
 
 
 def quotas_of(shares: NDArray[np.float64], sizes: NDArray[np.int64], n_clusters: int) -> NDArray[np.int64]:

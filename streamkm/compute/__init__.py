@@ -4,7 +4,7 @@
 distributed come in here and in `sources.dask`. Nothing here knows what a sketch or a center is.
 """
 
-from streamkm.compute.base import Executor, Folded, Joining, Listener
+from streamkm.compute.base import Executor, Folded, Joining, Large, Listener
 from streamkm.compute.limited import under_limit
 from streamkm.compute.open import (
     ClusterSettings,
@@ -21,6 +21,7 @@ __all__ = [
     "Executor",
     "Folded",
     "Joining",
+    "Large",
     "Listener",
     "is_alone",
     "is_on_cluster",

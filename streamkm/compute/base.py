@@ -233,14 +233,22 @@ class Executor(ABC):
         """Workers that items in flight are for; they may come and go."""
         return self.n_workers
 
-    def _ordered(self, items: Iterable[Any], start: Callable[[Any], Waiting], n_busy: int = 1) -> Iterator[Any]:
-        """Start calls a little ahead of those that workers are at, at least `n_busy`; wait for them in order."""
+    def _ordered(
+        self, items: Iterable[Any], start: Callable[[Any], Waiting], n_busy: int = 1, n_ahead: int | None = None
+    ) -> Iterator[Any]:
+        """Start calls a little ahead of those that workers are at, at least `n_busy`; wait for them in order.
+
+        Parameters
+        ----------
+        n_ahead : int, optional
+            So many ahead: where each result takes much memory.
+        """
         ahead: deque[Waiting] = deque()
         try:
             for item in items:
                 ahead.append(start(item))
                 busy = max(n_busy, self._n_workers_now())
-                if len(ahead) >= busy + max(2, busy // 2):
+                if len(ahead) >= busy + (max(2, busy // 2) if n_ahead is None else n_ahead):
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()

@@ -26,6 +26,14 @@ def run_length(n_items: int, n_runs: int) -> int:
     return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
 
 
+def count_levels(n_runs: int) -> int:
+    """Levels of the tree that joins the states of so many runs: each holds one, where they are joined one by one."""
+    levels = 1
+    while n_runs >= ARITY:
+        n_runs, levels = n_runs // ARITY, levels + 1
+    return levels
+
+
 def run_lengths(n_items: int, n_runs: int) -> list[int]:
     """How many consecutive items each call of a fold carries its state over; they differ by one at most."""
     count = count_runs(n_items, n_runs)

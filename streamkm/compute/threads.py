@@ -11,6 +11,8 @@ from typing import Any
 from streamkm.compute.base import Executor, Joining, Outputs
 from streamkm.compute.reduction import fold_run
 
+STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
+
 
 class LocalThreads(Executor):
     """Threads of this process; kernels and BLAS calls release the interpreter lock.
@@ -65,7 +67,7 @@ class LocalThreads(Executor):
         wanted: Outputs,
         *shared: Any,
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        return self.map(stage, fold_run, runs, step, *shared)
+        return self._ordered(runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD)
 
     def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
         return joining.combine if joining.absorb is None else partial(reduce, joining.absorb)

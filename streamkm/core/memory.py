@@ -72,15 +72,21 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def give_back(limit_bytes: int) -> None:
+def give_back(limit_bytes: int, expected_bytes: int = 0) -> None:
     """Give the system freed memory that the C library keeps, where this process holds half of its limit already.
 
     What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 35 MiB.
     Taking it again costs some 10 ms. Where the process holds most of its limit, large blocks go back at once from then
     on, up to the end of `heap_restored`, which keeps heaps from growing within a stage. Does nothing where the C
     library is not glibc.
+
+    Parameters
+    ----------
+    limit_bytes : int
+    expected_bytes : int
+        That it will hold in the stages to come.
     """
-    if sys.platform != "linux" or (held := resident_bytes()) <= CROWDED_SHARE * limit_bytes:
+    if sys.platform != "linux" or (held := max(resident_bytes(), expected_bytes)) <= CROWDED_SHARE * limit_bytes:
         return
     if held > FULL_SHARE * limit_bytes:
         _HEAP.large_blocks_apart()

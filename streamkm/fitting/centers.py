@@ -23,6 +23,7 @@ from streamkm.cluster.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.memory import give_back
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
@@ -38,6 +39,8 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
     space = plan.space_for(n_features)
     polished = space == "original" and not isinstance(sketch, IdentitySketch)
+    if plan.regime == "spilled":
+        give_back(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
     with progress.stage("seed"):
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
@@ -49,6 +52,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             frame=frame,
             blocks=None if sample.complete else sketched.blocks,
         )
+    give_back(plan.limit_bytes)
     rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
     rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
     with progress.stage("lloyd", context.settings.max_iter, "steps") as stage:
@@ -181,10 +185,16 @@ def seeded(
             settings.n_clusters,
             lambda: frame.original_rows(rows),
             placed,
-            pool=Pool(blocks, None if context.plan.needs is None else context.plan.needs.searched_rows),
+            pool=_pool(context, blocks),
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))
     return start
+
+
+def _pool(context: FitContext, blocks: Blocks | None) -> Pool:
+    """What the plan says of the rows that starts are searched on."""
+    needs = context.plan.needs
+    return Pool(blocks) if needs is None else Pool(blocks, needs.searched_rows, needs.n_portions)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -171,7 +171,7 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     inertia = history[-1] if history else float("nan")
     converged, pace, labels = bool(meta["converged"]), int(meta["pace"]), None
     if "labels" in arrays:
-        labels = tuple(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]))
+        labels = np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1])
     state = (inertia, len(history), converged, history, arrays.get("means"), pace)
     return LloydResult(arrays["centers"], *state, labels)
 

@@ -10,6 +10,7 @@ from streamkm.planning.memory import Needs, Regime
 from streamkm.sources.base import ChunkedSource, RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
+MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a pass over blocks
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
@@ -42,7 +43,21 @@ class Choice:
     def with_parts(self, allowance: Allowance) -> Choice:
         """Keep rows near borders apart in Lloyd's algorithm, if that serves and fits."""
         parted = replace(self, needs=replace(self.needs, parts=self.needs.may_part(self.regime)))
-        return parted if max(parted.memory(allowance.base_bytes).values()) <= allowance.limit_bytes else self
+        return parted if parted.fits(allowance) else self
+
+    def in_portions(self, allowance: Allowance) -> Choice:
+        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held."""
+        tried = self
+        while self.needs.many and self.regime in ("blocks", "spilled") and not tried.fits(allowance):
+            n_portions = 2 * tried.needs.n_portions
+            if n_portions > MOST_PORTIONS:
+                return self
+            tried = replace(self, needs=replace(self.needs, n_portions=n_portions))
+        return tried
+
+    def fits(self, allowance: Allowance) -> bool:
+        """Whether the projection keeps the limit."""
+        return max(self.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
 
     def with_room(self, allowance: Allowance, n_rows: int | None) -> Choice:
         """Keep in memory what there is room for of blocks that are spilled."""
@@ -95,14 +110,33 @@ def choose(
                     cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
                 cut = cuts[sizes.chunk_bytes]
                 choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
+                choice = choice.in_portions(allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
+                    choice = _with_largest_chunks(choice, source, ladder, allowance)
                     return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
     if least is None:
         raise ValueError("nothing to choose from")
     return least
+
+
+def _with_largest_chunks(choice: Choice, source: RowSource, ladder: list[Sizes], allowance: Allowance) -> Choice:
+    """The same with the largest chunks that fit: of many clusters, each chunk has few rows near a center.
+
+    Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks.
+    """
+    for size in sorted({sizes.chunk_bytes for sizes in ladder}, reverse=True):
+        if not choice.needs.many or size <= choice.sizes.chunk_bytes:
+            break
+        sizes, cut = replace(choice.sizes, chunk_bytes=size), _Cut.of(source, size)
+        needs = _sized(source, choice.needs, sizes, cut)
+        larger = replace(choice, sizes=sizes, needs=replace(needs, n_portions=1), n_chunks=cut.n_chunks)
+        larger = larger.in_portions(allowance)
+        if larger.fits(allowance):
+            return larger
+    return choice
 
 
 @dataclass(frozen=True, slots=True)

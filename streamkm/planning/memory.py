@@ -11,12 +11,14 @@ from typing import Literal, TypeAlias
 
 from streamkm.cluster.blocks import MOST_NEAR
 from streamkm.cluster.center_cells import cells_bytes
-from streamkm.cluster.center_index import FEWEST_CENTERS, index_bytes
+from streamkm.cluster.center_index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.lloyd import PARTED_WORK
 from streamkm.cluster.model import Space
-from streamkm.cluster.neighbours import neighbours_bytes
+from streamkm.cluster.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.profile import profile_bytes
+from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs
+from streamkm.compute.threads import STATES_AHEAD
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
 
@@ -33,6 +35,8 @@ READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 SEARCH_COPIES = 12  # of the centers
+STEP_CENTERS = 3  # of many clusters, while a step gathers sums: those it began with, means of the last, those to start
+PORTION_SETS, PORTION_ROW_BYTES = 1.5, 128  # of rows that starts are searched on in portions: rows, and numbers of each
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
 DRAWING_BYTES = 22 * MIB  # what each thread leaves that draws them, two at most; measured
@@ -114,6 +118,8 @@ class Needs:
         Rows that starts are searched on, where these are drawn from all that are held.
     parts : bool
         Whether Lloyd's algorithm keeps rows near borders between clusters apart.
+    n_portions : int
+        Of the rows that starts are searched on, one after the other.
     """
 
     n_rows: int
@@ -143,6 +149,7 @@ class Needs:
     dense: bool = False
     searched_rows: int = 0
     parts: bool = False
+    n_portions: int = 1
 
     @property
     def many(self) -> bool:
@@ -161,7 +168,7 @@ class Needs:
         """
         reading, waiting = self._reading(), waiting_calls(self.n_threads)
         kept = min(self.n_rows, self.sample_rows)
-        sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes)
+        sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes * (not self.as_they_are))
         gathering = kept_blocks = 0
         searched = kept if regime == "sample" else self.n_rows
         if regime == "blocks":
@@ -187,11 +194,15 @@ class Needs:
             stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
         width = self.n_features if space == "original" else self.n_components
         n_states = waiting + IN_FLIGHT
-        states = n_states * (8 * self.n_clusters * width + profile_bytes(self.n_clusters))
+        centers = 8 * self.n_clusters * width
+        states = (self.states(centers) if self.many else n_states) * (centers + profile_bytes(self.n_clusters))
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
         stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
-        stages["assign"] += self.near(width)
+        if self.many:
+            stages["assign"] += max(centers + sample + self.near(width, held=True), self.near(width) - states)
+        else:
+            stages["assign"] += self.near(width)
         if self.drawn_rows:
             looked_at = self.drawn_rows * (self.row_bytes + CHECK_COPIES * self._double_row(space))
             # what was the sample's may not have been given back
@@ -210,6 +221,8 @@ class Needs:
 
     def _iterating(self, regime: Regime, n_rows: int) -> int:
         """Bytes of the search for centers on so many rows, beside these."""
+        if self.many:  # what was searched is given back
+            return max(self.search(n_rows), self.steps(self.n_components, in_blocks=regime in ("blocks", "spilled")))
         steps = self.steps(self.n_components)
         if self.parts and regime in ("blocks", "sample"):
             steps += int(MOST_NEAR * n_rows * (8 + self.block_row_bytes))
@@ -278,23 +291,49 @@ class Needs:
 
     def search(self, n_rows: int) -> int:
         """Bytes of split-and-merge: rows drawn from those held, halves of clusters, of two rounds, and centers."""
+        if self.n_portions > 1:
+            k, rows = -(-self.n_clusters // self.n_portions), -(-min(self.searched_rows, n_rows) // self.n_portions)
+            found = 8 * self.n_clusters * self.n_components + 2 * n_rows  # beside labels of coarse clusters
+            found += rows * int(PORTION_SETS * self.block_row_bytes + PORTION_ROW_BYTES)
+            near = max(index_bytes(k, self.n_components, 1), neighbours_bytes(k, self.n_components, self.n_threads))
+            return found + SEARCH_COPIES * 8 * k * self.n_components + near
         drawn = self.searched_rows if self.searched_rows < n_rows else 0
         searched = SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.block_row_bytes) + DRAWING_BYTES * min(
             2, self.n_threads
         ) * (drawn > 0)
         return SEARCH_COPIES * 8 * self.n_clusters * self.n_components + searched
 
-    def steps(self, width: int) -> int:
+    def steps(self, width: int, *, in_blocks: bool = False) -> int:
         """Bytes of a Lloyd step beside its rows: centers, sums, means, the table, and where it is laid out around."""
-        labels = STEP_LABELS * 4 * self.n_rows * self.many
-        return (4 * self.n_clusters + LAYOUT_ROWS) * 8 * width + self.table(width) + self.near(width) + labels
+        centers, table = 8 * self.n_clusters * width, self.table(width) + LAYOUT_ROWS * 8 * width
+        if not self.many:
+            return 4 * centers + table
+        sums = self.states(centers) if in_blocks else 2
+        labels = (STEP_LABELS - in_blocks) * 4 * self.n_rows
+        gathering = STEP_CENTERS * centers + sums * centers + self.near(width, held=True)
+        return max(gathering, STEP_CENTERS * centers + self.near(width)) + table + labels
 
-    def near(self, width: int) -> int:
-        """Bytes of what tells which of many centers are near."""
+    def states(self, state_bytes: int) -> int:
+        """Sums that are there at a time in a fold over chunks: being gathered, or waiting to be joined."""
+        fewest = FEW_RUNS if state_bytes > self.largest_chunk else RUNS
+        n_runs = self.n_chunks if self.streams else count_runs(self.n_chunks, fewest)
+        return self.n_threads + STATES_AHEAD + count_levels(n_runs)
+
+    def near(self, width: int, *, held: bool = False) -> int:
+        """Bytes of what tells which of many centers are near, while it is made, or once it is."""
         if not self.many:
             return 0
         given = (self.n_clusters, width, self.n_threads)
-        return max(index_bytes(*given), cells_bytes(*given[:2]), neighbours_bytes(*given))
+        cells = cells_bytes(*given[:2])
+        if held:
+            return max(held_index_bytes(*given), cells, held_neighbours_bytes(*given))
+        return max(index_bytes(*given), cells, neighbours_bytes(*given))
+
+    @property
+    def as_they_are(self) -> bool:
+        """Whether sampled rows are clustered as they are, and not copied."""
+        same = self.n_components == self.n_features and self.block_row_bytes == self.row_bytes
+        return self.dense and same and not self.fitted and not self.sample_floats
 
 
 def pca_rows(n_features: int, n_components: int) -> int:
