@@ -110,10 +110,9 @@ def choose(
                     cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
                 cut = cuts[sizes.chunk_bytes]
                 choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
-                choice = choice.in_portions(allowance)
+                choice = _with_largest_chunks(choice.in_portions(allowance), source, cuts, allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
-                    choice = _with_largest_chunks(choice, source, ladder, allowance)
                     return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
@@ -122,15 +121,16 @@ def choose(
     return least
 
 
-def _with_largest_chunks(choice: Choice, source: RowSource, ladder: list[Sizes], allowance: Allowance) -> Choice:
+def _with_largest_chunks(choice: Choice, source: RowSource, cuts: dict[int, _Cut], allowance: Allowance) -> Choice:
     """The same with the largest chunks that fit: of many clusters, each chunk has few rows near a center.
 
-    Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks.
+    Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks; and
+    fewer chunks are fewer sums at a time.
     """
-    for size in sorted({sizes.chunk_bytes for sizes in ladder}, reverse=True):
+    for size in sorted(cuts, reverse=True):
         if not choice.needs.many or size <= choice.sizes.chunk_bytes:
             break
-        sizes, cut = replace(choice.sizes, chunk_bytes=size), _Cut.of(source, size)
+        sizes, cut = replace(choice.sizes, chunk_bytes=size), cuts[size]
         needs = _sized(source, choice.needs, sizes, cut)
         larger = replace(choice, sizes=sizes, needs=replace(needs, n_portions=1), n_chunks=cut.n_chunks)
         larger = larger.in_portions(allowance)

@@ -187,6 +187,7 @@ class Needs:
             "cluster": sample
             + sketched
             + self.framing()
+            + self.made_bytes * self.many  # a reader's library does not give all of it back: 31 MiB measured
             + max(fitting, self.maps(), kept_blocks + self._iterating(regime, searched)),
         }
         if space == "original" and self.n_components != self.n_features:
