@@ -84,7 +84,7 @@ def multiply_columns(
         how many vectors of `vector_lanes` follow from there: 1, 2 or 3.
     """
     columns = slice(column, column + n_vectors * vector_lanes(table))
-    panel = table[place : place + depth * width].reshape(-1, width)[:, columns]
+    panel = table[place + width * np.arange(depth)[:, None] + np.arange(columns.start, columns.stop)]
     X = X[first_row : first_row + n_rows, feature : feature + depth]
     chain = np.zeros((len(X), panel.shape[1]), table.dtype)
     for j in range(depth):  # float64 holds products of float32; NumPy has nothing to round float64 once
