@@ -22,6 +22,7 @@ from streamkm.cluster.two_level import quotas_of
 from streamkm.kernels.intrinsics.hashing import hash_places
 
 COARSE_CENTERS, COARSE_ROWS = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on
+MOST_COARSE = 1 << 16  # coarse clusters: labels of all rows that are held take two bytes each
 SPARE_DEVIATIONS = 6  # standard deviations of the number of drawn rows that there is room for beyond its mean
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def search_portions(
     """
     assert pool.blocks is not None
     some, shift = centered(sampled)
-    coarse = search(some, max(1, min(n_clusters // COARSE_CENTERS, sampled.n_rows // COARSE_ROWS))) + shift
+    coarse = search(some, max(1, min(n_clusters // COARSE_CENTERS, sampled.n_rows // COARSE_ROWS, MOST_COARSE))) + shift
     del some
     labels, shares, sizes = _measured(pool.blocks, coarse)
     most = -(-n_clusters // pool.n_portions)
