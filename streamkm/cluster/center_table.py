@@ -15,19 +15,16 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
 from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
-from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches, safe_scale
-from streamkm.core.matrix import Matrix, aligned_empty, as_working
+from streamkm.cluster.center_layout import Layout, moved_rows
+from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
+from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.cluster import distances, nearest
-from streamkm.kernels.cluster.layout import count_moved, lay_out, move_csr
 from streamkm.kernels.cluster.profiles import gaps_between, take_products
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
-TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
-TILE_COLUMNS = 64
-FAR = 8.0  # times as far from the origin as from each other: rows are moved before they are rounded
 INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
 MOST_SECONDS = 4096  # centers of dense rows, of which the second nearest are told, too
 MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
@@ -37,96 +34,6 @@ _LAYING_OUT = threading.Lock()
 
 Searched: TypeAlias = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]
 """Labels, scores, second scores, and which rows are doubtful; each (n,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Centers laid out for one kind of rows and one dtype of products.
-
-    With s the mean of the centers (0 around the origin) and a the part of it that rows are moved by, a row x becomes
-    ``z = (x - a) * scale``, and ``z @ table + bias`` is ``scale^2 (||x - c||^2 - ||x - s||^2)`` for every c. What
-    is left out is the same for all centers of a row. Taking s out keeps products small when the data lie far from the
-    origin; moving the rows too keeps the rounding small where they lie farther than centers lie apart.
-
-    Attributes
-    ----------
-    table : float32 or float64 (m * p,)
-        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors with columns ``-2 scale s``. For sparse rows
-        in tiles of `width` columns, (m, width) one after the other, the last of what is left; for dense rows in the
-        panels of `products`.
-    width : int
-    bias : same dtype (p,)
-        Infinite where padded.
-    moved : float64 (m,) or (0,)
-        a; empty where it is 0.
-    columns : int64 (u,)
-        Features that sparse rows are moved in.
-    scale : float
-        A power of two, 1 unless squares of the numbers would leave the range of the dtype.
-    slope, slack : float
-        A score is wrong by at most ``slope * |z| + slack`` for each rounding of a product's sum.
-    """
-
-    table: NDArray[Any]
-    width: int
-    bias: NDArray[Any]
-    moved: NDArray[np.float64]
-    columns: NDArray[np.int64]
-    scale: float
-    slope: float
-    slack: float
-
-    @classmethod
-    def of(cls, centers: NDArray[np.float64], dtype: np.dtype[Any], *, around_origin: bool, sparse: bool) -> Layout:
-        """Lay out centers (k, m)."""
-        n_clusters, n_components = centers.shape
-        padded = -(-n_clusters // LANES) * LANES
-        shift, moved, columns = np.zeros(n_components), np.zeros(0), np.zeros(0, np.int64)
-        if not around_origin:
-            mean_row(centers, shift)
-        spread, far = center_spread(centers, shift)
-        if not around_origin and sparse:
-            columns = np.flatnonzero(np.abs(shift) > FAR * spread)
-            if len(columns):
-                moved = np.zeros(n_components)
-                moved[columns] = shift[columns]
-        elif far > FAR * spread:
-            moved = shift
-        scale = safe_scale(spread if len(moved) else max(spread, far))
-        table = aligned_empty((n_components * padded,), dtype)
-        width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
-        exact = np.empty(n_clusters)
-        bias = np.full(padded, np.inf, dtype)
-        first = 0
-        while first < padded:
-            stop = min(first + width, padded) if sparse else panel_stop(first, padded, dtype.itemsize)
-            tile = table[first * n_components : stop * n_components].reshape(n_components, stop - first)
-            lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
-            first = stop
-        bias[:n_clusters] = exact
-        rounding = float(np.finfo(dtype).eps) / 2
-        slack = nearest.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))
-        return cls(table, width, bias, moved, columns, scale, 2 * rounding * spread * scale, slack)
-
-    def columns_of(self, n_clusters: int, n_components: int) -> NDArray[Any]:
-        """The first columns of a table for dense rows, as rows (k, m)."""
-        padded, first = len(self.bias), 0
-        out = np.empty((n_clusters, n_components), self.table.dtype)
-        while first < n_clusters:
-            stop = panel_stop(first, padded, self.table.itemsize)
-            panel = self.table[first * n_components : stop * n_components].reshape(n_components, stop - first)
-            out[first:stop] = panel.T[: n_clusters - first]
-            first = stop
-        return out
-
-    def ready(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Rows as they are multiplied: moved, scaled, of the table's dtype."""
-        dtype = self.table.dtype
-        if X.dtype == dtype and not len(self.moved) and self.scale == 1:
-            return X
-        out = np.empty(X.shape, dtype)
-        nearest.load_rows(X, self.moved, self.scale, out)
-        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,55 +390,6 @@ def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
 def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Positive numbers near squared distances (n,), of what `CenterTable.labels_and_lifted` gives."""
     return np.maximum(lifted, LEAST_SHARE * d2norms)
-
-
-def moved_rows(X: Any, layout: Layout, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """CSR rows as a layout wants them: `indptr`, `indices`, and values of a dtype; copies only of what is changed."""
-    if len(layout.columns):
-        return moved_csr(X, layout.columns, layout.moved, layout.scale, dtype)
-    data = X.data if layout.scale == 1 else X.data.astype(np.float64) * layout.scale
-    return X.indptr, X.indices, data.astype(dtype, copy=False)
-
-
-def moved_csr(
-    X: Any, columns: NDArray[np.int64], moved: NDArray[np.float64], scale: float, dtype: Any
-) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
-    """CSR rows less an offset in a few features, which all rows then store.
-
-    Parameters
-    ----------
-    X : csr_array (n, at most m) with distinct indices in a row
-    columns : int64 (u,)
-        The features, ascending.
-    moved : float64 (m,)
-        What is taken from them.
-    scale : float
-        All values are multiplied with it.
-
-    Returns
-    -------
-    indptr : int64 (n + 1,)
-    indices : as of X
-    data : `dtype`
-    """
-    places = np.full(len(moved), -1, np.int32)
-    places[columns] = np.arange(len(columns))
-    indptr = np.empty(X.shape[0] + 1, np.int64)
-    count_moved(X.indptr, X.indices, places, len(columns), indptr)
-    indices, data = np.empty(indptr[-1], X.indices.dtype), np.empty(indptr[-1], dtype)
-    offsets = moved[columns]
-    move_csr(X.indptr, X.indices, as_working(X.data), places, columns, offsets, scale, indptr, indices, data)
-    return indptr, indices, data
-
-
-def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:
-    """How far centers lie from a point at most, and how far that lies from the origin."""
-    largest = max(float(centers.max(initial=0.0)), -float(centers.min(initial=0.0)))  # without a copy of them
-    unit = safe_scale(largest)  # squares of tiny numbers would be 0
-    point, d2, norm = shift[None] * unit, np.empty(len(centers)), np.empty(1)
-    distances.d2_dense(centers if unit == 1 else centers * unit, np.zeros(len(centers), np.int32), point, d2)
-    distances.d2norms_dense(point, norm)
-    return float(np.sqrt(d2.max(initial=0.0))) / unit, float(np.sqrt(norm[0])) / unit
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable, Layout
+from streamkm.cluster.center_layout import Layout
+from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import dense_batches, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
