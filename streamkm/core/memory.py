@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
@@ -106,7 +107,7 @@ class _Heap:
         """Have large blocks come from the system, and go back to it, until the last call ends."""
         with self.lock:
             set_option = _c_function("mallopt")
-            if set_option is not None and self.n_calls and not self.told:
+            if set_option is not None and self.n_calls and not self.told and not _is_bound():
                 self.told = True
                 set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
 
@@ -139,6 +140,12 @@ def heap_restored() -> Iterator[None]:
             _HEAP.n_calls -= 1
             if not _HEAP.n_calls:
                 _HEAP.restore()
+
+
+def _is_bound() -> bool:
+    """Whether this process began with bounds for its heap, as Dask's workers do: large blocks lie apart then."""
+    begun = Path("/proc/self/environ").read_bytes()  # what was set later, the C library has not seen
+    return any(name in begun for name in (b"MALLOC_TRIM_THRESHOLD_", b"MALLOC_MMAP_THRESHOLD_"))
 
 
 def _c_function(name: str) -> Any:
