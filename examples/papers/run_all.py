@@ -3,7 +3,7 @@
     python examples/papers/run_all.py DATA --out OUT [--quick]
 
 OUT gets `liu2017.csv`, `senuma2011.csv`, `boutsidis2015.csv`, `yin2022.csv` and `wang2019.csv`, what they are made of,
-and the pictures. Five minutes with `--quick`, on fewer rows, sizes and seeds; about an hour whole. The last lines say
+and the pictures. Five minutes with `--quick`, on fewer rows, sizes and seeds; half an hour whole. The last lines say
 how much processor time each script took, which another load of the machine hardly changes. Two more scripts are run by
 themselves: `quality_for_cost.py`, of no paper, and `mnist8m_kernel_kmeans.py`, whose data are made first.
 """
