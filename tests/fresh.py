@@ -66,6 +66,7 @@ COMPILED = "100\n"
 
 @cache
 def _server() -> subprocess.Popen[str]:
+    subprocess.run([sys.executable, "-c", "import scipy.stats"], check=True)  # compiling its bytecode takes memory, too
     started = subprocess.Popen(
         [sys.executable, "-c", SERVE],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

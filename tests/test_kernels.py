@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster import center_table
+from streamkm.cluster import center_layout
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, rows_by_label
 from streamkm.kernels.cluster import splitting
@@ -80,7 +80,7 @@ def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_
     centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
     rows, whole = store(X, how), CenterTable.build(centers, dtype)
     found = whole.nearest(rows), whole.scores(rows)
-    monkeypatch.setattr(center_table, "TILED_BYTES", 0)
+    monkeypatch.setattr(center_layout, "TILED_BYTES", 0)
     tiled = CenterTable.build(centers, dtype)
     assert tiled.layout(dtype, sparse=True).width == 64
     for one, other in zip(tiled.nearest(rows), found[0], strict=True):
@@ -298,7 +298,7 @@ def test_split_ignores_rows_without_weight():
 @pytest.mark.parametrize("scale", [1.0, 2.0**-70])
 def test_squared_distances_told_beside_labels(n_clusters, scale, monkeypatch):
     """By the column of the mean where the table has one to spare, else by one more product."""
-    monkeypatch.setattr("streamkm.cluster.center_table.TILED_BYTES", 0)
+    monkeypatch.setattr("streamkm.cluster.center_layout.TILED_BYTES", 0)
     rng = np.random.default_rng(n_clusters)
     X = sp.random_array((200, 90), density=0.2, format="csr", dtype=np.float32, rng=rng)
     centers = rng.normal(size=(n_clusters, 90)) + rng.normal(size=90)
