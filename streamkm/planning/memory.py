@@ -28,7 +28,7 @@ MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apa
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 290 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
+LIBRARY_BYTES = 294 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
 MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB}  # once a source is open
 SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
 READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
