@@ -21,7 +21,6 @@ from typing import Any
 SERVE = """
 import ctypes, json, os, sys, traceback
 import numpy as np
-import scipy.stats  # as whoever uses other parts of scikit-learn has imported it
 import streamkm.estimators.kernel_kmeans, streamkm.estimators.kmeans
 from streamkm.kernels.compiling import COMPILATION
 

@@ -22,6 +22,7 @@ from tests.test_passes import CountingSource
 reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
 import json, sys
+import scipy.stats  # as whoever uses other parts of scikit-learn has imported it
 path, k, limit, options = sys.argv[1:5]
 from streamkm import StreamKernelKMeans
 options = json.loads(options)

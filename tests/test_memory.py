@@ -38,6 +38,7 @@ from tests.fresh import run_compiled
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
 import json, sys
+import scipy.stats  # as whoever uses other parts of scikit-learn has imported it
 path, k, limit, coreset = sys.argv[1:5]
 from streamkm import StreamKMeans
 parameters = {"memory_limit": limit, "coreset": json.loads(coreset), "progress": False, "random_state": 0}
