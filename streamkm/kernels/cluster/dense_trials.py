@@ -43,20 +43,22 @@ def all_dense_trials(X, d2norms, weights, first, draws, negligible, table, cente
     """
     n_rows, n_features, n_trials, padded = X.shape[0], X.shape[1], draws.shape[1], table.shape[0] // X.shape[1]
     block, totals = unfilled((BLOCK_ROWS, n_features), X.dtype), unfilled((1, BLOCK_ROWS, padded), X.dtype)
-    scores, unmoved, adds = unfilled((n_rows, padded), X.dtype), np.zeros(0), n_rows < 0
+    scores, unmoved, adds = unfilled((n_rows, padded), X.dtype), unfilled(0, np.float64), n_rows < 0
     closest, mass = unfilled(n_rows, np.float64), unfilled(n_rows, np.float64)
     closest[:] = np.inf
     trials = unfilled(n_trials, np.int64)
     trials[:] = first
     candidates, shift, exact = (
         unfilled((n_trials, n_features), np.float64),
-        np.zeros(n_features),
+        unfilled(n_features, np.float64),
         unfilled(n_trials, np.float64),
     )
+    shift[:] = 0.0
     n_tried = np.int64(1)
     for found in range(centers.shape[0]):
         for t in range(n_trials):
-            candidates[t] = X[trials[t]]
+            for j in range(n_features):  # as a whole row, it would compile an error of shapes
+                candidates[t, j] = X[trials[t], j]
         lay_out(candidates, shift, shift, 1.0, np.int64(0), table.reshape((n_features, padded)), exact)
         multiply_ready(X, unmoved, table, n_trials, adds, block, totals, scores)
         for i in range(n_rows):
