@@ -22,6 +22,7 @@ from streamkm.kernels.cluster.dense_trials import all_dense_trials
 from streamkm.kernels.intrinsics.lanes import LANES
 
 SHARED_ENTRIES = 1 << 20  # of a block whose products with a few rows are worth waking up threads
+NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which squared distances are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,12 @@ def seedings(
         pieces = None if executor is None else LocalBlocks.of(executor, block)
         return [_step_by_step(each, block, pieces) for each in draws]
     if executor is None:
-        return [_at_once(each, block) for each in draws]
-    return executor.each("seed", _at_once, draws, block)
+        return [seeded_at_once(each, block) for each in draws]
+    return executor.each("seed", seeded_at_once, draws, block)
 
 
-def _at_once(draws: Draws, block: Block) -> NDArray[np.float64]:
-    """All steps in one call."""
+def seeded_at_once(draws: Draws, block: Block) -> NDArray[np.float64]:
+    """The centers of one run of `kmeans_plusplus`, all steps in one call of a kernel."""
     X, (n_clusters, n_trials) = block.X, draws.shares.shape
     centers, padded = np.empty((n_clusters, X.shape[1])), -(-n_trials // LANES) * LANES
     table = aligned_empty((X.shape[1] * padded,), X.dtype)
@@ -108,7 +109,7 @@ def _at_once(draws: Draws, block: Block) -> NDArray[np.float64]:
 
 def _negligible(block: Block) -> float:
     """Mass at which there are no more distinct rows."""
-    return 1e-6 * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
+    return NEGLIGIBLE * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
 
 
 def _step_by_step(draws: Draws, block: Block, pieces: LocalBlocks | None) -> NDArray[np.float64]:

@@ -105,7 +105,7 @@ class Lists:
         wanted = self.candidates.shape[1]
         limits = np.empty(len(part), table.dtype)
         for i, row in enumerate(scores[:, : table.n_clusters]):  # one at a time: no copy of all
-            limits[i] = np.partition(row, wanted - 1)[wanted - 1]  # numba takes six seconds to compile it
+            limits[i] = np.partition(row, wanted - 1)[wanted - 1]  # in numba it takes six seconds to compile
         nearby.lowest_set(scores, limits, table.n_clusters, self.candidates[first : first + n_lists])
 
 

@@ -11,18 +11,14 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.kmeans_plusplus import Draws, kmeans_plusplus, seeded_at_once
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, rows_by_label
 from streamkm.compute import Executor
-from streamkm.core.matrix import aligned_empty, rows_between
-from streamkm.kernels.cluster.dense_trials import all_dense_trials
-from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.core.matrix import rows_between
 
 COARSE_ROWS = 200  # for each coarse cluster, that they are found on
 COARSE_STEPS = 5  # of Lloyd's algorithm
-NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which squared distances are none
 
 
 def two_level_plusplus(
@@ -108,13 +104,7 @@ def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block) -> NDArray[n
     rows, n_clusters, seed = task
     rng = np.random.default_rng(seed)
     weights = block.weights[rows] if len(block.weights) else NO_WEIGHTS
-    d2norms, n_features = block.d2norms[rows], block.X.shape[1]
-    draws = rng.random((n_clusters, 2 + int(np.log(n_clusters))))
+    shares = rng.random((n_clusters, 2 + int(np.log(n_clusters))))
     mass = np.cumsum(weights) if len(weights) else np.arange(1.0, len(rows) + 1)
     first = int(np.searchsorted(mass, rng.random() * mass[-1]).clip(0, len(rows) - 1))
-    norm = max(float(weighted_sum(weights, d2norms)), np.finfo(float).tiny)
-    negligible = NEGLIGIBLE * float(np.finfo(np.float32).eps) * norm
-    padded = -(-draws.shape[1] // LANES) * LANES
-    table, centers = aligned_empty((n_features * padded,), block.X.dtype), np.empty((n_clusters, n_features))
-    found = all_dense_trials(block.X[rows], d2norms, weights, first, draws, negligible, table, centers)
-    return centers[: int(found)]
+    return seeded_at_once(Draws(first, shares), Block(block.X[rows], block.d2norms[rows], weights))

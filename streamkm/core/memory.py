@@ -16,7 +16,7 @@ from streamkm.core.exceptions import InvalidParameterError
 AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE, FULL_SHARE = 0.5, 0.8  # of a limit
 LARGE_BLOCK = 1 << 17  # bytes, where a limit is near; at the end of the call,
-LARGEST_IN_HEAP = 4 << 20 << 3  # what the C library's own rule goes up to: DEFAULT_MMAP_THRESHOLD_MAX of malloc.c
+LARGEST_IN_HEAP = 32 << 20  # what the C library's own rule goes up to: DEFAULT_MMAP_THRESHOLD_MAX of malloc.c
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options' numbers in malloc.h
 _POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
@@ -41,7 +41,7 @@ def memory_limit_bytes(limit: Any) -> int:
     InvalidParameterError
         For anything else.
     """
-    if isinstance(limit, str) and limit == "auto":
+    if not is_given(limit):
         return int(AUTO_SHARE * total_memory())
     number = isinstance(limit, Real) and not isinstance(limit, bool)
     if number and isinstance(limit, Integral) and int(limit) > 0:

@@ -43,11 +43,8 @@ class Allowance:
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
         """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
-        limit, base = (
-            memory_limit_bytes(memory_limit),
-            process_bytes(source.libraries, sparse=source.is_sparse) + source.held_bytes,
-        )
-        return cls(limit, base, None if is_given(memory_limit) else available_memory())
+        base = process_bytes(source.libraries, sparse=source.is_sparse) + source.held_bytes
+        return cls(memory_limit_bytes(memory_limit), base, None if is_given(memory_limit) else available_memory())
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
