@@ -406,6 +406,19 @@ def test_small_objects_are_fetched_whole_wherever_reading_begins(web):
     assert web.log == [("GET", "x", (0, len(data) - 1))]
 
 
+def test_places_that_are_read_by_turns_are_fetched_once(web):
+    """As an index and the rows that it is of: a piece is kept while another is read."""
+    web.objects["x"] = data = np.random.default_rng(0).bytes(20 * LEAST_BYTES)
+    file = RemoteFile(remote.Address(f"{web.url}/x"))
+    web.log.clear()
+    for step in range(40):
+        for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES):
+            file.seek(at := start + 1000 * step)
+            assert file.read(1000) == data[at : at + 1000]
+    fetched = [span for method, _, span in web.log if method == "GET"]
+    assert fetched == [(start, start + LEAST_BYTES - 1) for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES)]
+
+
 def test_any_reads_give_the_bytes_of_the_object(web):
     data = np.random.default_rng(0).bytes(1_000_003)
     web.objects["x"] = data
