@@ -35,7 +35,7 @@ dd small { display: block; font-size: .7em; font-weight: 400; color: var(--faint
 .scroll { overflow: auto; max-height: 40em; border: 1px solid var(--line); border-radius: 6px }
 .scroll:focus-visible, summary:focus-visible { outline: 3px solid var(--bar); outline-offset: 1px }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92em }
-th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { text-align: left; padding: .2em .5em; border-bottom: 1px solid var(--line); vertical-align: top }
 .scroll thead th { position: sticky; top: 0; background: var(--page) }
 th { font-weight: 600 } .number { text-align: right; white-space: nowrap }
 thead th.number { white-space: normal }
@@ -43,9 +43,9 @@ thead th.number { white-space: normal }
 td.pictures { white-space: nowrap }
 .pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
 .pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
-.traits { min-width: 13em; overflow-wrap: anywhere }
+.traits { min-width: 12em; overflow-wrap: anywhere }
 .traits span { display: block } .traits small { color: var(--faint) }
-figure + h2, table + h2 { margin-top: 1em } .typical { overflow-wrap: anywhere }
+figure + h2, table + h2 { margin-top: 1em } .typical { min-width: 6em; overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }
 pre { overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6em .8em; margin: .3em 0 1em;
