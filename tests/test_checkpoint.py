@@ -549,6 +549,20 @@ def test_a_kill_leaves_the_state_before_or_after(tmp_path):
     kill_while_saving(tmp_path, 3, random.Random(0))
 
 
+def test_incomplete_markers_of_killed_processes_are_removed(tmp_path):
+    """Not one that is being written, and nothing that only has such a name."""
+    rests = [tmp_path / f"..streamkm.json.{letter * 32}.partial" for letter in "abcd"]
+    for rest in rests[:3]:
+        rest.write_text("{")
+    rests[3].mkdir()
+    (tmp_path / "..streamkm.json.mine.partial").write_text("mine")
+    with rests[1].open("rb") as file:
+        assert try_lock(file.fileno())
+        Owned(tmp_path, "results", OutputError).mark()
+    assert [rest.exists() for rest in rests] == [False, True, False, True]
+    assert (tmp_path / "..streamkm.json.mine.partial").read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_many_kills_leave_the_state_before_or_after(tmp_path, reduced):
     kill_while_saving(tmp_path, 5 if reduced else 60, random.Random(1))

@@ -13,14 +13,14 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from streamkm.core.atomic_io import replace_file, sync, writing
 from streamkm.core.exceptions import StreamkmError
-from streamkm.core.partial_files import partial_name, partial_suffix
+from streamkm.core.partial_files import partial_name, partial_suffix, try_lock
 
 MARKER = ".streamkm.json"
 FORMAT = 1
@@ -164,12 +164,21 @@ class Owned:
                     path.unlink()
 
     def mark(self) -> None:
-        """Write the marker."""
+        """Write the marker; remove those that killed processes left incomplete."""
         marked = {
             "streamkm": self.kind, "format": FORMAT, "owner": self.owner, "told": self.facts, "files": self.files,
         }  # fmt: skip
         text = json.dumps(marked, indent=1).encode()
         replace_file(self.directory / MARKER, lambda file: file.write(text), len(text), tag=self.owner)
+        for path in marker_rests(self.directory):
+            with suppress(OSError):
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    abandoned = try_lock(handle)  # whoever writes has locked it
+                finally:
+                    os.close(handle)
+                if abandoned:
+                    path.unlink()
 
     def unmark(self) -> None:
         """Remove the marker: nothing there is streamkm's any more."""
@@ -178,14 +187,13 @@ class Owned:
             sync(self.directory)
 
 
-def marker_rests(directory: Path) -> Iterator[tuple[str, int]]:
-    """Name and size of markers that were not complete when the process that wrote them was killed."""
-    for path in directory.iterdir():
-        if _PARTIAL_MARKER.fullmatch(path.name):
-            with suppress(FileNotFoundError):
-                found = os.lstat(path)
-                if stat.S_ISREG(found.st_mode):
-                    yield path.name, found.st_size
+def marker_rests(directory: Path) -> list[Path]:
+    """Markers that are not complete, of processes that write them or were killed meanwhile."""
+    return [
+        path
+        for path in directory.iterdir()
+        if _PARTIAL_MARKER.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+    ]
 
 
 def shortly(names: Iterable[str]) -> str:

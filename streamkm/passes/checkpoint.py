@@ -112,7 +112,6 @@ class Checkpoint:
             owned = _claimable(place)
             if owned is None:
                 owned = Owned(place, KIND, CheckpointError)
-                owned.files = {name: [size] for name, size in marker_rests(place)}
             # under the lock: until then another process may be writing
             named = {path.name for path in place.iterdir() if path.suffix == ".npz" and _NAME.fullmatch(path.stem)}
             owned.check({*named, LABELS})
@@ -330,7 +329,7 @@ def _claimable(directory: Path) -> Owned | None:
     if owned is None:
         if not directory.is_dir():
             return None  # nothing there, or what a directory cannot be made of
-        rests = {name for name, _ in marker_rests(directory)}  # of a process that was killed when it took the directory
+        rests = {path.name for path in marker_rests(directory)}  # of processes that were killed as they took it
         others = [path.name for path in directory.iterdir() if path.name not in rests and not _is_lock(path)]
         if others:
             raise CheckpointError(
