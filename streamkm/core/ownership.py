@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from streamkm.core.atomic_io import replace_file, sync, writing
 from streamkm.core.exceptions import StreamkmError
-from streamkm.core.partial_files import partial_name, partial_suffix, try_lock
+from streamkm.core.partial_files import is_unlocked, partial_name, partial_suffix
 
 MARKER = ".streamkm.json"
 FORMAT = 1
@@ -172,12 +172,7 @@ class Owned:
         replace_file(self.directory / MARKER, lambda file: file.write(text), len(text), tag=self.owner)
         for path in marker_rests(self.directory):
             with suppress(OSError):
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    abandoned = try_lock(handle)  # whoever writes has locked it
-                finally:
-                    os.close(handle)
-                if abandoned:
+                if is_unlocked(path):
                     path.unlink()
 
     def unmark(self) -> None:

@@ -61,7 +61,12 @@ def _is_abandoned(rest: Path, process: int, *, directory: bool) -> bool:
         return False
     if directory and os.name == "nt":  # where directories cannot be locked
         return True
-    handle = os.open(rest, os.O_RDONLY)
+    return is_unlocked(rest)
+
+
+def is_unlocked(path: str | os.PathLike[str]) -> bool:
+    """Whether nobody has locked a file or a directory, as whoever writes it does."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         return try_lock(handle)
     finally:
