@@ -12,7 +12,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import StreamKMeans
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.fitting.streams.numbering import order_like
 from tests.tables import cases
 
 
@@ -102,6 +103,7 @@ def test_saved_cloned_and_fitted_anew(tmp_path):
     stream = kmeans().partial_fit(X)
     stream.save(tmp_path / "model.npz")
     np.testing.assert_array_equal(StreamKMeans.load(tmp_path / "model.npz").predict(X), stream.predict(X))
+    assert StreamKMeans.load(tmp_path / "model.npz").n_steps_ == 1
     with pytest.raises(NotFittedError):
         clone(stream).predict(X)
     stream.fit(X[:1000])
@@ -121,14 +123,67 @@ def test_a_stream_goes_on_from_a_fit(kind, weight):
     assert fitted.n_samples_seen_ == 3010
     assert fitted.counts_.sum() == pytest.approx(counts.sum() + 10)
     order = np.argmin(((fitted.cluster_centers_[:, None] - centers) ** 2).sum(axis=2), axis=1)
-    assert sorted(order) == list(range(6))
+    np.testing.assert_array_equal(order, np.arange(6))
     sums = centers * counts[:, None]
-    np.add.at(sums, order[fitted.labels_], X[:10].toarray() if kind == "csr" else X[:10])
-    grown = counts + np.bincount(order[fitted.labels_], minlength=6)
-    np.testing.assert_allclose(fitted.cluster_centers_, (sums / grown[:, None])[order], rtol=1e-3, atol=1e-3)
+    np.add.at(sums, fitted.labels_, X[:10].toarray() if kind == "csr" else X[:10])
+    grown = counts + np.bincount(fitted.labels_, minlength=6)
+    np.testing.assert_allclose(fitted.cluster_centers_, sums / grown[:, None], rtol=1e-3, atol=1e-3)
     assert normalized_mutual_info_score(labels, fitted.predict(X)) == 1
     fitted.partial_fit(X)
     assert fitted.n_samples_seen_ == 6010
+
+
+@cases("options", [{}, {"half_life": 500.0}, {"steps": ["unit"], "metric": "cosine"}])
+@cases("sparse", [False, True])
+def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse):
+    X, _ = rows(2500)
+    X = sp.csr_array(X) if sparse else X
+    whole, stopped = kmeans(**options), kmeans(**options)
+    for start in range(0, 2500, 700):
+        whole.partial_fit(X[start : start + 700])
+        stopped.partial_fit(X[start : start + 700])
+        stopped.save(tmp_path / "model.npz")
+        stopped = StreamKMeans.load(tmp_path / "model.npz")
+    for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_"):
+        np.testing.assert_array_equal(getattr(stopped, name), getattr(whole, name))
+    np.testing.assert_array_equal(stopped.partial_fit(X).labels_, whole.partial_fit(X).labels_)
+
+
+@cases("harm", [{"stream_pending0_places": None}, {"stream_pending0_X": np.zeros((3, 2))}, {"stream_sums": None}])
+def test_a_damaged_stream_in_a_model_is_refused(tmp_path, harm):
+    kmeans().partial_fit(rows(50_000)[0]).save(tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as file:
+        arrays = dict(file)
+    for name, value in harm.items():
+        assert name in arrays
+        arrays[name] = value
+    np.savez(tmp_path / "model.npz", **{name: value for name, value in arrays.items() if value is not None})
+    with pytest.raises(ModelFileError, match="no stream that this release reads"):
+        StreamKMeans.load(tmp_path / "model.npz")
+
+
+def test_clusters_of_a_fit_keep_their_numbers_in_its_stream(tmp_path):
+    """Through more rows, a file and a merge."""
+    X, _ = rows(3000)
+    X = sp.csr_array(X)
+    labels = (fitted := kmeans().fit(X)).labels_
+    np.testing.assert_array_equal(fitted.partial_fit(X[:2000]).predict(X), labels)
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz").partial_fit(X[2000:])
+    np.testing.assert_array_equal(loaded.predict(X), labels)
+    other = kmeans(first_row=10_000).partial_fit(X[:500])
+    np.testing.assert_array_equal(loaded.merge(other).predict(X), labels)
+
+
+@cases("n_known, n_centers", [(50, 50), (50, 20), (20, 50), (1, 3)])
+def test_order_of_moved_centers(n_known, n_centers):
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(50, 5))
+    known, numbers = centers[:n_known], rng.permutation(n_centers)
+    order = order_like(known, centers[numbers] + 1e-3 * rng.normal(size=(n_centers, 5)))
+    assert sorted(order) == list(range(n_centers))
+    shared = min(n_known, n_centers)
+    np.testing.assert_array_equal(numbers[order][:shared], np.arange(shared))
 
 
 def test_a_stream_after_a_fit_knows_all_rows():

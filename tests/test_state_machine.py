@@ -131,6 +131,8 @@ class Machine(RuleBasedStateMachine):
         np.testing.assert_array_equal(loaded.counts_, stream.kmeans.counts_)
         np.testing.assert_allclose(loaded.score(stream.rows), -inertia, rtol=1e-6)
         assert loaded.seed_ == 0
+        stream.kmeans = loaded
+        self.check_stream(stream)
 
     def check_stream(self, stream):
         """Sums and sizes are those of all rows; the coreset has all of them, so counts and objective are exact."""

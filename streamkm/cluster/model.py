@@ -27,10 +27,12 @@ from streamkm.kernels.cluster.reduced import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
-# Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared.
-FORMAT, SPARSE_FORMAT, PREPARED_FORMAT = 1, 2, 3
+# Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
+# the state of a stream beside the model.
+FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT = 1, 2, 3, 4
 SMALLEST_NORM = 1e-30
-SKETCH_PREFIX, STEPS_PREFIX = "sketch_", "steps_"  # of the names of arrays that belong to the sketch, and to steps
+# of the names of arrays that belong to the sketch, to steps, and to a stream
+SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
 INDEX_ARRAYS = ("index_directions", "index_groups")
 
@@ -107,7 +109,13 @@ class Model:
         """The same, with a table that is laid out once for all that follows, and takes memory as long."""
         return replace(self, laid_out=self.table())
 
-    def save(self, path: str | os.PathLike[str], parameters: dict[str, Any], fit: FitInfo | None = None) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        parameters: dict[str, Any],
+        fit: FitInfo | None = None,
+        stream: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None,
+    ) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
 
         Parameters
@@ -118,6 +126,8 @@ class Model:
             JSON values kept beside the model, given back by `load`.
         fit : FitInfo, optional
             Kept too, given back by `FitInfo.load`.
+        stream : tuple of dicts, optional
+            Arrays and JSON values of a stream's state, kept too, given back by `read_stream`.
 
         Raises
         ------
@@ -138,6 +148,9 @@ class Model:
         if self.preparation is not None:
             header["format"], header["steps"] = PREPARED_FORMAT, list(self.preparation.steps)
             arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
+        if stream is not None:
+            header["format"], header["stream"] = STREAM_FORMAT, stream[1]
+            arrays |= {STREAM_PREFIX + name: array for name, array in stream[0].items()}
         if self.index is not None:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
@@ -155,25 +168,42 @@ class Model:
         ModelFileError
             If the file is no saved model, damaged, or of a later format.
         """
-        header, arrays = read_arrays(path)
+        header, arrays = read_arrays(path, lambda name: not name.startswith(STREAM_PREFIX))
         try:
             return _checked(header, arrays), header["parameters"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
+def read_stream(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    """Arrays and JSON values of the stream that a model file keeps, if any; nothing in them is checked.
+
+    Raises
+    ------
+    ModelFileError
+        As `Model.load`.
+    """
+    header, arrays = read_arrays(path, lambda name: name.startswith(STREAM_PREFIX))
+    if "stream" not in header:
+        return None
+    return {name.removeprefix(STREAM_PREFIX): array for name, array in arrays.items()}, header["stream"]
+
+
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
     form = header.get("format") if isinstance(header, dict) else header
-    if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT):
-        raise ModelFileError(f"format {form!r}, not {FORMAT}, {SPARSE_FORMAT} or {PREPARED_FORMAT}")
+    if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT):
+        raise ModelFileError(f"format {form!r}, not {FORMAT} to {STREAM_FORMAT}")
+    if (form == STREAM_FORMAT) != ("stream" in header):
+        raise ModelFileError(f"format {form}, {'without' if form == STREAM_FORMAT else 'with'} a stream")
+    prepared = form == PREPARED_FORMAT or (form == STREAM_FORMAT and "steps" in header)
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    found = {name: array for name, array in arrays.items() if form == PREPARED_FORMAT and name.startswith(STEPS_PREFIX)}
+    found = {name: array for name, array in arrays.items() if prepared and name.startswith(STEPS_PREFIX)}
     others = (FIT_PREFIX, "center", *INDEX_ARRAYS, *found)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
@@ -188,7 +218,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     if not np.isfinite(centers).all():
         raise ModelFileError("centers hold NaN or infinity")
     preparation = None
-    if form == PREPARED_FORMAT:
+    if prepared:
         known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
     given = (header["n_features"], header["metric"], header["space"], sketch)

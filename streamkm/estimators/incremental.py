@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -60,7 +59,8 @@ class Incremental:
 
         A weighted coreset of the rows is kept. Centers are found in it when they are first asked for: `predict`,
         `cluster_centers_`, `inertia_` (an estimate, as `counts_`) and the like. After a `fit`, its clusters are where
-        the stream begins: their means, each by its weight, stand for the rows of the fit.
+        the stream begins: their means, each by its weight, stand for the rows of the fit, and clusters keep their
+        numbers as far as they stay where they are.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Incremental:
         ------
         InvalidInputError, SourceError
             For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
-            After a fit whose clusters are known in the sketch alone, and after `load`.
+            After a fit whose clusters are known in the sketch alone, and after `load` of a fit, which keeps no means.
         """
         check_parameters(self)
         for name in ("spherical", "max_cluster_size"):
@@ -158,10 +158,9 @@ class Incremental:
                 "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
                 'assign_space="original", or call partial_fit of a new estimator'
             )
-        kept = known["counts_"] > 0
-        means = known["cluster_means_"][kept].astype(np.result_type(source.dtype, np.float32))
         n_valid = known["n_samples_"] - count_skipped(known["labels_"])
-        stream.begin(sp.csr_array(means) if source.is_sparse else means, known["counts_"][kept], n_valid)
+        dtype = np.result_type(source.dtype, np.float32)
+        stream.begin(known["cluster_means_"], known["counts_"], n_valid, dtype=dtype, sparse=source.is_sparse)
         stream.dtype = centers_dtype(np.asarray(known["cluster_centers_"]).dtype)
 
     def _follow(self, stream: Stream) -> None:

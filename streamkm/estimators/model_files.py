@@ -9,11 +9,12 @@ from typing import Any, Self
 import numpy as np
 
 from streamkm.cluster.fit_info import FitInfo
-from streamkm.cluster.model import Model
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.cluster.model import Model, read_stream
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.estimators.input_rows import InputRows
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
+from streamkm.fitting.streams.stream import Stream
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 
@@ -45,9 +46,17 @@ class SavedModel(InputRows):
     assign_space_: str
     n_components_: int
     n_features_in_: int
+    stream_: Stream
+    n_samples_seen_: int
+    n_steps_: int
+    cluster_centers_: Any
+    _last_rows: Any
+    _label_blocks: Any
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
+
+        After `partial_fit`, the file holds the stream as well: its coreset, of `stream_.n_bytes`.
 
         Parameters
         ----------
@@ -70,11 +79,15 @@ class SavedModel(InputRows):
         kept = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
         values = {name: value if name in _ARRAYS else plain_list(value) for name, value in kept.items()}
         fit = FitInfo(estimator=name_of(type(self)), **values)
-        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit)
+        state = None
+        if "stream_" in vars(self):
+            arrays, header = self.stream_.state()
+            state = arrays, {"state": header, "n_steps": self.n_steps_}
+        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit, state)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote: an estimator that can predict, transform and score.
+        """Read what `save` wrote: an estimator that can predict, transform and score; a stream goes on.
 
         It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
         `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
@@ -104,4 +117,19 @@ class SavedModel(InputRows):
             if value is not None:
                 kinds = {"feature_names": object, "counts": np.float64}
                 setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
+        state = read_stream(path)
+        if state is not None:
+            estimator._take_stream(path, *state)
         return estimator
+
+    def _take_stream(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
+        """Go on with the stream of a file, where it stopped."""
+        try:
+            stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
+            if stream.n_features != self.n_features_in_:
+                raise ModelFileError(f"a stream of {stream.n_features:,} features, not {self.n_features_in_:,}")
+        except (KeyError, TypeError, ValueError, ModelFileError) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
+        self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
+        self._last_rows = self._label_blocks = None
+        self.cluster_centers_ = self.cluster_centers_.astype(stream.dtype)

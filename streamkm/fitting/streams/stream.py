@@ -6,7 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
+from streamkm.fitting.streams.numbering import order_like
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2
 
@@ -27,6 +28,7 @@ FORMAT = 1
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
 NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of them are kept
 FEW_ROWS = 64  # up to which a chunk is checked without batches
+NO_CENTERS = np.zeros((0, 0))
 
 
 def stream_size(n_clusters: int, row_bytes: float) -> int:
@@ -72,6 +74,7 @@ class Stream:
         self._sparse: bool | None = None
         self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
+        self._known = NO_CENTERS  # whose numbers clusters take
 
     @property
     def rule(self) -> CoresetRule:
@@ -125,19 +128,28 @@ class Stream:
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
         self._found = None
 
-    def begin(self, means: Matrix, weights: NDArray[np.float64], n_rows: int) -> None:
-        """Take clusters that were found elsewhere, as rows that stand for theirs.
+    def begin(
+        self, means: NDArray[np.float64], weights: NDArray[np.float64], n_rows: int, *, dtype: Any, sparse: bool
+    ) -> None:
+        """Take clusters that were found elsewhere, as rows that stand for theirs; theirs keep their numbers.
 
         Parameters
         ----------
-        means : ndarray or csr_array (k, d)
+        means : float64 (k, d)
         weights : float64 (k,)
-            Positive.
+            Not negative; rows of the stream are the means of positive weight.
         n_rows : int
             Rows that they stand for, which are counted in their place.
+        dtype : dtype
+            Of the rows of the stream.
+        sparse : bool
+            Whether these are sparse.
         """
-        self.add(means, weights)
-        self.n_rows += n_rows - means.shape[0]
+        kept = weights > 0
+        rows = means[kept].astype(dtype)
+        self.add(sp.csr_array(rows) if sparse else rows, weights[kept])
+        self.n_rows += n_rows - len(rows)
+        self._known = means
 
     def totals(self) -> Totals:
         """Exact sums over all rows.
@@ -177,7 +189,11 @@ class Stream:
         init = settings.init.tobytes() if isinstance(settings.init, np.ndarray) else settings.init
         key = (init, settings.n_clusters, settings.n_init, settings.max_iter, settings.tol, settings.seeds.entropy)
         if self._found is None or self._found[0] != key:
-            self._found = key, cluster_coreset(self.coreset(), settings, executor)
+            found = cluster_coreset(self.coreset(), settings, executor)
+            if len(self._known):
+                order = order_like(self._known, found.centers)
+                found = replace(found, centers=found.centers[order], counts=found.counts[order])
+            self._found = key, found
         return self._found[1]
 
     def merged(self, other: Stream) -> Stream:
@@ -199,6 +215,7 @@ class Stream:
         both.dtype = np.promote_types(self.dtype, other.dtype)
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
+        both._known = self._known if len(self._known) else other._known
         for totals in (self._totals, other._totals):
             if totals is not None:
                 both._totals = totals if both._totals is None else both._totals.plus(totals, self.rule.half_life)
@@ -222,6 +239,8 @@ class Stream:
             pack_piece(arrays, f"pending{number}_", self._joined(index))
         if self._totals is not None:
             arrays["sums"] = self._totals.sums
+        if len(self._known):
+            arrays["known"] = self._known
         rule = asdict(self.rule)
         header = {
             "format": FORMAT,
@@ -271,6 +290,10 @@ class Stream:
             if header["totals"] is not None:
                 n_rows, weight, last_place = header["totals"]
                 stream._totals = Totals(int(n_rows), float(weight), arrays["sums"], int(last_place))
+            if "known" in arrays:
+                stream._known = arrays["known"]
+                if stream._known.dtype != np.float64 or stream._known.ndim != 2:
+                    raise ValueError(f"known centers of {stream._known.dtype} {stream._known.shape}")
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"this is no stream that this release reads: {error}") from error
         return stream
