@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -26,6 +27,7 @@ from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.split_merge import split_merge
 from streamkm.compute import open_executor
+from streamkm.core.matrix import matrix_bytes
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
@@ -561,6 +563,28 @@ def test_an_estimate_of_the_rows_that_is_far_too_high_leaves_candidates():
     np.testing.assert_array_equal(every, places)
     np.testing.assert_array_equal(picked, np.sort(np.argsort(of_all)[: len(picked)]))
     np.testing.assert_array_equal(keys, of_all[picked])
+
+
+@cases("weighted", [False, True])
+@cases("sparse", [False, True])
+def test_candidates_keep_no_room_for_rows_that_are_left_out(sparse, weighted):
+    """Those of all chunks are held until the pass ends: what a few of them keep alive would grow with all rows."""
+    n_rows = 4096
+    weights = np.ones(n_rows) if weighted else NO_WEIGHTS
+    chunk = np.ones((n_rows, 2), np.float32)
+    rule, X = SampleRule(1000, 0, 0.04), sp.csr_array(chunk) if sparse else chunk
+    tracemalloc.start()
+    try:
+        rule.candidates(X, np.arange(n_rows), np.arange(n_rows), weights)
+        before, held = tracemalloc.get_traced_memory()[0], []
+        for number in range(20):
+            places = np.arange(number * n_rows, (number + 1) * n_rows)
+            held.append(rule.candidates(X, places, np.arange(n_rows), weights))
+        n_bytes = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    own = sum(matrix_bytes(each.X) + each.keys.nbytes + each.rows.nbytes for each in held)
+    assert n_bytes < 1.5 * own + 1000 * len(held)
 
 
 @cases("scale", [0.01, 1.0, 100.0])

@@ -80,7 +80,7 @@ class SampleRule:
             picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
             found = lowest_places(np.uint64(self.seed), places, self.limit, most, picked, keys)
             if FEWEST_CANDIDATES <= found <= most:
-                return picked[:found], keys[:found]
+                return picked[:found].copy(), keys[:found].copy()  # views would keep room for all rows
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
