@@ -159,6 +159,7 @@ def test_a_store_of_documents(folder):
     run("sketch", "x.jsonl", "-o", "x.zarr", "--seed", 1, *field)
     said = run("append", "x.zarr", "more.jsonl", *field, code=2)
     assert "text.tfidf=true would weight the new documents by their own frequencies" in said
+    assert "pass --set text.tfidf=x.zarr.tfidf.npz, or false" in said
     run("append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
     run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
     assert as_topics(np.load("out/labels.npy"), y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -209,19 +210,22 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 @contextmanager
 def work(
-    paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append: bool = False
+    paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append_to: str | None = None
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
-    Documents are weighted by frequencies that are counted now, but for those of `append`.
+    Documents are weighted by frequencies that are counted now, but for those that are appended to a store.
     """
     from streamkm.cli.config import open_work
 
     opened, cluster = open_work(paths, parsed(settings), beside=beside)
-    if append and opened.counts:
+    if append_to is not None and opened.counts:
+        known = f"{append_to}.tfidf.npz"
+        those = (
+            f"--set text.tfidf={known}" if os.path.exists(known) else "the file of those that the store was made with"
+        )
         raise ConfigError(
-            "text.tfidf=true would weight the new documents by their own frequencies; give the file of those that the "
-            "store was made with, or false"
+            f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
         yield opened.weighted()

@@ -111,7 +111,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
-            source = stack.enter_context(work(paths, settings, append=True))
+            source = stack.enter_context(work(paths, settings, append_to=store))
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)
             metric, limit = StoreInfo.read(store).metric, options["memory_limit"]
