@@ -37,6 +37,7 @@ from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.zarr import ZarrArray, open_root
+from streamkm.sources.checked import CheckedArray
 from streamkm.sources.concat import PartsSource
 
 MARK, FORMAT, PREPARED_FORMAT = "streamkm_store", 1, 2
@@ -245,50 +246,6 @@ class StoreSource(PartsSource):
 def open_store(path: str) -> ChunkedSource:
     """Open a sketch store; see `StoreSource`."""
     return StoreSource(path)
-
-
-class CheckedArray(ZarrArray):
-    """An array of a store, read in whole storage chunks, each of which must have its checksum.
-
-    Parameters
-    ----------
-    array : zarr.Array
-    name : str
-    checksums : uint32 (storage chunks,)
-    """
-
-    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
-        super().__init__(array, name)
-        self._checksums = checksums
-
-    def _get(self, start: int, stop: int) -> NDArray[Any]:
-        unit = self.unit_rows
-        first, last = start // unit * unit, min(-(-stop // unit) * unit, self.shape[0])
-        try:
-            values = super()._get(first, last)
-        except SourceError as error:
-            raise self._damaged(self._first_unreadable(first, last), str(error.__cause__)) from error
-        for at in range(first, last, unit):
-            if zlib.crc32(raw(values[at - first : at - first + unit])) != self._checksums[at // unit]:
-                raise self._damaged(at // unit, "it has not the bytes that were written")
-        return values[start - first : stop - first]
-
-    def _first_unreadable(self, first: int, last: int) -> int:
-        """Which storage chunk cannot be decoded."""
-        for at in range(first, last, self.unit_rows):
-            try:
-                super()._get(at, min(at + self.unit_rows, self.shape[0]))
-            except SourceError:
-                return at // self.unit_rows
-        return first // self.unit_rows
-
-    def _damaged(self, number: int, why: str) -> SourceError:
-        key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self.shape[1:])))
-        file = Path(self._array.store.root, self._array.path, key)
-        return SourceError(
-            f"storage chunk {number:,} of {self.name} is {'damaged' if file.exists() else 'missing'}: {file}: {why}; "
-            f"restore the file, or sketch the data again"
-        )
 
 
 def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> ChunkedSource:

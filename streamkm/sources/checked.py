@@ -1,0 +1,103 @@
+"""Arrays of sketch stores: every storage chunk that is read is compared with its checksum.
+
+Responsible for reading whole storage chunks and for naming the one that is damaged or missing. Where checksums come
+from is the store's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import SourceError
+from streamkm.core.matrix import raw
+from streamkm.sources.binary.zarr import ZarrArray
+from streamkm.sources.binary.zarr_direct import DirectChunks
+
+logger = logging.getLogger(__name__)
+
+_OTHER_BYTES = "it has not the bytes that were written"
+
+
+class CheckedArray(ZarrArray):
+    """An array of a store, read in whole storage chunks, each of which must have its checksum.
+
+    They are decoded without zarr where they are as streamkm writes them; the log says where they are not.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    name : str
+    checksums : uint32 (storage chunks,)
+    """
+
+    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
+        super().__init__(array, name)
+        self._checksums = checksums
+        self._direct = DirectChunks.of(array)
+        if self._direct is None:
+            logger.info("%s is read through zarr, which takes longer: it is not stored as streamkm stores it", name)
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`; see `StoredArray.read_into`. Whole storage chunks are decoded there."""
+        unit = self.unit_rows
+        aligned = start % unit == 0 and (stop % unit == 0 or stop == self.shape[0])
+        if aligned and out.dtype == self.dtype:
+            self._fill(start, stop, out)
+        else:
+            super().read_into(start, stop, out)
+
+    def _get(self, start: int, stop: int) -> NDArray[Any]:
+        unit = self.unit_rows
+        first, last = start // unit * unit, min(-(-stop // unit) * unit, self.shape[0])
+        values = np.empty((last - first, *self.shape[1:]), self.dtype)
+        self._fill(first, last, values)
+        return values[start - first : stop - first]
+
+    def _fill(self, first: int, last: int, out: NDArray[Any]) -> None:
+        """Fill `out` with whole storage chunks, the last of which may be cut short by the end of the array."""
+        unit = self.unit_rows
+        if self._direct is None:
+            try:
+                out[...] = super()._get(first, last)
+            except SourceError as error:
+                raise self._damaged(self._first_unreadable(first, last), str(error.__cause__)) from error
+        for at in range(first, last, unit):
+            piece = out[at - first : at - first + unit]
+            if self._direct is not None:
+                try:
+                    self._direct.read_into(at // unit, piece)
+                except (OSError, ValueError, RuntimeError) as error:
+                    self._check_files(first, last)
+                    raise self._damaged(at // unit, str(error)) from error
+            if zlib.crc32(raw(piece)) != self._checksums[at // unit]:
+                self._check_files(first, last)
+                raise self._damaged(at // unit, _OTHER_BYTES)
+        if self._direct is not None:
+            self._check_files(first, last)
+
+    def _first_unreadable(self, first: int, last: int) -> int:
+        """Which storage chunk cannot be decoded."""
+        for at in range(first, last, self.unit_rows):
+            try:
+                super()._get(at, min(at + self.unit_rows, self.shape[0]))
+            except SourceError:
+                return at // self.unit_rows
+        return first // self.unit_rows
+
+    def _damaged(self, number: int, why: str) -> SourceError:
+        key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self.shape[1:])))
+        file = Path(os.path.join(self._array.store.root, self._array.path, key))
+        start = number * self.unit_rows
+        stop = min(start + self.unit_rows, self.shape[0])
+        return SourceError(
+            f"storage chunk {number:,} of {self.name} is {'damaged' if file.exists() else 'missing'}: {file}: {why} "
+            f"({'rows' if len(self.shape) == 2 else 'values'} {start:,}-{stop - 1:,}); restore the file, or sketch the "
+            f"data again"
+        )
