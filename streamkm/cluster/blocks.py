@@ -373,8 +373,8 @@ def _with_rows(state: Totals | None, block: Block, labels: NDArray[np.int32], n_
 
 
 def merged(X: Matrix) -> Matrix:
-    """The same rows with entries that repeat an index added up; dense rows as they are."""
-    if isinstance(X, np.ndarray):
+    """The same rows with entries that repeat an index added up; as they are, where none does, and dense rows."""
+    if isinstance(X, np.ndarray) or X.has_canonical_format:
         return X
     copy = X.copy()
     copy.sum_duplicates()

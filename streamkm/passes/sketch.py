@@ -252,7 +252,9 @@ def _sketch_item(
         info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype)
         part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
         return None, (info, candidates, part)
-    block = Block(sketched, sketched_d2norms(sketched), weights)
+    as_they_are = isinstance(sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
+    known = rows.d2norms if as_they_are else None  # no entry repeats an index
+    block = Block(sketched, sketched_d2norms(sketched) if known is None else known, weights)
     totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
     dense = isinstance(sketched, np.ndarray)
     return block, (

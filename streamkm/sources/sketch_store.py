@@ -36,7 +36,7 @@ from streamkm.preparation import Preparation
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
-from streamkm.sources.binary.zarr import ZarrArray, open_root
+from streamkm.sources.binary.zarr import open_root
 from streamkm.sources.checked import CheckedArray
 from streamkm.sources.concat import PartsSource
 
@@ -236,7 +236,7 @@ class StoreSource(PartsSource):
         root = open_root(self.path)
         found = {}
         for name in names:
-            array = ZarrArray(_member(root, f"sketch/{name}", self.path), f"{self.path}:/sketch/{name}")
+            array = CheckedArray(_member(root, f"sketch/{name}", self.path), f"{self.path}:/sketch/{name}")
             found[name] = array.read(0, array.shape[0])
             if zlib.crc32(raw(found[name])) != self.info.sketch_checksums[name]:
                 raise SourceError(f"{array.name} is damaged: it has not the bytes that were written; sketch again")
@@ -260,7 +260,7 @@ def _checked(root: Any, path: str, part: PartInfo, inner: str) -> CheckedArray:
     """An array of a part with its checksums, which are themselves compared with theirs."""
     label, group = inner.rpartition("/")[2], f"parts/{part.number}"
     array = _member(root, f"{group}/{inner}", path)
-    table = ZarrArray(_member(root, f"{group}/checksums/{label}", path), f"{path}:/{group}/checksums/{label}")
+    table = CheckedArray(_member(root, f"{group}/checksums/{label}", path), f"{path}:/{group}/checksums/{label}")
     checksums = table.read(0, table.shape[0])
     if zlib.crc32(raw(checksums)) != part.checksums.get(label) or len(checksums) != -(
         -array.shape[0] // array.chunks[0]

@@ -75,11 +75,10 @@ def dense(X):
 
 
 def no_zarr(monkeypatch):
-    """Let zarr read metadata and checksums alone."""
+    """Let zarr read metadata alone."""
 
     def refused(array, start, stop):
-        assert "checksums" in array.path, f"zarr read {array.path}"
-        return np.asarray(array[start:stop])
+        raise AssertionError(f"zarr read {array.path}")
 
     monkeypatch.setattr("streamkm.sources.binary.zarr.read_rows", refused)
 
