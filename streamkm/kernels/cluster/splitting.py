@@ -11,6 +11,7 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 from streamkm.kernels.intrinsics.unfilled import unfilled
 
@@ -40,10 +41,12 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     n_components = halves.shape[1]
     table = unfilled((n_components, 2), np.float32)
     table[:] = 0.0
+    away = unfilled(n_components, np.float32)  # the difference of both columns: half as much to keep at hand
     sums = unfilled((n_components, 2), np.float64)
     counts = unfilled(2, np.float64)
     weighted = weights.shape[0] > 0
     bias = unfilled(2, np.float64)
+    per_line = LINE_BYTES // data.itemsize
     for half in range(2):
         i = rows[seeds[half]]
         for t in range(indptr[i], indptr[i + 1]):
@@ -53,15 +56,22 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         if step == n_steps:
             break
         limit = 0.5 * (bias[1] - bias[0])
+        for j in range(n_components):
+            away[j] = table[j, 1] - table[j, 0]
         sums[:] = 0.0
         counts[:] = 0.0
         for r in range(rows.shape[0]):
             i = rows[r]
-            half = 1 if _nearer(indices, data, indptr[i], indptr[i + 1], table) > limit else 0
+            if r + 2 < rows.shape[0]:  # rows of a cluster lie apart
+                ahead = rows[r + 2]
+                for t in range(indptr[ahead], indptr[ahead + 1], per_line):
+                    prefetch(indices, t)
+                    prefetch(data, t)
+            half = 1 if _nearer(indices, data, indptr[i], indptr[i + 1], away) > limit else 0
             weight = weights[i] if weighted else 1.0
             counts[half] += weight
-            for t in range(indptr[i], indptr[i + 1]):
-                sums[indices[t], half] += weight * data[t]
+            for t in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no look at negative indices
+                sums[np.uint64(indices[t]), half] += weight * data[t]
         if counts[0] == 0.0 or counts[1] == 0.0:
             return 0.0
         for j in range(n_components):
@@ -93,16 +103,14 @@ def _squares_of_pairs(table, out):
 
 
 @kernel(fastmath=FUSED, inline="always")
-def _nearer(indices, data, start, stop, table):
+def _nearer(indices, data, start, stop, away):
     """Product of a row's entries with the difference of two columns, in two chains."""
     first, second = 0.0, 0.0
     for t in range(start, stop - 1, 2):
-        pair, other = table[indices[t]], table[indices[t + 1]]
-        first += np.float64(data[t]) * (pair[1] - pair[0])
-        second += np.float64(data[t + 1]) * (other[1] - other[0])
+        first += np.float64(data[t]) * away[np.uint64(indices[t])]
+        second += np.float64(data[t + 1]) * away[np.uint64(indices[t + 1])]
     if (stop - start) % 2:
-        pair = table[indices[stop - 1]]
-        first += np.float64(data[stop - 1]) * (pair[1] - pair[0])
+        first += np.float64(data[stop - 1]) * away[np.uint64(indices[stop - 1])]
     return first + second
 
 
