@@ -22,7 +22,7 @@ from streamkm.compute import open_executor
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.ownership import MARKER
-from streamkm.model_selection.sweep import clusters_of
+from streamkm.model_selection.sweep_parameters import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, elbow
 from streamkm.model_selection.swept_rows import draw_more
 from streamkm.passes import resume

@@ -51,8 +51,8 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.report import SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG, write_sweep
         from streamkm.cli.results import check_target
-        from streamkm.model_selection.sweep import clusters_of
         from streamkm.model_selection.sweep import sweep as run_sweep
+        from streamkm.model_selection.sweep_parameters import clusters_of
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG))
         with work(paths, settings) as source:

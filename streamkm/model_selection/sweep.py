@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from numbers import Integral
 from typing import Any, get_args
 
@@ -25,52 +23,40 @@ from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.draws import Drawn, DrawRule
-from streamkm.cluster.incremental_k import Growing, around_mean
-from streamkm.cluster.init import Streams, start_centers
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.incremental_k import around_mean
 from streamkm.cluster.model import Metric
 from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
-from streamkm.cluster.rows import NO_WEIGHTS, Block
-from streamkm.cluster.search_set import prefix, search_rows
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes
-from streamkm.core.progress import Progress, Stage
+from streamkm.core.progress import Progress
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.metrics import adjusted_rand
-from streamkm.metrics.incremental import Distances, Rescoring, Scores
-from streamkm.model_selection.sweep_result import SweepResult, SweepRow
+from streamkm.metrics.incremental import Distances, Rescoring
+from streamkm.model_selection.sweep_parameters import check_count, planned_rows, sample_sizes, wanted_clusters
+from streamkm.model_selection.sweep_result import SweepResult
+from streamkm.model_selection.sweep_runs import grown, kept_run, table_rows
 from streamkm.model_selection.swept_rows import SweptRows, draw_more, pack_drawn, unpack_drawn
 from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
 from streamkm.passes.draw import Shares, draw_pass
-from streamkm.passes.prepare import check_replayable, find_preparation
+from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import CheckpointWriter, Gathered, Record
+from streamkm.passes.resume import CheckpointWriter, Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
-from streamkm.planning.allowance import SAMPLE_BYTES
-from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.preparation import Preparation, check_steps
+from streamkm.preparation import check_steps
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 logger = logging.getLogger(__name__)
 
-START_ROWS = 5000  # that k-means++ is given for a start from nothing
-FEW_CLUSTERS, START_TRIES = 10, 4  # up to so many clusters, so many starts from nothing are tried as well
-SEARCH_ALWAYS = 20  # up to so many clusters, swaps are looked for at every k; it is cheap there, and each center counts
-SEARCH_AGAIN = 1.25  # beyond, whenever there are so many times more clusters than the last time
-SEARCH_ROUNDS = 6
 JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 20, 2000, 5000  # rows that silhouettes are taken of
 
 
@@ -154,7 +140,7 @@ def sweep(
     >>> result.best, round(result.rows[-1].inertia, 6)
     (2, 0.0)
     """
-    wanted = _wanted(n_clusters)
+    wanted = wanted_clusters(n_clusters)
     for name, value, choices in (
         ("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT)),
         ("metric", metric, get_args(Metric)),
@@ -163,11 +149,11 @@ def sweep(
         if value not in choices:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
     given, steps = open_source(X), check_steps(steps)
-    source = _planned_rows(given, steps)
+    source = planned_rows(given, steps)
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
-    kind, m, _ = choose_sketch(source, sketch, _checked("n_components", n_components), wanted[-1])
-    n_clustered, n_kept = _sample_sizes(source, wanted[-1], _checked("sample_rows", sample_rows))
+    kind, m, _ = choose_sketch(source, sketch, check_count("n_components", n_components), wanted[-1])
+    n_clustered, n_kept = sample_sizes(source, wanted[-1], check_count("sample_rows", sample_rows))
     if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:
         raise InvalidParameterError(f"seeds={seeds!r}; needed: an integer from 1")
     n_judged = min(n_clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
@@ -176,7 +162,7 @@ def sweep(
         (kind, m),
         (n_clustered, n_kept, n_judged),
         (wanted[-1], int(seeds) * len(wanted)),
-        chunk_bytes=_checked("chunk_bytes", chunk_bytes),
+        chunk_bytes=check_count("chunk_bytes", chunk_bytes),
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
@@ -221,46 +207,15 @@ def sweep(
             found = []
             for number, run_seed in enumerate(_streams(seed)[2].spawn(seeds)):
                 scoring = Rescoring(here, rows, distances, wanted[-1], clustered.weights)
-                run = partial(_grown, here, block, wanted, scoring, run_seed, stage)
-                found.append(_kept_run(run, writer, f"run-{number}", stage))
+                run = partial(grown, here, block, wanted, scoring, run_seed, stage)
+                found.append(kept_run(run, writer, f"run-{number}", stage))
         if saved is not None:
             saved.discard()
-    table = tuple(_rows(found, wanted, block.n_rows))
+    table = tuple(table_rows(found, wanted, block.n_rows))
     labels = {
         k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
     }
     return SweepResult(table, space, read.n_valid, block.n_rows, n_judged, clustered.rows, made, labels, swept)
-
-
-def clusters_of(text: str) -> list[int]:
-    """Numbers of clusters that a text names: ``50``, ``2,5,10``, ``2:200`` (200 among them) or ``10:200:10``.
-
-    Raises
-    ------
-    InvalidParameterError
-        For anything else, or no number.
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        bounds = [bound.strip() for bound in part.split(":")]
-        if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
-            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number as 50, or a range as 2:200:1")
-        first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
-        if last < first:
-            raise InvalidParameterError(
-                f"clusters {part.strip()!r} are none; needed: a number as 50, or a range as 2:200:1"
-            )
-        found.extend(range(first, last + 1, step))
-    return _wanted(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One clustering of one run."""
-
-    labels: NDArray[Any]
-    scores: Scores
-    seconds: float
 
 
 def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
@@ -270,17 +225,6 @@ def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
         f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
         "original space"
     )
-
-
-def _planned_rows(source: RowSource, steps: Sequence[str]) -> RowSource:
-    """The rows that will be clustered, as far as they can be described before steps have found what they need."""
-    if not steps:
-        return source
-    if store_of(source) is not None:
-        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave steps={list(steps)!r} out")
-    preparation = Preparation(tuple(steps))
-    check_replayable(source, preparation)
-    return prepared(source, preparation)
 
 
 def _rows_to_sweep(
@@ -337,112 +281,6 @@ def _drawn_from_all(
         drawn = draw_pass(context, shares, rule, chunk_rows, stage)
     context.writer.save("drawn", partial(pack_drawn, drawn))
     return drawn
-
-
-def _kept_run(run: Callable[[], list[_Step]], writer: CheckpointWriter, name: str, stage: Stage) -> list[_Step]:
-    """One run, or what an earlier sweep has kept of it."""
-    record = writer.load(name)
-    if record is not None:
-        steps = _unpack(record)
-        stage.advance(len(steps))
-        return steps
-    steps = run()
-    writer.save(name, partial(_pack, steps))
-    return steps
-
-
-def _pack(steps: Sequence[_Step]) -> Record:
-    """A run as a record of a checkpoint."""
-    arrays = {f"labels{number}": step.labels for number, step in enumerate(steps)}
-    return arrays, {"scores": [asdict(step.scores) for step in steps], "seconds": [step.seconds for step in steps]}
-
-
-def _unpack(record: Record) -> list[_Step]:
-    """The inverse of `_pack`."""
-    arrays, meta = record
-    scored = enumerate(zip(meta["scores"], meta["seconds"], strict=True))
-    return [_Step(arrays[f"labels{number}"], Scores(**scores), seconds) for number, (scores, seconds) in scored]
-
-
-def _grown(
-    here: Executor,
-    block: Block,
-    wanted: Sequence[int],
-    rescoring: Rescoring,
-    seed: np.random.SeedSequence,
-    stage: Stage,
-) -> list[_Step]:
-    """One run: a clustering for every k, each grown from the one before."""
-    streams = [np.random.default_rng(stream) for stream in seed.spawn(3)]
-    small = np.min_scalar_type(wanted[-1])
-    steps: list[_Step] = []
-    searched = wanted[0]
-    growing: Growing | None = None
-    for k in wanted:
-        started = time.perf_counter()
-        if growing is None:
-            start = start_centers(here, block, k, init="k-means++", n_init=1, streams=Streams(streams[0], streams[1]))
-            growing = Growing(here, block, start, rng=streams[2])
-        growing.grow(k)
-        if k <= SEARCH_ALWAYS or k >= SEARCH_AGAIN * searched:
-            growing.search(SEARCH_ROUNDS)
-            searched = k
-        for _ in range(START_TRIES if k <= FEW_CLUSTERS else 0):
-            start = kmeans_plusplus(prefix(block, START_ROWS), k, rng=streams[0], executor=here)
-            other = Growing(here, block, start, rng=streams[2])
-            if other.n_clusters == growing.n_clusters and other.inertia < growing.inertia:
-                growing = other
-        scores = rescoring.score(growing.labels)
-        steps.append(_Step(growing.labels.astype(small), scores, time.perf_counter() - started))
-        stage.advance()
-    return steps
-
-
-def _rows(found: Sequence[Sequence[_Step]], wanted: Sequence[int], n_rows: int) -> Iterator[SweepRow]:
-    for at, k in enumerate(wanted):
-        pairs = combinations([run[at].labels for run in found], 2)
-        agreements = [adjusted_rand(first, second) for first, second in pairs]
-        stability = float(np.mean(agreements)) if agreements else float("nan")
-        for seed, run in enumerate(found):
-            scores = run[at].scores
-            yield SweepRow(
-                k,
-                seed,
-                scores.n_found,
-                scores.inertia,
-                scores.inertia / n_rows,
-                scores.silhouette,
-                scores.calinski_harabasz,
-                scores.davies_bouldin,
-                stability,
-                run[at].seconds,
-            )
-
-
-def _wanted(n_clusters: int | Iterable[int]) -> list[int]:
-    """Every k once, ascending."""
-    given = list(n_clusters) if isinstance(n_clusters, Iterable) else [n_clusters]
-    for k in given:
-        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-            raise InvalidParameterError(f"n_clusters holds {k!r}; needed: integers from 1")
-    if not given:
-        raise InvalidParameterError("n_clusters is empty; needed: at least one integer from 1")
-    return sorted({int(k) for k in given})
-
-
-def _checked(name: str, value: Any) -> Any:
-    if value != "auto" and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-        raise InvalidParameterError(f'{name}={value!r}; needed: an integer from 1 or "auto"')
-    return value
-
-
-def _sample_sizes(source: RowSource, most_clusters: int, sample_rows: int | str) -> tuple[int, int]:
-    """Rows to cluster and score, and rows to keep: as many as a fit of the most clusters polishes its centers on."""
-    clustered = search_rows(most_clusters) if sample_rows == "auto" else int(sample_rows)
-    if clustered < most_clusters:
-        raise InvalidParameterError(f"sample_rows={clustered:,} for up to {most_clusters:,} clusters; needed: as many")
-    kept = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * most_clusters)
-    return clustered, max(clustered, min(kept, SAMPLE_BYTES // max(1, decoded_row_bytes(source))))
 
 
 def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) -> Sketch:

@@ -1,0 +1,78 @@
+"""What a sweep is asked for, checked before anything is read: numbers of clusters, sizes of samples, rows and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+from streamkm.cluster.search_set import search_rows
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.passes.prepare import check_replayable
+from streamkm.planning.allowance import SAMPLE_BYTES
+from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
+from streamkm.preparation import Preparation
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
+
+
+def clusters_of(text: str) -> list[int]:
+    """Numbers of clusters that a text names: ``50``, ``2,5,10``, ``2:200`` (200 among them) or ``10:200:10``.
+
+    Raises
+    ------
+    InvalidParameterError
+        For anything else, or no number.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        bounds = [bound.strip() for bound in part.split(":")]
+        if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
+            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number as 50, or a range as 2:200:1")
+        first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
+        if last < first:
+            raise InvalidParameterError(
+                f"clusters {part.strip()!r} are none; needed: a number as 50, or a range as 2:200:1"
+            )
+        found.extend(range(first, last + 1, step))
+    return wanted_clusters(found)
+
+
+def planned_rows(source: RowSource, steps: Sequence[str]) -> RowSource:
+    """The rows that will be clustered, as far as they can be described before steps have found what they need."""
+    if not steps:
+        return source
+    if store_of(source) is not None:
+        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave steps={list(steps)!r} out")
+    preparation = Preparation(tuple(steps))
+    check_replayable(source, preparation)
+    return prepared(source, preparation)
+
+
+def wanted_clusters(n_clusters: int | Iterable[int]) -> list[int]:
+    """Every k once, ascending."""
+    given = list(n_clusters) if isinstance(n_clusters, Iterable) else [n_clusters]
+    for k in given:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise InvalidParameterError(f"n_clusters holds {k!r}; needed: integers from 1")
+    if not given:
+        raise InvalidParameterError("n_clusters is empty; needed: at least one integer from 1")
+    return sorted({int(k) for k in given})
+
+
+def check_count(name: str, value: Any) -> Any:
+    """Refuse what is neither a positive integer nor "auto"."""
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+        raise InvalidParameterError(f'{name}={value!r}; needed: an integer from 1 or "auto"')
+    return value
+
+
+def sample_sizes(source: RowSource, most_clusters: int, sample_rows: int | str) -> tuple[int, int]:
+    """Rows to cluster and score, and rows to keep: as many as a fit of the most clusters polishes its centers on."""
+    clustered = search_rows(most_clusters) if sample_rows == "auto" else int(sample_rows)
+    if clustered < most_clusters:
+        raise InvalidParameterError(f"sample_rows={clustered:,} for up to {most_clusters:,} clusters; needed: as many")
+    kept = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * most_clusters)
+    return clustered, max(clustered, min(kept, SAMPLE_BYTES // max(1, decoded_row_bytes(source))))
