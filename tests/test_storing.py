@@ -39,14 +39,8 @@ from streamkm.stores.compatibility import (
     prepared_as,
     sketch_of_store,
 )
-from streamkm.stores.operations import (
-    append_columns,
-    append_rows,
-    choose_store_sketch,
-    prepared_walk,
-    walk_for_store,
-    write_store,
-)
+from streamkm.stores.operations import append_columns, append_rows, write_store
+from streamkm.stores.planned import choose_store_sketch, prepared_walk, walk_for_store
 from tests import children
 from tests.children import SKETCH, tree, walk_of
 from tests.naive import countsketch_matrix, dense

@@ -55,13 +55,8 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.compute import open_executor, under_limit
         from streamkm.preparation import check_steps
-        from streamkm.stores.operations import (
-            check_store_place,
-            choose_store_sketch,
-            prepared_walk,
-            walk_for_store,
-            write_store,
-        )
+        from streamkm.stores.operations import check_store_place, write_store
+        from streamkm.stores.planned import choose_store_sketch, prepared_walk, walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         weights = f"{output}.tfidf.npz"
@@ -106,7 +101,8 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         from streamkm.compute import open_executor, under_limit
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.compatibility import prepared_as
-        from streamkm.stores.operations import append_columns, append_rows, walk_for_store
+        from streamkm.stores.operations import append_columns, append_rows
+        from streamkm.stores.planned import walk_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:

@@ -1,16 +1,12 @@
 """Everything that walks a source into a sketch store: writing one, adding rows, adding features.
 
 Each of them is one pass that can be killed at any moment and goes on where it was when it is called again: what is done
-is recorded beside the store, in ``.NAME.work``. The store itself changes in one step at the end.
+is recorded beside the store (`work`). The store itself changes in one step at the end.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,133 +14,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.model import Metric
-from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import Executor, local_threads
+from streamkm.compute import Executor
 from streamkm.core.atomic_io import remove_tree, replace_tree
-from streamkm.core.exceptions import InUseError, InvalidInputError, InvalidParameterError, OutputError, StoreError
-from streamkm.core.matrix import raw
+from streamkm.core.exceptions import InvalidInputError, OutputError, StoreError
 from streamkm.core.partial_files import REPLACED
-from streamkm.core.progress import Progress, Stage
-from streamkm.passes.checkpoint import Checkpoint
-from streamkm.passes.context import PassContext
-from streamkm.passes.prepare import check_replayable, find_preparation
-from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import Gathered
-from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.sample_plan import plan_store
-from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
-from streamkm.preparation import Preparation
+from streamkm.core.progress import Stage
+from streamkm.passes.reader import Walk
 from streamkm.sketches import Sketch
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
-from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.prepared import PreparedRows, prepared
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import (
     check_columns,
     check_inputs,
-    check_new,
     check_sketch,
     check_steps_of,
     check_width,
     sketch_of_store,
 )
 from streamkm.stores.pass_ import Job, NewColumns, NewRows, fill_part, other_rows
-from streamkm.stores.writer import check_only_store, next_part, part_directory, publish, start_store, sweep_parts
-
-logger = logging.getLogger(__name__)
-
-PCA_ROWS = 10_000  # that directions, and quartiles, are found on
-
-
-def walk_for_store(
-    source: RowSource,
-    metric: Metric,
-    on_invalid: OnInvalid,
-    *,
-    sketch: tuple[str, int | str] = ("auto", "auto"),
-    steps: tuple[str, ...] = (),
-    memory_limit: Any = "auto",
-    executor: Any = "auto",
-) -> tuple[Walk, int]:
-    """Walk a source in chunks of the size that a fit would take, by so many threads.
-
-    Parameters
-    ----------
-    sketch : (str, int or "auto")
-        As `sketch` and `n_components` of `choose_store_sketch`.
-    steps : tuple of str
-        What is done to rows before; `prepared_walk` finds what they must know.
-    memory_limit, executor
-        As of `StreamKMeans`.
-
-    Raises
-    ------
-    InvalidParameterError
-        What does not fit the source.
-    MemoryLimitError
-        If the pass would not fit in memory.
-    """
-    known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
-    if sketch[0] not in known:
-        raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
-    if steps and source.is_sketched:
-        raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and steps are for original ones; leave steps out"
-        )
-    if steps:
-        preparation = Preparation(steps)
-        check_replayable(source, preparation)
-        source = prepared(source, preparation)
-    kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in steps else 0
-    n_threads = local_threads(executor)
-    plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
-    return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
-
-
-def prepared_walk(walk: Walk, executor: Executor, progress: Progress) -> Walk:
-    """The same walk, once steps have found what they must know: a pass over the original rows for each that must.
-
-    Raises
-    ------
-    InvalidInputError
-        For rows that are invalid, unless they are to be skipped.
-    """
-    if not isinstance(walk.source, PreparedRows) or walk.source.preparation.is_complete:
-        return walk
-    original, steps = walk.source.source, walk.source.preparation.steps
-    context = PassContext(executor=executor, walk=replace(walk, source=original))
-    return replace(walk, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
-
-
-def choose_store_sketch(
-    walk: Walk, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
-) -> Sketch:
-    """The sketch for a store of a source's rows, as a fit would choose it.
-
-    Parameters
-    ----------
-    sketch : str
-        As of `StreamKMeans`. One that is found on rows reads the source once more, beforehand, for a sample of them.
-    n_components : int or "auto"
-    seed : int
-        From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
-
-    Raises
-    ------
-    InvalidParameterError
-        What does not fit the source.
-    """
-    kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
-    logger.info("sketch: %s, %d components: %s", kind, m, why)
-    if kind not in DATA_DEPENDENT:
-        return make_sketch(kind, m, seed, walk.source.n_features)
-    rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
-    sketched = sketch_pass(PassContext(executor=executor, walk=walk), Gathered(rule), stage)
-    return find_sketch(kind, m, seed, sketched.sample.X, PCA_FEW_CLUSTERS)
+from streamkm.stores.work import open_work, preparation_of
+from streamkm.stores.writer import check_only_store, next_part, part_directory, publish, start_store
 
 
 def write_store(
@@ -182,9 +72,9 @@ def write_store(
     InvalidInputError, SourceError
         As reading the source; also no rows, or another number of weights.
     """
-    target, preparation = Path(path), _preparation(walk)
+    target, preparation = Path(path), preparation_of(walk)
     check_store_place(target, overwrite=overwrite)
-    with _work(target, "write", walk, sketch, weights, restart=restart) as saved:
+    with open_work(target, "write", walk, sketch, weights, restart=restart) as saved:
         place = saved.directory / "store"
         sketch_checksums = start_store(place, sketch, preparation)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(place, 0), NewRows(sketch), None)
@@ -271,7 +161,7 @@ def append_rows(
     store = StoreSource(path)
     own = sketch_of_store(store)
     check_sketch(store, own if sketch is None else sketch, walk.metric)
-    preparation = _preparation(walk)
+    preparation = preparation_of(walk)
     check_steps_of(store, () if preparation is None else preparation.steps)
     check_inputs(store)
     check_width(store, walk.source)
@@ -280,7 +170,7 @@ def append_rows(
             f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
             f"{'some' if store.info.weighted else 'none'}, too"
         )
-    with _work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
+    with open_work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
         info, number = store.info, next_part(store.info)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), NewRows(own), info.kind)
         part = filled.writer.finish(number, _checked_weights(walk, weights, filled.writer.n_rows))
@@ -343,7 +233,7 @@ def append_columns(
     if walk.source.n_rows not in (None, info.n_rows):
         raise other_rows(store, walk, f"{walk.source.n_rows:,}")
     operation = f"append features from {first}"
-    with _work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
+    with open_work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
         number, columns = next_part(info), NewColumns(sketch, first, store, walk)
         filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
@@ -354,69 +244,6 @@ def append_columns(
         publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
         saved.discard()
     return StoreSource(path)
-
-
-@contextmanager
-def _work(
-    target: Path,
-    operation: str,
-    walk: Walk,
-    sketch: Sketch,
-    weights: NDArray[np.float64],
-    *,
-    restart: bool,
-    store: StoreSource | None = None,
-) -> Iterator[Checkpoint]:
-    """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
-    source, preparation = fingerprint(walk.source), _preparation(walk)
-    described = {
-        "store": None if store is None else store.info.digest(),
-        "operation": operation,
-        "source": source,
-        "settings": {
-            "sketch": sketch.to_dict(),
-            "sketch arrays": _digests(sketch.arrays()),
-            "metric": walk.metric,
-            "on_invalid": walk.on_invalid,
-            "chunk_bytes": walk.target_bytes,
-            "weights": _digest(weights),
-            **({} if preparation is None else {"steps": _digests(preparation.arrays())}),
-        },
-    }
-    target = Path(os.path.realpath(target))  # whatever it is called, its work has one place
-    place = target.with_name(f".{target.name}.work")
-    with Checkpoint.open(place, described, restart=restart, expires=("store",)) as saved:
-        if store is not None and StoreInfo.read(target).digest() != store.info.digest():
-            raise InUseError(f"{store.path} was changed by another process just now; run the same again")
-        if not saved.resumed:
-            remove_tree(place / "store")
-            if store is not None:
-                sweep_parts(target, store.info)  # of an operation that was killed when it was done
-        if (place / REPLACED).exists():
-            if target.exists():  # killed when the new store was in place
-                remove_tree(place / REPLACED)
-            else:  # killed when the old one had left its place and the new one was not there
-                os.replace(place / REPLACED, target)
-        if store is not None:
-            try:
-                check_new(store, source)
-            except StoreError:
-                saved.discard()  # an earlier call may have been killed when it was done
-                raise
-        yield saved
-
-
-def _preparation(walk: Walk) -> Preparation | None:
-    """How the rows of a walk are prepared, if they are."""
-    return walk.source.preparation if isinstance(walk.source, PreparedRows) else None
-
-
-def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
-    return {name: _digest(values) for name, values in arrays.items()}
-
-
-def _digest(values: NDArray[Any]) -> str:
-    return hashlib.blake2b(raw(values), digest_size=16).hexdigest()
 
 
 def _input(walk: Walk, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""What a sketch store is made of, settled before it is written: how its source is walked, prepared and sketched.
+
+A source and what the user chose come in, a `Walk` and a `Sketch` go out. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from streamkm.cluster.model import Metric
+from streamkm.cluster.row_sample import SampleRule
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.compute import Executor, local_threads
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Progress, Stage
+from streamkm.passes.context import PassContext
+from streamkm.passes.prepare import check_replayable, find_preparation
+from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.resume import Gathered
+from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.sample_plan import plan_store
+from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
+from streamkm.preparation import Preparation
+from streamkm.sketches import Sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sources.base import RowSource
+from streamkm.sources.prepared import PreparedRows, prepared
+
+logger = logging.getLogger(__name__)
+
+PCA_ROWS = 10_000  # that directions, and quartiles, are found on
+
+
+def walk_for_store(
+    source: RowSource,
+    metric: Metric,
+    on_invalid: OnInvalid,
+    *,
+    sketch: tuple[str, int | str] = ("auto", "auto"),
+    steps: tuple[str, ...] = (),
+    memory_limit: Any = "auto",
+    executor: Any = "auto",
+) -> tuple[Walk, int]:
+    """Walk a source in chunks of the size that a fit would take, by so many threads.
+
+    Parameters
+    ----------
+    sketch : (str, int or "auto")
+        As `sketch` and `n_components` of `choose_store_sketch`.
+    steps : tuple of str
+        What is done to rows before; `prepared_walk` finds what they must know.
+    memory_limit, executor
+        As of `StreamKMeans`.
+
+    Raises
+    ------
+    InvalidParameterError
+        What does not fit the source.
+    MemoryLimitError
+        If the pass would not fit in memory.
+    """
+    known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
+    if sketch[0] not in known:
+        raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
+    if steps and source.is_sketched:
+        raise InvalidInputError(
+            f"the rows of {source.name} are sketched already, and steps are for original ones; leave steps out"
+        )
+    if steps:
+        preparation = Preparation(steps)
+        check_replayable(source, preparation)
+        source = prepared(source, preparation)
+    kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
+    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in steps else 0
+    n_threads = local_threads(executor)
+    plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
+    return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
+
+
+def prepared_walk(walk: Walk, executor: Executor, progress: Progress) -> Walk:
+    """The same walk, once steps have found what they must know: a pass over the original rows for each that must.
+
+    Raises
+    ------
+    InvalidInputError
+        For rows that are invalid, unless they are to be skipped.
+    """
+    if not isinstance(walk.source, PreparedRows) or walk.source.preparation.is_complete:
+        return walk
+    original, steps = walk.source.source, walk.source.preparation.steps
+    context = PassContext(executor=executor, walk=replace(walk, source=original))
+    return replace(walk, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
+
+
+def choose_store_sketch(
+    walk: Walk, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
+) -> Sketch:
+    """The sketch for a store of a source's rows, as a fit would choose it.
+
+    Parameters
+    ----------
+    sketch : str
+        As of `StreamKMeans`. One that is found on rows reads the source once more, beforehand, for a sample of them.
+    n_components : int or "auto"
+    seed : int
+        From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
+
+    Raises
+    ------
+    InvalidParameterError
+        What does not fit the source.
+    """
+    kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
+    logger.info("sketch: %s, %d components: %s", kind, m, why)
+    if kind not in DATA_DEPENDENT:
+        return make_sketch(kind, m, seed, walk.source.n_features)
+    rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
+    sketched = sketch_pass(PassContext(executor=executor, walk=walk), Gathered(rule), stage)
+    return find_sketch(kind, m, seed, sketched.sample.X, PCA_FEW_CLUSTERS)
