@@ -29,8 +29,8 @@ from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables.arrow_files import batch_rows
-from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS
+from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import ParquetTable
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases

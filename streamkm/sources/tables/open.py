@@ -16,7 +16,7 @@ def open_csv(
     paths: Sequence[str], *, delimiter: Any = None, header: Any = None, newlines_in_values: Any = None, **options: Any
 ) -> RowSource:
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
-    from streamkm.sources.tables.csv_files import CompressedCsvTable, CsvTable
+    from streamkm.sources.tables.csv_tables import CompressedCsvTable, CsvTable
 
     tabbed = _is_tabbed(paths[0])
     form = check_format(delimiter, header, newlines_in_values, tabbed=tabbed)
