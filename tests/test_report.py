@@ -29,7 +29,9 @@ from tests.tables import cases
 
 pytest.importorskip("matplotlib")
 
-from streamkm.reports.figures import apart, plot_clusters, plot_convergence, plot_map, plot_sizes, svg
+from streamkm.reports.drawing import svg
+from streamkm.reports.figures import plot_clusters, plot_convergence, plot_map, plot_sizes
+from streamkm.reports.map_panel import apart
 
 SUMMARY = {
     "data": {"name": "<x>.svm", "n_samples": 1234, "n_skipped": 4, "n_features": 7, "stored_bytes": 99},

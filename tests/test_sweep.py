@@ -376,7 +376,7 @@ def test_tables(swept, tmp_path):
 
 def test_picture(swept):
     pytest.importorskip("matplotlib")
-    from streamkm.reports.figures import sweep_figure
+    from streamkm.reports.sweep_figure import sweep_figure
 
     figure = sweep_figure(swept.to_dict())
     top, *scores = figure.axes
@@ -391,7 +391,7 @@ def test_picture(swept):
 
 def test_picture_of_little(blobs):
     pytest.importorskip("matplotlib")
-    from streamkm.reports.figures import sweep_figure
+    from streamkm.reports.sweep_figure import sweep_figure
 
     figure = sweep_figure(sweep(blobs, [1], seeds=1, **QUIET).to_dict())
     assert len(figure.axes) == 1

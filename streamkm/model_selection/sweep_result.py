@@ -230,7 +230,7 @@ class SweepResult:
             Without matplotlib.
         """
         check_matplotlib()
-        from streamkm.reports.figures import sweep_figure
+        from streamkm.reports.sweep_figure import sweep_figure
 
         return sweep_figure(self.to_dict())
 

@@ -71,6 +71,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
         logger.warning("the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'")
         return render_page(facts, {}, next_steps)
     from streamkm.reports import figures
+    from streamkm.reports.drawing import svg
 
     drawn = {}
     if len(counts) > 1 and len(places.points) > 1:
@@ -80,7 +81,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     convergence = figures.plot_convergence(facts["history"])
     if convergence is not None:
         drawn["Convergence"] = convergence
-    shown = {name: figures.svg(figure) for name, figure in drawn.items()}
+    shown = {name: svg(figure) for name, figure in drawn.items()}
     return render_page({**facts, "map": caption(places)}, shown, next_steps)
 
 

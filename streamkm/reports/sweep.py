@@ -30,7 +30,8 @@ def sweep_svg(table: dict[str, Any]) -> str | None:
     if not has_matplotlib():
         logger.warning("the sweep has no picture: matplotlib is missing; pip install 'streamkm[plot]'")
         return None
-    from streamkm.reports.figures import svg_file, sweep_figure
+    from streamkm.reports.drawing import svg_file
+    from streamkm.reports.sweep_figure import sweep_figure
 
     return svg_file(sweep_figure(table))
 
@@ -49,7 +50,8 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_cluste
     """
     picture = ""
     if has_matplotlib():
-        from streamkm.reports.figures import svg, sweep_figure
+        from streamkm.reports.drawing import svg
+        from streamkm.reports.sweep_figure import sweep_figure
 
         picture = figure_html("Numbers of clusters", svg(sweep_figure(table)))
     best = table["best"]

@@ -1,0 +1,68 @@
+"""How figures look, and as what they are written: colours, panels, SVG.
+
+Figure objects and never pyplot; nothing here knows what is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart with every kind of colour vision; without black and yellow, which is weak on white
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195")
+INK, FAINT, GRID = "#222222", "#757575", "#e4e4e4"
+WIDTH_INCHES, DPI = 10.0, 130
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
+_OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page", "#0072b2": "bar"}  # colours in the page
+_NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
+
+
+def halo() -> dict[str, Any]:
+    """A box behind text that may lie on lines or points."""
+    return {"boxstyle": "round,pad=0.15", "facecolor": "#ffffff", "alpha": 0.75, "linewidth": 0}
+
+
+def new_figure(n_panels: int, height: float, *, below: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side; `below`: under one more panel, the first, that is as wide as all."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_INCHES, height), dpi=DPI, layout="constrained")
+    grid = figure.add_gridspec(2 if below else 1, n_panels)
+    axes = [figure.add_subplot(grid[0, :])] if below else []
+    axes += [figure.add_subplot(grid[-1, column]) for column in range(n_panels)]
+    for panel in axes:
+        dress(panel)
+    return figure, axes
+
+
+def dress(panel: Axes) -> None:
+    """Give a panel the colours of all: two faint axes, and a grid behind what is drawn."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(FAINT)
+    panel.tick_params(color=FAINT, labelcolor=INK)
+    panel.xaxis.label.set_color(INK)
+    panel.yaxis.label.set_color(INK)
+    panel.grid(axis="y", color=GRID, linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
+def svg_file(figure: Figure, **options: Any) -> str:
+    """A figure as the text of an SVG file, the same for the same figure."""
+    import matplotlib as mpl
+
+    with io.StringIO() as buffer, mpl.rc_context({"svg.hashsalt": "streamkm", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, **options)
+        return buffer.getvalue()
+
+
+def svg(figure: Figure) -> str:
+    """A figure as an SVG element of a page, from which it takes its colours."""
+    text = svg_file(figure, transparent=True)
+    for colour, name in _OF_PAGE.items():
+        text = text.replace(colour, f"var(--{name})")
+    return _NOT_OF_PAGES.sub("", text[text.index("<svg") :])
