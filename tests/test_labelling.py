@@ -15,7 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
-from streamkm.fitting import rounds
+from streamkm.fitting.labelling import rounds
 from streamkm.passes import labels as labelling
 from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree

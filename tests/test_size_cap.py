@@ -14,7 +14,7 @@ from streamkm import StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.size_cap import most_clusters, n_parts, parts_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting import within_cap
+from streamkm.fitting.labelling import within_cap
 from tests.tables import cases
 from tests.test_tables_commands import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from streamkm.fitting.certificate import WORTH
+from streamkm.fitting.labelling.certificate import WORTH
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource

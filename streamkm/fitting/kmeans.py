@@ -24,13 +24,13 @@ from streamkm.cluster.size_cap import SizeCap
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.fitting.centers import find_centers
-from streamkm.fitting.certificate import Promise
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.distortion import distortion_of
 from streamkm.fitting.found import Found, Look
+from streamkm.fitting.labelling.distortion import distortion_of
+from streamkm.fitting.labelling.promise import Promise
+from streamkm.fitting.labelling.rounds import Labelled, warn_of_gain, write_held
+from streamkm.fitting.labelling.within_cap import label_within_cap
 from streamkm.fitting.reading import read_once, read_rows
-from streamkm.fitting.rounds import Labelled, warn_of_gain, write_held
-from streamkm.fitting.within_cap import label_within_cap
 from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
@@ -55,7 +55,7 @@ class Fit:
     totals : Totals
         Exact sums, counts and objective of the final clusters.
     distortion : float or None
-        See `fitting.distortion`.
+        See `fitting.labelling.distortion`.
     lloyd : LloydResult
         Of the stage that ended the iterations.
     history : tuple of dict

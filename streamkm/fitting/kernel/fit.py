@@ -30,7 +30,7 @@ from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
 from streamkm.fitting.kmeans import Fit
-from streamkm.fitting.rounds import assign_found, warn_of_gain
+from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
 from streamkm.passes.resume import Gathered, KeptSteps, Record
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass

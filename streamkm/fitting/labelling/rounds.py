@@ -17,10 +17,11 @@ from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.spherical import on_sphere
 from streamkm.core.memory import give_back
-from streamkm.fitting.certificate import WORTH, AfterPass, Promise, promise_of
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found
-from streamkm.fitting.labelling import label_once
+from streamkm.fitting.labelling.certificate import WORTH, AfterPass
+from streamkm.fitting.labelling.one_pass import label_once
+from streamkm.fitting.labelling.promise import Promise, promise_of
 from streamkm.passes.assign import Assigned
 from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 from streamkm.passes.resume import Record

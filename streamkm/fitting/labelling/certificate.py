@@ -1,4 +1,4 @@
-"""What the sample promised, what another round could gain, and centers for that round.
+"""What another round could gain, and centers for that round.
 
 The pass that assigns all rows knows their objective and draws rows by their share of it: what the sample missed is
 among them. Reads no source.
@@ -6,14 +6,12 @@ among them. Reads no source.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Totals, merged
-from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.draws import Drawn, DrawRule, combined
 from streamkm.cluster.frame import Frame
@@ -21,148 +19,25 @@ from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.init import local_search
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
-from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
-from streamkm.core.matrix import Matrix, rows_between
-from streamkm.kernels.cluster.totals import row_products, weighted_sum
-from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.core.matrix import Matrix
+from streamkm.fitting.labelling.outlook import CERTAINTY, Merging, Outlook, first_half, gained_by, part_of, squares
+from streamkm.fitting.labelling.promise import Promise
+from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches import IdentitySketch
 
-FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
 WORTH = 0.01  # share of the objective that another round should gain, at least
-SURE = 0.005  # share of a promised objective that its error may be, where it is trusted,
-PRECISE = 0.002  # and where no more rows are looked at
-CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
 CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothing is searched
 MOST_SWAPS = 256  # looked at
 FEWEST_CLUSTERS = 3  # of which one may be split and two others merge
 CERTAIN = 0.9  # probability from which a row is in both halves of what was drawn
 ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
-HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halves
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """The objective that the sample promises for all rows.
-
-    Attributes
-    ----------
-    inertia : float
-    error : float
-        Standard error of it; 0 where the sample holds all rows.
-    """
-
-    inertia: float
-    error: float
-
-    def times(self, factor: float) -> Promise:
-        """The same of so many times the weight."""
-        return Promise(factor * self.inertia, factor * self.error)
-
-    def is_kept(self, inertia: float) -> bool:
-        """Whether it was sure, and the objective is what it said."""
-        sure = self.error <= SURE * self.inertia
-        return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What another round could gain, by rows drawn in the pass before.
-
-    Attributes
-    ----------
-    by_moving : float
-        Share of the objective that clusters gain by their own means as centers.
-    by_swaps : float
-        Share, estimated from below, that is gained where some split in two pay for others that merge.
-    swaps : tuple of (int, int)
-        Clusters to split, each with the one to give up.
-    halves : tuple of float64 (2, m)
-        Means of the two halves of each cluster that is to be split.
-    """
-
-    by_moving: float
-    by_swaps: float = 0.0
-    swaps: tuple[tuple[int, int], ...] = ()
-    halves: tuple[NDArray[np.float64], ...] = ()
-
-    @property
-    def gain(self) -> float:
-        """The larger share."""
-        return max(self.by_moving, self.by_swaps)
-
-
-def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
-    """What the sample promises: a few rows of it, or more where these leave it unsure. O(PROMISE_ROWS * d * k).
-
-    Parameters
-    ----------
-    sample : Sample
-        Original rows.
-    total_weight : float
-        Of all rows.
-    """
-    table, d2, n_sampled = model.table(), np.empty(0), len(sample.rows)
-    whole = sample.complete and n_sampled <= PROMISE_ROWS
-    for n_rows in (PROMISE_ROWS,) if whole else (FEW_PROMISE_ROWS, PROMISE_ROWS):
-        X = model.place(rows_between(sample.X, len(d2), n_rows))
-        d2 = np.concatenate([d2, row_d2(X, nearest_in(here, X, table, "promise"), table)])
-        promise = _promised(sample, d2, total_weight)
-        if promise.error <= PRECISE * promise.inertia or len(d2) == n_sampled:
-            break
-    return promise
-
-
-def _promised(sample: Sample, d2: NDArray[np.float64], total_weight: float) -> Promise:
-    """The same by squared distances of the first rows."""
-    weights = sample.weights[: len(d2)] if len(sample.weights) else np.ones(len(d2))
-    mean = float(weighted_sum(weights, d2)) / float(weights.sum())
-    if sample.complete and len(d2) == len(sample.rows):
-        return Promise(total_weight * mean, 0.0)
-    spread = float(np.sqrt(weighted_sum(np.square(weights), np.square(d2 - mean)))) / float(weights.sum())
-    return Promise(total_weight * mean, total_weight * spread)
-
-
-@dataclass(frozen=True, slots=True)
-class Merging:
-    """What it costs to give up clusters, at most: all rows of each go to one other.
-
-    Drawn rows do not tell: those of a small cluster lie near its center, and few are drawn.
-
-    Attributes
-    ----------
-    means : float64 (k, m)
-        Of the clusters, around the origin.
-    counts : float64 (k,)
-        Rows, or their weight.
-    """
-
-    means: NDArray[np.float64]
-    counts: NDArray[np.float64]
-
-    def costs(self) -> NDArray[np.float64]:
-        """For each cluster, where all others stay (k,)."""
-        table = CenterTable.build(self.means, np.float64, around_origin=True)
-        if table.n_clusters < FEWEST_CENTERS:
-            seconds = table.nearest(self.means)[2]
-        else:  # one near by may cost more than the cheapest, not less
-            own = np.arange(table.n_clusters, dtype=np.int32)
-            seconds = Neighbourhood.of(table).nearest(self.means, own)[2]
-        return np.maximum(seconds + _squares(self.means), 0.0) * self.counts
-
-    def cost_of(self, given_up: list[int]) -> float:
-        """For several together."""
-        left = np.delete(self.means, given_up, axis=0)
-        rows, table = self.means[given_up], CenterTable.build(left, np.float64)
-        return float(weighted_sum(self.counts[given_up], row_d2(rows, table.labels(rows), table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +87,12 @@ class AfterPass:
         labels = nearest_in(self.here, block.X, table, "search")
         d2 = row_d2(block.X, labels, table)
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
-        certain, first = chances > CERTAIN, _first_half(drawn.places)
+        certain, first = chances > CERTAIN, first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
             return Outlook(by_moving)
         times = np.where(certain, 1.0, 2.0)
-        half, other = _part(block, chosen, times), _part(block, judged, times)
+        half, other = part_of(block, chosen, times), part_of(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
         most = max(1, min(MOST_SWAPS, len(centers), SPLIT_ENTRIES // centers.shape[1]))
         rng = np.random.default_rng(rule.seed)
@@ -228,7 +103,7 @@ class AfterPass:
             for split, _ in swaps
         }
         unsure = 1 - (chances / times)[judged]
-        each = [_gained(other, (labels[judged], d2[judged]), split, halves[split]) for split, _ in swaps]
+        each = [gained_by(other, (labels[judged], d2[judged]), split, halves[split]) for split, _ in swaps]
         best, n_best = 0.0, 0
         for n_swaps in sorted({*(2**power for power in range(len(swaps).bit_length())), len(swaps)} - {0}):
             gained = np.sum(each[:n_swaps], axis=0)
@@ -249,10 +124,10 @@ class AfterPass:
         centers, totals = self.model.centers, self.totals
         means = totals.means(fallback=centers)
         if not self.spherical:
-            return means, float(weighted_sum(totals.counts, _squares(means - centers))) / totals.d2
+            return means, float(weighted_sum(totals.counts, squares(means - centers))) / totals.d2
         directions = on_sphere(means)
-        lengths = np.sqrt(_squares(means))
-        return directions, float(weighted_sum(totals.counts * lengths, _squares(directions - centers))) / totals.d2
+        lengths = np.sqrt(squares(means))
+        return directions, float(weighted_sum(totals.counts * lengths, squares(directions - centers))) / totals.d2
 
     def _placed(self, halves: NDArray[np.float64], shift: NDArray[np.float64]) -> NDArray[np.float64]:
         """Means of halves, in the frame and around `shift`, where centers may be (2, m)."""
@@ -385,46 +260,3 @@ class AfterPass:
         """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""
         wide = self.model.space == "original" and not isinstance(self.model.sketch, IdentitySketch)
         return wide and not isinstance(X, np.ndarray)
-
-
-def _squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared norms of rows (k,), in an order that no processor changes."""
-    out = np.empty(len(rows))
-    rows = np.ascontiguousarray(rows)
-    row_products(rows, rows, out)
-    return out
-
-
-def _part(block: Block, rows: NDArray[np.intp], times: NDArray[np.float64]) -> Block:
-    """Some rows of a block, their weights multiplied, which stand for the whole."""
-    return Block(block.X[rows], block.d2norms[rows], times[rows] * block.weights[rows])
-
-
-def _first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of two halves each row belongs to, by its place."""
-    hashes = np.empty(len(places), np.int64)
-    hash_places(np.uint64(HALVES_SEED), places, hashes)
-    return (hashes & 1) == 0
-
-
-def _gained(
-    block: Block,
-    assigned: tuple[NDArray[np.int32], NDArray[np.float64]],
-    split: int,
-    halves: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """What every row gains, by its weight, if one cluster is split in these halves (r,).
-
-    Parameters
-    ----------
-    assigned : (int32 (r,), float64 (r,))
-        Labels, and squared distances to their centers.
-    """
-    labels, d2 = assigned
-    out = np.zeros(len(labels))
-    inside = np.flatnonzero(labels == split)
-    if len(inside):
-        X = block.X[inside]
-        table = CenterTable.build(halves, X.dtype, around_origin=True)
-        out[inside] = d2[inside] - row_d2(X, table.labels(X), table)
-    return out * block.weights

@@ -19,11 +19,11 @@ from streamkm.cluster.size_cap import SizeCap, cap_rows, most_clusters, n_parts,
 from streamkm.cluster.spherical import Placing, on_sphere
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import give_back
-from streamkm.fitting.certificate import Promise
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found
-from streamkm.fitting.labelling import label_once
-from streamkm.fitting.rounds import Labelled, assign_found
+from streamkm.fitting.labelling.one_pass import label_once
+from streamkm.fitting.labelling.promise import Promise
+from streamkm.fitting.labelling.rounds import Labelled, assign_found
 from streamkm.passes.assign import Assigned
 from streamkm.passes.gather import Members, gather_pass, members_of
 from streamkm.passes.resume import Record
