@@ -141,9 +141,10 @@ def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArra
 
 def _largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
     """The numbers of the largest values above 0, at most `n_wanted`, the largest first, of equal ones the first."""
-    n_wanted = min(n_wanted, len(sizes))
-    least = np.partition(sizes, len(sizes) - n_wanted)[len(sizes) - n_wanted]
-    near = np.flatnonzero((sizes >= least) & (sizes > 0))
+    near = np.flatnonzero(sizes > 0)  # few, of hashed words
+    if len(near) > n_wanted:
+        first = len(near) - n_wanted
+        near = near[sizes[near] >= np.partition(sizes[near], first)[first]]
     return near[np.argsort(-sizes[near], kind="stable")][:n_wanted]
 
 
