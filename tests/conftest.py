@@ -9,6 +9,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
+import gc
 import shutil
 import subprocess
 import tempfile
@@ -32,6 +33,8 @@ from tests.benchmarks.make_topics import Topics
 from tests.programs import forking
 
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
+WITH_COMPILED = {"test_compiling", "test_kernel_memory", "test_killed_commands", "test_memory", "test_processors"}
+"""Modules whose processes take much longer, or are run twice, where kernels are not in the cache yet."""
 
 # Compilation makes the first example slow, so no deadline. HYPOTHESIS_PROFILE=explore looks for new examples.
 settings.register_profile(
@@ -59,11 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what reduced runs need not do."""
+    """Leave out what reduced runs need not do; put those last that start processes which would compile kernels."""
     left_out = [item for item in items if REDUCED and item.get_closest_marker("full")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: item.path.stem in WITH_COMPILED)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was collected to no garbage collector: each full collection would look at half a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 # Clusters of the tests do nothing most of the time: what they do then (a look at every thread each 10 ms, a tick each
