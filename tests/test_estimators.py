@@ -726,7 +726,7 @@ def inputs(tmp_path_factory, small_topics):
     """Dense rows, CSR rows, and text."""
     path = tmp_path_factory.mktemp("text") / "topics.svm"
     dump_svmlight_file(sp.csr_matrix(small_topics.X), small_topics.y, str(path), zero_based=False)
-    dense, _ = blobs(n=4000, k=12, d=30, cluster_std=6.0)
+    dense, _ = blobs(n=2000, k=12, d=30, cluster_std=6.0)
     return {"dense": dense.astype(np.float32), "csr": small_topics.X, "svmlight": str(path)}
 
 
@@ -735,9 +735,9 @@ def inputs(tmp_path_factory, small_topics):
 @cases("options", [{}, {"n_components": 24, "refine": 1}])
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options):
     X = inputs[kind]
-    weights = np.random.default_rng(0).random(4000 if kind == "dense" else 2000) if options else None
+    weights = np.random.default_rng(0).random(2000) if options else None
     fits = [
-        kmeans(10, executor=executor, chunk_bytes=40_000, **options).fit(X, sample_weight=weights)
+        kmeans(10, executor=executor, chunk_bytes=20_000, **options).fit(X, sample_weight=weights)
         for executor in (1, 2, 4, client)
     ]
     for other in fits[1:]:
@@ -962,7 +962,7 @@ def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, refine, sparse):
     rng = np.random.default_rng(0)
-    X = np.where(rng.random((3000, 900)) < 0.05, rng.random((3000, 900)), 0) + np.eye(6, 900)[rng.integers(0, 6, 3000)]
+    X = np.where(rng.random((900, 900)) < 0.05, rng.random((900, 900)), 0) + np.eye(6, 900)[rng.integers(0, 6, 900)]
     if sparse:
         X = sp.csr_array(X)
         sp.save_npz(tmp_path / "X.npz", X)

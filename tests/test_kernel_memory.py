@@ -17,6 +17,7 @@ from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_compiled
 from tests.tables import cases
+from tests.test_memory import images
 from tests.test_passes import CountingSource
 
 reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
@@ -56,14 +57,8 @@ def check(got, data_bytes):
     ],
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
-    rng = np.random.default_rng(0)
-    centers = rng.integers(0, 180, (20, 784))
-    shape = (160_000, 784)
-    array = zarr.create_array(store=str(disk_path / "x.zarr"), shape=shape, chunks=(2048, 784), dtype="uint8")
-    for start in range(0, shape[0], 40_000):
-        rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1))
-        array[start : start + 40_000] = rows.astype(np.uint8)
-    check(fit(disk_path / "x.zarr", 20, "400 MiB", **options), np.prod(shape))
+    n_rows = 160_000
+    check(fit(images(disk_path / "x.zarr", n_rows, chunk_rows=2048), 20, "400 MiB", **options), n_rows * 784)
 
 
 @reads_proc

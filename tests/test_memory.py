@@ -58,11 +58,11 @@ def fit(path, k, limit, coreset="auto"):
     return run_compiled(FIT, [str(path), str(k), limit, json.dumps(coreset)])
 
 
-def images(path, n_rows):
+def images(path, n_rows, *, chunk_rows=4096):
     """Dense rows, uint8, more than what the limits of the tests leave for data."""
     rng = np.random.default_rng(0)
     centers = rng.integers(0, 180, (20, 784), np.uint8)
-    array = zarr.create_array(store=str(path), shape=(n_rows, 784), chunks=(4096, 784), dtype="uint8")
+    array = zarr.create_array(store=str(path), shape=(n_rows, 784), chunks=(chunk_rows, 784), dtype="uint8")
     for start in range(0, n_rows, 40_000):
         rows = centers[rng.integers(0, 20, 40_000)] + rng.integers(0, 60, (40_000, 1), np.uint8)
         array[start : start + 40_000] = rows

@@ -24,7 +24,7 @@ from tests.children import StoppedError, assert_same_fit, killed_until_done, sta
 from tests.tables import cases
 
 CASES = {
-    "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 100_000, "random_state": 3}),
+    "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 250_000, "random_state": 3}),
     "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 400_000, "random_state": 3, "tol": 0}),
     "wide": ("wide.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 1_000_000, "random_state": 3}),
     "all": ("wide.npy", {"n_clusters": 20, "coreset": None, "chunk_bytes": 1_000_000, "random_state": 3}),

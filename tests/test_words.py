@@ -99,10 +99,10 @@ def test_of_many_documents_a_part_is_looked_at():
 
 
 def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(looking, "PIECE_BYTES", 2000)
-    text = "\n".join(sorted(documents(3000), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
+    monkeypatch.setattr(looking, "PIECE_BYTES", 800)
+    text = "\n".join(sorted(documents(1200), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
     (tmp_path / "x.txt").write_text(text)
-    (tmp_path / "x.txt.gz").write_bytes(gzip.compress("\n".join(documents(3000)).encode()))  # its beginning is read
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress("\n".join(documents(1200)).encode()))  # its beginning is read
     for data in (tmp_path / "x.txt", text.splitlines(), tmp_path / "x.txt.gz"):
         for steps in (None, ["unit"]):
             source = open_documents(data, tfidf=False)
@@ -111,8 +111,8 @@ def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
             assert found == {frozenset(words.split()) for words in TOPICS.values()}
             (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told
             assert model.n_passes_ == 2
-            assert 0 < look.rows <= 3000
-            assert 0 <= look.read_bytes <= len(text) + 3000
+            assert 0 < look.rows <= 1200
+            assert 0 <= look.read_bytes <= len(text) + 1200
             assert (look.read_bytes > 0) == (not isinstance(data, list))
     read_once = open_documents(iter(text.splitlines()), tfidf=False)
     assert StreamKMeans(3, random_state=0, progress=False).fit(read_once).feature_words_ is None
