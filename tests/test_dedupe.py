@@ -48,8 +48,8 @@ def unit(X):
 def naive_kept(X, threshold):
     """Greedy, row by row, in the order of the rows."""
     kept = []
-    for i, row in enumerate(X):
-        if all(row @ X[j] < threshold for j in kept):
+    for i, products in enumerate(X @ X.T):
+        if (products[kept] < threshold).all():
             kept.append(i)
     return np.isin(np.arange(len(X)), kept)
 
