@@ -115,7 +115,7 @@ def test_all_rows_in_the_sample_get_the_whole_algorithm():
 def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
     X = np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
-    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 13_000, "max_iter": 3, "n_init": 2}
+    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 26_000, "max_iter": 3, "n_init": 2}
     one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
     for other in others:
         np.testing.assert_array_equal(other.labels_, one.labels_)
