@@ -55,7 +55,7 @@ def test_a_product_is_chains_of_fused_multiply_adds(dtype, n_features):
 @given(
     n_rows=st.integers(0, 210),
     n_features=st.sampled_from([1, 3, 127, 129, products.WIDE + 5]),
-    n_columns=st.sampled_from([1, 7, 8, 9, 16, 23, 24, 33, 48, 49, 97]),
+    n_columns=st.sampled_from([1, 7, 8, 9, 16, 23, 24, 33, 48, 49, 57, 97]),
     dtype=st.sampled_from(FLOATS),
     seed=st.integers(0, 9),
 )
@@ -138,12 +138,12 @@ def test_readable_forms(dtype):
     X, table = rng.normal(size=(20, 40)).astype(dtype), rng.normal(size=(40, 2 * products.PANEL_BYTES)).astype(dtype)
     width = products.PANEL_BYTES // table.itemsize
     panel, bias = np.ascontiguousarray(table[:, :width]), rng.normal(size=width).astype(dtype)
-    lanes = vectors.vector_lanes(table)
+    lanes, narrow = vectors.vector_lanes(table), products.NARROW_BYTES // table.itemsize
     found, totals = [], []
     for multiply, lower in ((products.multiply_columns, lowest.lower), (_multiply, _lower)):
         total = np.ones((products.BLOCK_ROWS, width), dtype)
-        for column in range(0, width, lanes):
-            multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, 3, 0, column, 1)
+        for column in range(0, width, narrow):
+            multiply(X, panel.ravel(), total, 0, 20, 4, 30, 4 * width, width, False, 3, 0, column, 0)
         n_lanes = lanes if lower is lowest.lower else _lanes(table)
         state = *(np.empty((20, n_lanes), dtype) for _ in range(2)), np.empty((20, n_lanes), np.int32)
         labels, scores, seconds = np.empty(20, np.int32), np.empty(20, dtype), np.empty(20, dtype)
@@ -170,15 +170,9 @@ def _lanes(table):
 
 @nb.njit
 def _multiply(X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, n_vectors):
-    if column % _lanes(table) == 0:
-        products.multiply_columns(
-            X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, 1
-        )
-        if vectors.LINE_BYTES // table.itemsize > _lanes(table):  # two vectors to one of the readable form
-            other = column + _lanes(table)
-            products.multiply_columns(
-                X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, other, 1
-            )
+    products.multiply_columns(
+        X, table, totals, first_row, n_rows, feature, depth, place, width, fresh, row, start, column, 0
+    )
 
 
 @nb.njit

@@ -40,6 +40,8 @@ DEPTH = 128
 number and that of the chains, not with their product."""
 WIDE = 2048
 """Features of a block that are copied at a time, a multiple of `DEPTH`: memory does not grow with the rows' width."""
+NARROW_BYTES = 32
+"""Of the vectors of columns that are left over, on every processor: few of them fill a wider one."""
 TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 8, 1: 8}}
 """Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
 
@@ -81,9 +83,10 @@ def multiply_columns(
     column : int64
         First column in the panel, and
     n_vectors : int, a literal
-        how many vectors of `vector_lanes` follow from there: 1, 2 or 3.
+        how many vectors of `vector_lanes` follow from there: 1, 2 or 3; or 0: one of `NARROW_BYTES`.
     """
-    columns = slice(column, column + n_vectors * vector_lanes(table))
+    n_columns = n_vectors * vector_lanes(table) or NARROW_BYTES // table.itemsize
+    columns = slice(column, column + n_columns)
     panel = table[place + width * np.arange(depth)[:, None] + np.arange(columns.start, columns.stop)]
     X = X[first_row : first_row + n_rows, feature : feature + depth]
     chain = np.zeros((len(X), panel.shape[1]), table.dtype)
@@ -112,13 +115,13 @@ def _multiply_columns(
     n_vectors,
 ):
     def codegen(context, builder, signature, args):
-        features = context.codegen()._tm_features
+        features, n_vectors = context.codegen()._tm_features, signature.args[-1].literal_value
         multiply_code(
             builder,
             signature.args[1].dtype,
-            signature.args[-1].literal_value,
+            max(1, n_vectors),
             features,
-            vectors.vector_bytes(features),
+            vectors.vector_bytes(features) if n_vectors else NARROW_BYTES,
             _arrays(context, builder, signature, args, 3),
             args[3:-1],
         )
@@ -212,28 +215,32 @@ def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_colu
     to_row, to_column : int64
         Where the products of the first row and the panel's first column go.
     """
-    lanes = vector_lanes(table)
+    lanes, narrow = vector_lanes(table), NARROW_BYTES // table.itemsize
     for feature in range(0, n_features, DEPTH):
         depth, begin = min(DEPTH, n_features - feature), fresh and feature == 0
-        at, column, left = place + feature * width, 0, (n_columns + lanes - 1) // lanes
-        while left > 0:
+        at, column, filled = place + feature * width, 0, (n_columns + narrow - 1) // narrow * narrow
+        while column < filled:
+            left = (filled - column) // lanes
             if left == 3 or left > 4:
                 multiply_columns(
                     X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 3
                 )
-                used = 3
+                column += 3 * lanes
             elif left > 1:
                 multiply_columns(
                     X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 2
                 )
-                used = 2
-            else:
+                column += 2 * lanes
+            elif left == 1:
                 multiply_columns(
                     X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 1
                 )
-                used = 1
-            left -= used
-            column += used * lanes
+                column += lanes
+            else:
+                multiply_columns(
+                    X, table, totals, first_row, n_rows, feature, depth, at, width, begin, to_row, to_column, column, 0
+                )
+                column += narrow
 
 
 @nb.njit(inline="always")
@@ -344,21 +351,28 @@ def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
 
 @nb.njit(inline="always")
 def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
-    """Multiply a block of rows with all panels: whole vectors go where they belong, what is left by way of `totals`."""
-    n_features, lanes, column = rows.shape[1], vector_lanes(table), 0
+    """Multiply a block of rows with all panels.
+
+    Products go where they belong, by vectors, the last of which may write some again; fewer columns than a vector has,
+    fewer rows than a block, and what is added to go by way of `totals`.
+    """
+    n_features, narrow, column = rows.shape[1], NARROW_BYTES // table.itemsize, 0
     n_padded = table.shape[0] // max(1, n_features)
     while column < n_columns:
         stop = panel_stop(column, n_padded, table.itemsize)
         width, needed, done = stop - column, min(stop, n_columns) - column, 0
+        direct = n_rows == BLOCK_ROWS and not add and needed >= narrow
         while done < needed:
-            direct = n_rows == BLOCK_ROWS and not add and needed - done >= lanes
-            part = (needed - done) // lanes * lanes if direct else needed - done
+            part = needed
+            if direct:
+                done = min(done, needed - narrow)
+                part = (needed - done) // narrow * narrow
             multiply_panel(
                 rows, start, n_rows, n_features, table, column * n_features + done, width, part, True,
                 out if direct else totals, first if direct else 0, column + done if direct else 0,
             )  # fmt: skip
             if not direct:
-                _write(totals, n_rows, first, column + done, part, add, out)
+                _write(totals, n_rows, first, column, needed, add, out)
             done += part
         column = stop
 
