@@ -223,14 +223,15 @@ def search_block(rows, start, n_rows, table, bias, n_clusters, totals, state, fi
 def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful):
     """Mark rows whose two lowest scores differ by no more than both may be wrong."""
     n_features = X.shape[1]
+    if not slope >= 0.0:
+        doubtful[first : first + n_rows] = False
+        return
     for i in range(first, first + n_rows):
-        doubtful[i] = False
-        if slope >= 0.0:
-            if shift.shape[0]:
-                norm = np.sqrt(squared_distance(X, i * n_features, shift, 0, n_features)) * scale
-            else:
-                norm = np.sqrt(dot(X, i * n_features, X, i * n_features, n_features)) * scale
-            doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (slope * norm + slack)  # of NaN too
+        if shift.shape[0]:
+            norm = np.sqrt(squared_distance(X, i * n_features, shift, 0, n_features)) * scale
+        else:
+            norm = np.sqrt(dot(X, i * n_features, X, i * n_features, n_features)) * scale
+        doubtful[i] = not np.float64(seconds[i]) - scores[i] > 2.0 * (slope * norm + slack)  # of NaN too
 
 
 @kernel
