@@ -201,6 +201,25 @@ def test_what_was_above_its_limit_stays_below(disk_path, cases):
         assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"], name
 
 
+CLIENT = FIT.replace(
+    """fitted = StreamKMeans(int(k), **parameters).fit(path)""",
+    """from distributed import Client
+with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    fitted = StreamKMeans(int(k), executor=client, **parameters).fit(path)""",
+)
+
+
+@pytest.mark.slow
+def test_the_client_of_a_cluster_stays_within_the_limit(disk_path):
+    """The scheduler is in its process, too, and so is what workers tell: of a coreset, almost all rows of a run."""
+    path = disk_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
+    for limit, regime in (("400 MiB", "spilled"), ("460 MiB", "coreset")):
+        got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")])
+        assert got["regime"] == regime
+        assert got["peak"] <= got["limit"]
+
+
 HELD = """
 import json, sys
 from streamkm import StreamKMeans, open_source

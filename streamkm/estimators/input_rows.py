@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.model import Model
-from streamkm.compute import local_threads, open_executor, under_limit
+from streamkm.compute import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
@@ -125,7 +125,7 @@ class InputRows:
             model = _model_on(stored, model)
         if model.preparation is not None:
             source = prepared(source, model.preparation)
-        allowance = Allowance.of(self.memory_limit, source)
+        allowance = Allowance.of(self.memory_limit, source, on_cluster=is_on_cluster(self.executor))
         here, held = local_threads(self.executor), model.centers.nbytes
         sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
         return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.compute import is_alone, local_threads, under_limit
+from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
@@ -369,6 +369,7 @@ class StreamKernelKMeans(Assigner):
             weighted=weighted,
             refine=given.refine,
             keeps_rows=is_alone(given.executor),
+            on_cluster=is_on_cluster(given.executor),
         )
 
     def _all_rows(self) -> bool:

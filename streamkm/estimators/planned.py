@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_alone, local_threads, under_limit
+from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
@@ -144,6 +144,7 @@ class Planned(Assigner):
             gathers_labels=gathers_labels,
             keeps_rows=refuses and is_alone(given.executor),
             refuses=refuses,
+            on_cluster=refuses and is_on_cluster(given.executor),
         )
         # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
         return max((planned(n_clusters=count) for count in sorted(counts)), key=lambda plan: plan.peak_bytes)

@@ -41,9 +41,9 @@ class Allowance:
     free_bytes: int | None = None
 
     @classmethod
-    def of(cls, memory_limit: Any, source: RowSource) -> Allowance:
-        """Of a fit of these rows; see `core.memory.memory_limit_bytes`."""
-        base = process_bytes(source.libraries, sparse=source.is_sparse) + source.held_bytes
+    def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> Allowance:
+        """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
+        base = process_bytes(source.libraries, sparse=source.is_sparse, on_cluster=on_cluster) + source.held_bytes
         return cls(memory_limit_bytes(memory_limit), base, None if is_given(memory_limit) else available_memory())
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:

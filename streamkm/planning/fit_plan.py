@@ -60,6 +60,7 @@ def plan_fit(
     gathers_labels: bool = True,
     keeps_rows: bool = False,
     refuses: bool = True,
+    on_cluster: bool = False,
 ) -> Plan:
     """Decide how a fit will go, from what is known without reading.
 
@@ -78,6 +79,8 @@ def plan_fit(
         threads of this process read them.
     refuses : bool
         Whether what does not fit is refused; it is not where other machines are planned.
+    on_cluster : bool
+        Whether workers of a Dask cluster read, and this process is their client.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def plan_fit(
     kind, components, why = choose_sketch(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
-    allowance = Allowance.of(memory_limit, source)
+    allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
     asked = _Asked(
         source=source,
         n_clusters=n_clusters,
@@ -116,7 +119,10 @@ def plan_fit(
         searched_rows=asked.searched_rows,
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
-    needs, regimes = asked.needs(first, gathers_labels=gathers_labels), asked.regimes(first.sample_rows)
+    needs, regimes = (
+        asked.needs(first, gathers_labels=gathers_labels, on_cluster=on_cluster),
+        asked.regimes(first.sample_rows),
+    )
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
     choice, ahead = None, bool(serving) and asked.reads_ahead(first.sample_rows)
@@ -294,7 +300,7 @@ class _Asked:
                     "pass a list of chunks, or a function that returns a fresh iterator"
                 )
 
-    def needs(self, first: Sizes, *, gathers_labels: bool) -> Needs:
+    def needs(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> Needs:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, kind, n_components = self.source, self.kind, self.n_components
         return Needs(
@@ -322,6 +328,7 @@ class _Asked:
             shared_bytes=source.shared_bytes,
             sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
             dense=not source.is_sparse,
+            on_cluster=on_cluster,
         )
 
     def regimes(self, sample_rows: int) -> dict[Regime, str]:

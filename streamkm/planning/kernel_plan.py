@@ -132,6 +132,7 @@ def plan_kernel_fit(
     weighted: bool,
     refine: int | str = 0,
     keeps_rows: bool = False,
+    on_cluster: bool = False,
 ) -> Plan:
     """Decide how a kernel fit will go, from what is known without reading.
 
@@ -143,7 +144,7 @@ def plan_kernel_fit(
         `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
         Threads of this process that will read.
-    refine, keeps_rows : int or "auto", bool
+    refine, keeps_rows, on_cluster : int or "auto", bool, bool
         As of `plan_fit`. Clusters of the landmarks alone are left as they are.
 
     Raises
@@ -154,7 +155,7 @@ def plan_kernel_fit(
         If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    allowance = Allowance.of(memory_limit, source)
+    allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
     size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)

@@ -17,7 +17,7 @@ from streamkm.cluster.lloyd import PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.profile import profile_bytes
-from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs
+from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
 from streamkm.compute.threads import STATES_AHEAD
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
@@ -31,6 +31,8 @@ PCA_BYTES = 256 * MIB  # and what they may take in float64
 LIBRARY_BYTES = 294 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
 MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB}  # once a source is open
 SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
+# Dask's client, its connections, and the scheduler, which often runs in the client's process
+CLUSTER_BYTES = 45 * MIB
 READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
@@ -44,6 +46,7 @@ FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
 IN_FLIGHT = 4  # sums of centers joined, being joined and being returned, beyond those that threads work on and ahead
+TOLD_COPIES = 3  # of what a call of a worker tells the client: arriving, being taken, and the next one's
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
 CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
@@ -62,9 +65,10 @@ def reading_bytes(
     return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + made_bytes
 
 
-def process_bytes(libraries: Iterable[str], *, sparse: bool) -> int:
+def process_bytes(libraries: Iterable[str], *, sparse: bool, on_cluster: bool = False) -> int:
     """Bytes that a process holds which fits rows read by these libraries, beside data; see `RowSource`."""
-    return LIBRARY_BYTES + SPARSE_BYTES * sparse + sum(MORE_LIBRARIES.get(library, 0) for library in libraries)
+    more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries)
+    return LIBRARY_BYTES + SPARSE_BYTES * sparse + CLUSTER_BYTES * on_cluster + more
 
 
 def waiting_calls(n_threads: int) -> int:
@@ -120,6 +124,8 @@ class Needs:
         Whether Lloyd's algorithm keeps rows near borders between clusters apart.
     n_portions : int
         Of the rows that starts are searched on, one after the other.
+    on_cluster : bool
+        Whether workers of a Dask cluster read, and tell this process what they found.
     """
 
     n_rows: int
@@ -150,6 +156,7 @@ class Needs:
     searched_rows: int = 0
     parts: bool = False
     n_portions: int = 1
+    on_cluster: bool = False
 
     @property
     def many(self) -> bool:
@@ -183,7 +190,10 @@ class Needs:
         if self.fitted and not self.directions:
             fitting = 2 * self.itemsize * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
-            "sketch": reading + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES)) + gathering,
+            "sketch": reading
+            + self._told(regime)
+            + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES))
+            + gathering,
             "cluster": sample
             + sketched
             + self.framing()
@@ -250,6 +260,15 @@ class Needs:
         """Bytes of a pass over the rows, beside what it keeps."""
         given = (self.n_threads, self.read_factor, self.largest_chunk)
         return reading_bytes(*given, streams=self.streams, made_bytes=self.made_bytes)
+
+    def _told(self, regime: Regime) -> int:
+        """Bytes of what calls of workers tell in the first pass: candidates for the sample, and parts of a coreset."""
+        if not self.on_cluster:
+            return 0
+        told = min(self.n_rows, self.sample_rows) / max(1, self.n_chunks) * (self.row_bytes + PICKED_ROW_BYTES)
+        if regime == "coreset":
+            told += min(self.coreset_rows, self._chunk_rows()) * (PLACED_ROW_BYTES + self.block_row_bytes)
+        return int(TOLD_COPIES * run_length(self.n_chunks, RUNS) * told)
 
     def _chunk_rows(self) -> int:
         """Rows of a chunk, about."""
