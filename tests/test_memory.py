@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import mmap
 import os
@@ -199,6 +200,27 @@ def test_what_was_above_its_limit_stays_below(disk_path, cases):
         got = fit(make(disk_path / file, *shape), *rest)
         assert got["peak"] <= got["limit"], name
         assert got["peak"] <= 1.1 * got["projected"] <= 1.1 * got["limit"], name
+
+
+WORDS = FIT.replace(
+    """fitted = StreamKMeans(int(k), **parameters).fit(path)""",
+    """from streamkm import open_documents
+documents = open_documents(path, field="text", memory_limit=limit)
+fitted = StreamKMeans(int(k), **parameters).fit(documents)""",
+)
+
+
+@pytest.mark.slow
+def test_documents_are_counted_and_clustered_within_the_limit(disk_path):
+    rng, path = np.random.default_rng(0), disk_path / "x.jsonl.gz"
+    words = np.array([f"word{i:05d}" for i in range(30_000)])
+    shares = 1 / np.arange(1, 30_001)
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        for _ in range(12):
+            texts = words[rng.choice(30_000, (10_000, 50), p=shares / shares.sum())]
+            file.writelines(json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
+    got = run_compiled(WORDS, [str(path), "20", "380 MiB", json.dumps("auto")])
+    assert got["peak"] <= got["limit"]
 
 
 CLIENT = FIT.replace(

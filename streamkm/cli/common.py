@@ -210,7 +210,12 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 @contextmanager
 def work(
-    paths: Sequence[str], settings: Sequence[str], *, beside: str | None = None, append_to: str | None = None
+    paths: Sequence[str],
+    settings: Sequence[str],
+    *,
+    beside: str | None = None,
+    append_to: str | None = None,
+    memory_limit: Any = "auto",
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
@@ -228,7 +233,7 @@ def work(
             f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
-        yield opened.weighted()
+        yield opened.weighted(memory_limit=memory_limit)
 
 
 @contextmanager

@@ -52,11 +52,12 @@ class Opened:
     text: dict[str, Any] = field(default_factory=dict)
     sublinear_tf: bool = False
 
-    def weighted(self, executor: Any = "auto") -> RowSource:
+    def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
         if not self.counts:
             return self.source
-        return count_and_weight(self.source, executor=executor, fit=IdfFit(sublinear_tf=self.sublinear_tf))
+        fit = IdfFit(sublinear_tf=self.sublinear_tf)
+        return count_and_weight(self.source, executor=executor, fit=fit, memory_limit=memory_limit)
 
 
 def open_configured(

@@ -138,7 +138,7 @@ def fit(
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             talk.plan(run.plan())
-            source = run.data.weighted(estimator.executor)
+            source = run.data.weighted(estimator.executor, estimator.memory_limit)
             saved = None
             if not no_checkpoint:
                 directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"

@@ -64,7 +64,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         check_frequencies_target(weights)
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
-            source = stack.enter_context(work(paths, settings))
+            source = stack.enter_context(work(paths, settings, memory_limit=options["memory_limit"]))
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
             sketched = (options["sketch"], options["n_components"] or "auto")
@@ -107,7 +107,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
-            source = stack.enter_context(work(paths, settings, append_to=store))
+            source = stack.enter_context(work(paths, settings, append_to=store, memory_limit=options["memory_limit"]))
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)
             metric, limit = StoreInfo.read(store).metric, options["memory_limit"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from streamkm.compute import Listener, open_executor
+from streamkm.compute import Listener, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.memory import give_back, is_given, memory_limit_bytes, resident_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk, Weighed
@@ -26,6 +27,9 @@ from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordCounts, WordTable
 from streamkm.text.tfidf import Frequencies
 
+COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
+FEWEST_BYTES = 1 << 18  # of rows that are made of documents at a time
+
 
 def open_documents(
     X: Any,
@@ -35,6 +39,7 @@ def open_documents(
     tfidf: bool | TfIdf = True,
     sublinear_tf: bool = False,
     executor: Any = "auto",
+    memory_limit: Any = "auto",
     **options: Any,
 ) -> RowSource:
     """Open documents as sparse rows, which whatever takes rows takes: ``StreamKMeans(20).fit(open_documents(...))``.
@@ -60,6 +65,8 @@ def open_documents(
         Whether a word that a document has c times counts ``1 + log c`` times: for long documents. With ``tfidf=True``.
     executor : "auto", int or Dask client
         Where to count.
+    memory_limit : "auto", int, float or str
+        Of this process while it counts, as for an estimator.
     **options
         Those that are None count as not given.
 
@@ -122,11 +129,14 @@ def open_documents(
     if tfidf is False:
         return source
     if tfidf is True:
-        return count_and_weight(source, executor=executor, fit=IdfFit(sublinear_tf=sublinear_tf))
+        fit = IdfFit(sublinear_tf=sublinear_tf)
+        return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit)
     return weight_rows(source, tfidf)
 
 
-def count_and_weight(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdfRows:
+def count_and_weight(
+    source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
+) -> TfIdfRows:
     """Weight the rows of a source by their own document frequencies; see `fit_idf` for parameters and errors.
 
     Returns
@@ -134,13 +144,15 @@ def count_and_weight(source: RowSource, *, executor: Any = "auto", fit: IdfFit |
     TfIdfRows
         Tells of the pass that counted, as one of its `stages_before`.
     """
-    tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit)
+    tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit, memory_limit)
     rows = weight_rows(source, tfidf)
     rows.stages_before = (*source.stages_before, stage)
     return rows
 
 
-def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None) -> TfIdf:
+def fit_idf(
+    source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
+) -> TfIdf:
     """Count in how many rows each feature occurs: one pass over all rows.
 
     Parameters
@@ -150,6 +162,8 @@ def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = N
     executor : "auto", int or Dask client
     fit : IdfFit, optional
         How rows are to be weighted; as by scikit-learn's default if None.
+    memory_limit : "auto", int, float or str
+        Of this process, as for an estimator: documents are taken in smaller pieces near it.
 
     Returns
     -------
@@ -163,10 +177,10 @@ def fit_idf(source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = N
     InvalidParameterError
         ``sublinear_tf`` for rows that hashing scales to a norm.
     """
-    return _counted(source, executor, IdfFit() if fit is None else fit)[0]
+    return _counted(source, executor, IdfFit() if fit is None else fit, memory_limit)[0]
 
 
-def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stage]:
+def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -> tuple[TfIdf, Stage]:
     """What `fit_idf` finds, and the pass that it takes."""
     _check_sublinear(source, fit.sublinear_tf)
     if not source.is_sparse:
@@ -176,11 +190,19 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit) -> tuple[TfIdf, Stag
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
-    target_bytes = default_chunk_bytes(source)
+    limit_bytes, target_bytes = memory_limit_bytes(memory_limit), default_chunk_bytes(source)
+    if is_given(memory_limit):  # frequencies do not depend on the pieces
+        room = limit_bytes - resident_bytes()
+        target_bytes = min(target_bytes, max(FEWEST_BYTES, room // COUNTING_COPIES))
     counting = source.counting_words() if isinstance(source, HashedText) else source
     walk = Walk(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
-    with open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
+    with (
+        under_limit(memory_limit),
+        open_executor(executor) as workers,
+        Progress().stage("idf", n_chunks) as stage,
+    ):
+        give_back(limit_bytes)
         context = PassContext(executor=workers, walk=walk)
         counted = workers.fold(
             "idf",

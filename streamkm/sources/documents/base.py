@@ -59,7 +59,7 @@ class Documents(ABC):
     held_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ("words",)  # what takes texts apart
 
     @abstractmethod
     def stream(self, text_bytes: int) -> Iterator[Batch]:

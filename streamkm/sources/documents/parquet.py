@@ -48,7 +48,7 @@ class ParquetDocuments(ChunkedDocuments):
 
     def __init__(self, paths: Sequence[str | Path], fields: tuple[str, ...], kind: Input) -> None:
         self.files = self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
-        self.libraries = ("pyarrow", *remote_library(*self.paths))
+        self.libraries = (*self.libraries, "pyarrow", *remote_library(*self.paths))
         self.fields, self.kind = fields, kind
         self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
         groups = [self._groups(part) for part in range(len(self.paths))]
