@@ -60,7 +60,8 @@ def test_text_section_is_the_signature_of_hashing_and_of_opening():
         default = parameter.default
         assert fields[name].default == (list(default) if isinstance(default, tuple) else default)
     assert FeatureHashing(**{name: tuples(fields[name].default) for name in hashing}) == FeatureHashing()
-    opening = set(inspect.signature(open_documents).parameters) - {"X", "hashing", "executor", "options"}
+    of_the_estimator = {"executor", "memory_limit"}
+    opening = set(inspect.signature(open_documents).parameters) - {"X", "hashing", "options"} - of_the_estimator
     assert set(fields) - set(hashing) == opening | {"delimiter", "header", "decode_error"}
 
 
