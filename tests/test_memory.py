@@ -211,12 +211,12 @@ fitted = StreamKMeans(int(k), **parameters).fit(documents)""",
 
 
 @pytest.mark.slow
-def test_documents_are_counted_and_clustered_within_the_limit(disk_path):
+def test_documents_are_counted_and_clustered_within_the_limit(disk_path, reduced):
     rng, path = np.random.default_rng(0), disk_path / "x.jsonl.gz"
     words = np.array([f"word{i:05d}" for i in range(30_000)])
     shares = 1 / np.arange(1, 30_001)
     with gzip.open(path, "wt", compresslevel=1) as file:
-        for _ in range(12):
+        for _ in range(5 if reduced else 12):
             texts = words[rng.choice(30_000, (10_000, 50), p=shares / shares.sum())]
             file.writelines(json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
     got = run_compiled(WORDS, [str(path), "20", "380 MiB", json.dumps("auto")])
@@ -232,11 +232,11 @@ with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client
 
 
 @pytest.mark.slow
-def test_the_client_of_a_cluster_stays_within_the_limit(disk_path):
+def test_the_client_of_a_cluster_stays_within_the_limit(disk_path, reduced):
     """The scheduler is in its process, too, and so is what workers tell: of a coreset, almost all rows of a run."""
     path = disk_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
-    for limit, regime in (("400 MiB", "spilled"), ("460 MiB", "coreset")):
+    for limit, regime in (("400 MiB", "spilled"), ("460 MiB", "coreset"))[reduced:]:
         got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")])
         assert got["regime"] == regime
         assert got["peak"] <= got["limit"]
