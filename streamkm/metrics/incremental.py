@@ -182,4 +182,6 @@ def _spread(
 
 
 def _products(clusters: NDArray[np.int64], means: NDArray[Any]) -> NDArray[Any]:
-    return means[clusters] @ means.T
+    # means are finite, but BLAS also multiplies what lies in the padding of its buffers, and NumPy tells of that
+    with np.errstate(invalid="ignore", over="ignore"):
+        return means[clusters] @ means.T
