@@ -74,7 +74,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         if options["restart"] and os.path.isdir(directory):
             with Checkpoint.open(directory, {}, restart=True) as saved:
                 saved.discard()
-        with work(paths, settings) as source:
+        with work(paths, settings, memory_limit=options["memory_limit"]) as source:
             found = find_duplicates(
                 source,
                 options["threshold"],

@@ -55,7 +55,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         from streamkm.model_selection.sweep_parameters import clusters_of
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG))
-        with work(paths, settings) as source:
+        with work(paths, settings, memory_limit=options["memory_limit"]) as source:
             result = run_sweep(
                 source,
                 clusters_of(n_clusters),
