@@ -182,6 +182,7 @@ def _spread(
 
 
 def _products(clusters: NDArray[np.int64], means: NDArray[Any]) -> NDArray[Any]:
-    # means are finite, but BLAS also multiplies what lies in the padding of its buffers, and NumPy tells of that
-    with np.errstate(invalid="ignore", over="ignore"):
+    # NumPy warned of invalid values now and then although means and products are finite: perhaps of the padding of
+    # BLAS' buffers
+    with np.errstate(invalid="ignore"):
         return means[clusters] @ means.T

@@ -119,10 +119,8 @@ def plan_fit(
         searched_rows=asked.searched_rows,
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
-    needs, regimes = (
-        asked.needs(first, gathers_labels=gathers_labels, on_cluster=on_cluster),
-        asked.regimes(first.sample_rows),
-    )
+    needs = asked.needs(first, gathers_labels=gathers_labels, on_cluster=on_cluster)
+    regimes = asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
     choice, ahead = None, bool(serving) and asked.reads_ahead(first.sample_rows)

@@ -29,13 +29,8 @@ PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
 LIBRARY_BYTES = 294 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
-MORE_LIBRARIES = {
-    "h5py": 13 * MIB,
-    "zarr": 10 * MIB,
-    "pyarrow": 20 * MIB,
-    "fsspec": 20 * MIB,
-    "words": 8 * MIB,
-}  # once a source is open
+# once a source is open; "words": what takes texts apart
+MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB, "words": 8 * MIB}
 SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
 # Dask's client, its connections, and the scheduler, which often runs in the client's process
 CLUSTER_BYTES = 45 * MIB
