@@ -204,8 +204,13 @@ def test_an_index_is_orthonormal_whatever_the_centers():
 def test_readable_forms_of_the_sieve():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 128, (51, sieve.DEPTH), np.uint8)
-    table = rng.integers(-16, 16, 2 * sieve.PANEL_BYTES).astype(np.int8)  # halves of products stay below 2^15
-    table.reshape(2, -1, sieve.PANEL_COLUMNS, sieve.STEP)[:, 0] = 1
+    table = rng.integers(20, 50, 2 * sieve.PANEL_BYTES).astype(np.int8)
+    panels = table.reshape(2, -1, sieve.PANEL_COLUMNS, sieve.STEP)
+    shares = panels[:, sieve.HEADS :].astype(np.int32).reshape(2, -1, sieve.PANEL_COLUMNS, 2, sieve.STEP // 2)
+    halves = -sieve.OFFSET * shares.sum(axis=(1, 4))
+    assert halves.min() < -(2**15)  # too much for 16 bits, but for what comes back at the end
+    panels[:, 0] = halves.sum(axis=2, dtype=np.int32)[..., None].view(np.int8)
+    panels[:, 1] = halves.astype(np.int16).view(np.int8)
     units, row_units = rng.random(96).astype(np.float32), rng.random(51).astype(np.float32)
     bias, limits = 1e4 * rng.normal(size=96).astype(np.float32), 1e4 * rng.normal(size=48).astype(np.float32)
     limits[5], bias[50] = np.nan, np.inf

@@ -18,7 +18,7 @@ from streamkm.kernels.cluster.nearby import balanced_groups
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, DEPTH
 from streamkm.kernels.intrinsics.sieve import DEPTH as DEPTH_BYTES
-from streamkm.kernels.intrinsics.sieve import OFFSET, PANEL_COLUMNS, STEP
+from streamkm.kernels.intrinsics.sieve import HEADS, OFFSET, PANEL_COLUMNS, STEP
 
 FEWEST_CENTERS = 512  # that are many
 FEWEST_FEATURES = 32
@@ -190,9 +190,10 @@ def byte_panels(
     shares = panels.astype(np.int64)
     shares[..., -1, -1] = 0  # lengths are multiplied without the offset
     halves = -OFFSET * shares.reshape(*shares.shape[:3], 2, STEP // 2).sum(axis=(2, 4))
-    table = aligned_empty((len(panels), 1 + DEPTH_BYTES // STEP, PANEL_COLUMNS, STEP), np.int8)
-    table[:, 0] = halves.astype(np.int16).view(np.int8)
-    table[:, 1:] = panels.transpose(0, 2, 1, 3)
+    table = aligned_empty((len(panels), HEADS + DEPTH_BYTES // STEP, PANEL_COLUMNS, STEP), np.int8)
+    table[:, 0] = halves.sum(axis=2, dtype=np.int32)[..., None].view(np.int8)
+    table[:, 1] = halves.astype(np.int16).view(np.int8)
+    table[:, HEADS:] = panels.transpose(0, 2, 1, 3)
     return table.reshape(-1), units
 
 

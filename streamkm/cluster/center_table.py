@@ -334,31 +334,33 @@ class CenterTable:
     ) -> None:
         """As `_search_dense`, with the same bits, by an index that excludes most centers.
 
-        Rows that it does not serve are compared with all of them; where that are most, so are the next, and after them
-        the index is tried again.
+        Rows that it does not serve are compared with all of them, all at the end: few at a time would wait for the
+        centers. Where that are most, so are the next, and after them the index is tried again.
         """
         index, room, likely = by
         n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
+        left = [np.empty(0, np.intp)]
         while start < len(X):
             stop = min(start + n_batch, len(X))
             batch, here = layout.ready(X[start:stop]), slice(start, stop)
             near = None if likely is None else likely[here]
-            left = np.flatnonzero(
-                index.nearest(batch, slopes, layout.slack, tuple(array[here] for array in found), near, seconds=seconds)
-            )
-            if len(left):
-                rows = left + start
-                few = tuple(np.empty(len(rows), array.dtype) for array in found)
-                self._search_dense(np.ascontiguousarray(X[rows]), layout, slopes[0], room, few)
-                for array, values in zip(found, few, strict=True):
-                    array[rows] = values
+            parts = tuple(array[here] for array in found)
+            rows = np.flatnonzero(index.nearest(batch, slopes, layout.slack, parts, near, seconds=seconds))
+            left.append(rows + start)
             start = stop
-            if 2 * len(left) > len(batch):
+            if 2 * len(rows) > len(batch):
                 stop = min(start + skipped * n_batch, len(X))
                 self._search_dense(X[start:stop], layout, slopes[0], room, tuple(array[start:stop] for array in found))
                 start, skipped = stop, min(2 * skipped, MOST_SKIPPED)
             else:
                 skipped = 1
+        unserved = np.concatenate(left)
+        for start in range(0, len(unserved), n_batch):
+            rows = unserved[start : start + n_batch]
+            few = tuple(np.empty(len(rows), array.dtype) for array in found)
+            self._search_dense(np.ascontiguousarray(X[rows]), layout, slopes[0], room, few)
+            for array, values in zip(found, few, strict=True):
+                array[rows] = values
 
     def scores(self, X: Matrix) -> NDArray[Any]:
         """Squared distances to all centers less ``||x - s||^2`` (n, k)."""

@@ -27,8 +27,6 @@ CLOSE = 16
 SIEVE_COST, FINE_COST, FULL_COST, EACH_COST = 0.6, 24.0, 0.5, 60.0
 """Of a comparison by bytes, of one by `FINE` numbers, of each feature of a product in float64, where one of
 `nearest.nearest_dense` costs 1/32, and of such a product beside that: cycles, about."""
-WORTH = 0.5
-"""Share of what a look at all columns costs from which on a row is left to that."""
 LINE = 16
 """Floats of a cache line."""
 
@@ -72,7 +70,7 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
     fine_entries, entries = fine.reshape(-1), rows.reshape(-1)
     n_clusters, n_features = rows.shape
     n_panels = bias.shape[0] // PANEL_COLUMNS
-    dear = n_clusters * (WORTH * n_features / 32.0 - SIEVE_COST)
+    dear = n_clusters * (n_features / 32.0 - SIEVE_COST)  # a look at all columns costs as much
     marks = np.empty((BLOCK_ROWS, SEGMENT * PANEL_COLUMNS // 64), np.uint64)
     limits = np.empty(BLOCK_ROWS, np.float32)
     best, bar = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)  # the lowest scores, and what others are compared with

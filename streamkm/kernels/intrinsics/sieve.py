@@ -7,6 +7,9 @@ compiled callers get instead. Nothing is bounds-checked. May import forms, vecto
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 from llvmlite import ir
@@ -27,8 +30,9 @@ STEP = 4
 """Bytes that are multiplied at a time, with so many of each column: they fill one lane of 32 bits."""
 OFFSET = 64
 """What is added to the bytes of rows, but for the last, so that they are not negative."""
-PANEL_BYTES = PANEL_COLUMNS * (DEPTH + STEP)
-"""Of a panel: two sums of 16 bits that each column begins with, and its bytes."""
+HEADS = 2
+"""Times `STEP` bytes that a column begins with: a sum of 32 bits, and the same in two of 16."""
+PANEL_BYTES = PANEL_COLUMNS * (HEADS * STEP + DEPTH)
 BYTE, SHORT = ir.IntType(8), ir.IntType(16)
 
 
@@ -36,8 +40,9 @@ def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units,
     """Mark the columns of a panel whose product with a row, and bias, is not above the row's limit.
 
     The readable form is ``marks[:, at:at + 6] = packbits(~(X @ panel * units * row_units + bias > limits[:, None]))``;
-    of a score that is no number too. Each of the two halves of a product, the first and the last two bytes of every
-    `STEP`, is added up in 16 bits: what is lost on the way comes back at the end, if it is below 2^15.
+    of a score that is no number too. Where a processor does not add products of bytes up in 32 bits, each of the two
+    halves of a product, the first and the last two bytes of every `STEP`, is added up in 16: what is lost on the way
+    comes back at the end, if it is below 2^15.
 
     Parameters
     ----------
@@ -46,8 +51,8 @@ def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units,
     first, n_rows : int64
         Rows to look at.
     table : int8 (entries,)
-        Panels (1 + DEPTH / STEP, PANEL_COLUMNS, STEP): the two sums that columns begin with, which take `OFFSET` away
-        again, and bytes.
+        Panels (HEADS + DEPTH / STEP, PANEL_COLUMNS, STEP): the sum that a product with each column begins with, which
+        takes `OFFSET` away again, int32; it once more for the two halves, int16, and bytes.
     place : int64
         Where the panel begins.
     units, bias : float32 (p,)
@@ -62,12 +67,12 @@ def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units,
     at : int64
         Where in a row, in bytes.
     """
-    panel = table[place : place + PANEL_BYTES].reshape(-1, PANEL_COLUMNS, STEP)
-    rows = X[first : first + n_rows].astype(np.int32).reshape(n_rows, -1, 2, STEP // 2)
-    columns = panel[1:].astype(np.int32).reshape(-1, PANEL_COLUMNS, 2, STEP // 2)
-    halves = np.einsum("ijhb,jchb->ich", rows, columns) + np.ascontiguousarray(panel[0]).view(np.int16)
+    panel = table[place : place + PANEL_BYTES].reshape(-1, PANEL_COLUMNS * STEP)
+    rows = X[first : first + n_rows].astype(np.int32).reshape(n_rows, -1, STEP)
+    columns = panel[HEADS:].astype(np.int32).reshape(-1, PANEL_COLUMNS, STEP)
+    sums = np.einsum("ijb,jcb->ic", rows, columns) + panel[0].view(np.int32)
     here = slice(column, column + PANEL_COLUMNS)
-    products = halves.astype(np.int16).sum(axis=2, dtype=np.int32).astype(np.float32) * units[here]
+    products = sums.astype(np.float32) * units[here]
     scores = products * row_units[first : first + n_rows, None].astype(np.float64) + bias[here]
     kept = ~(scores.astype(np.float32) > limits[:n_rows, None])
     marks.view(np.uint8)[:n_rows, at : at + PANEL_COLUMNS // 8] = np.packbits(kept, axis=1, bitorder="little")
@@ -84,10 +89,8 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
         n_bytes = vectors.vector_bytes(features)
         lanes, (height, n_vectors) = n_bytes // STEP, TILE[n_bytes]
         kind, words = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(NUMBER, lanes)
-        shorts, bytes_ = ir.VectorType(SHORT, 2 * lanes), ir.VectorType(BYTE, n_bytes)
-        bits = ir.IntType(lanes)
-        fma, multiply = multiply_adds(builder, kind, features), byte_products(builder, n_bytes, features)
-        joined = joined_halves(builder, n_bytes, features)
+        bytes_, bits = ir.VectorType(BYTE, n_bytes), ir.IntType(lanes)
+        fma, arithmetic = multiply_adds(builder, kind, features), byte_sums(builder, n_bytes, features)
         stride = builder.extract_value(marks_.strides, 0)
         base = builder.bitcast(marks_.data, BYTE.as_pointer())
 
@@ -101,8 +104,9 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
             numbers = [builder.add(row, PLACE(r)) for r in range(height)]
             starts = [builder.mul(builder.add(first, number), PLACE(DEPTH)) for number in numbers]
             for part in range(0, PANEL_COLUMNS, n_vectors * lanes):
+                heads = builder.add(place, PLACE(STEP * (part + PANEL_COLUMNS * arithmetic.head)))
                 begun = [
-                    loaded(table_, builder.add(place, PLACE(STEP * (part + v * lanes))), shorts)
+                    loaded(table_, builder.add(heads, PLACE(STEP * v * lanes)), arithmetic.kind)
                     for v in range(n_vectors)
                 ]
                 before, function = builder.block, builder.function
@@ -111,8 +115,8 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
                 builder.position_at_end(loop)
                 j = builder.phi(PLACE)
                 j.add_incoming(PLACE(0), before)
-                sums = [[builder.phi(shorts) for _ in range(n_vectors)] for _ in range(height)]
-                entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP)), PLACE(PANEL_COLUMNS)))
+                sums = [[builder.phi(arithmetic.kind) for _ in range(n_vectors)] for _ in range(height)]
+                entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP * HEADS)), PLACE(PANEL_COLUMNS)))
                 columns = [
                     loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_)
                     for v in range(n_vectors)
@@ -123,7 +127,7 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
                     value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
                     added.append(
                         [
-                            builder.add(total, multiply(value, vector))
+                            arithmetic.add(total, value, vector)
                             for vector, total in zip(columns, row_sums, strict=True)
                         ]
                     )
@@ -144,7 +148,7 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
                     unit = spread(builder, unit, kind)
                     there = builder.add(builder.mul(numbers[r], stride), builder.add(at, PLACE(part // 8)))
                     for v, (value, (scale, more)) in enumerate(zip(new, given, strict=True)):
-                        score = fma(builder.fmul(builder.sitofp(joined(value), kind), scale), unit, more)
+                        score = fma(builder.fmul(builder.sitofp(arithmetic.end(value), kind), scale), unit, more)
                         kept = builder.fcmp_unordered("<=", score, limit)
                         to = builder.gep(base, [builder.add(there, PLACE(v * lanes // 8))])
                         builder.store(builder.bitcast(kept, bits), builder.bitcast(to, bits.as_pointer()), align=1)
@@ -152,6 +156,46 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
 
     numbers = nb.int64, nb.int64
     return nb.void(X, *numbers, table, nb.int64, units, bias, nb.int64, row_units, limits, marks, nb.int64), codegen
+
+
+class ByteSums(NamedTuple):
+    """How products of vectors of bytes are added up.
+
+    Attributes
+    ----------
+    kind : VectorType
+        Of sums.
+    head : int
+        Which of the `HEADS` they begin with.
+    add : callable
+        Of sums, bytes that are not negative and signed ones: the sums with their products.
+    end : callable
+        From sums to whole products, in 32 bits.
+    """
+
+    kind: ir.VectorType
+    head: int
+    add: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
+    end: Callable[[ir.Value], ir.Value]
+
+
+def byte_sums(builder, n_bytes, features):
+    """The best that a processor has: four products added up in 32 bits at once, or two in 16; the same in the end."""
+    words = ir.VectorType(NUMBER, n_bytes // 4)
+    bits, need = {32: (256, "+avxvnni"), 64: (512, "+avx512vnni")}[n_bytes]
+    if need in features.split(","):
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(words, [words] * 3), name)
+
+        def add(total, a, b):
+            return builder.call(function, [total, builder.bitcast(a, words), builder.bitcast(b, words)])
+
+        return ByteSums(words, 0, add, lambda total: total)
+    multiply = byte_products(builder, n_bytes, features)
+    return ByteSums(
+        ir.VectorType(SHORT, n_bytes // 2), 1, lambda total, a, b: builder.add(total, multiply(a, b)),
+        joined_halves(builder, n_bytes, features),
+    )  # fmt: skip
 
 
 def byte_products(builder, n_bytes, features):
