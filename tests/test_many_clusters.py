@@ -261,8 +261,8 @@ def test_products_of_bytes_are_bounds():
     reduced.rows_to_bytes(rows, row_lengths, out, row_units)
     table, units = byte_panels(columns, column_lengths)
     assert out.max() <= 127
-    panels = table.reshape(-1, 1 + sieve.DEPTH // sieve.STEP, sieve.PANEL_COLUMNS, sieve.STEP)
-    signed = panels[:, 1:].transpose(0, 2, 1, 3).reshape(-1, sieve.DEPTH).astype(np.int64)
+    panels = table.reshape(-1, sieve.HEADS + sieve.DEPTH // sieve.STEP, sieve.PANEL_COLUMNS, sieve.STEP)
+    signed = panels[:, sieve.HEADS :].transpose(0, 2, 1, 3).reshape(-1, sieve.DEPTH).astype(np.int64)
     whole = out.astype(np.int64)
     whole[:, :-1] -= sieve.OFFSET
     each = (whole[:, None] * signed).reshape(len(rows), -1, sieve.DEPTH // 4, 2, 2).sum(axis=(2, 4))

@@ -126,10 +126,7 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
                     four = builder.bitcast(builder.gep(X_.data, [builder.add(start, j)]), NUMBER.as_pointer())
                     value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
                     added.append(
-                        [
-                            arithmetic.add(total, value, vector)
-                            for vector, total in zip(columns, row_sums, strict=True)
-                        ]
+                        [arithmetic.add(total, value, vector) for vector, total in zip(columns, row_sums, strict=True)]
                     )
                 following = builder.add(j, PLACE(STEP))
                 j.add_incoming(following, loop)
