@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import Block, add_rows
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Large, Listener
@@ -25,6 +25,22 @@ from streamkm.kernels.cluster.rows import add_csr_rows
 
 Labels: TypeAlias = list[NDArray[np.int32]]
 """Of the rows of each block."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """What a step with many centers leaves to the next.
+
+    Attributes
+    ----------
+    labels : list of int32 (n,)
+        Of the rows of each block.
+    lists : Lists or None
+        That a step among neighbours looked at; centers do not move far in a few steps.
+    """
+
+    labels: Labels
+    lists: Lists | None
 
 
 MOST_NEAR = 0.7
@@ -205,14 +221,14 @@ class Blocks:
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None]:
+        self, centers: NDArray[np.float64], last: LastStep | None, stage: str, *, full: bool
+    ) -> tuple[Totals, LastStep | None]:
         """As `totals`; of many centers, among those near each row's last one.
 
         Parameters
         ----------
-        labels : list of int32 (n,), optional
-            Of the last step, for each block: overwritten where the step finds others, as both would take twice the
+        last : LastStep, optional
+            Of the last step: its labels are overwritten where the step finds others, as both would take twice the
             memory. None: all centers are looked at.
         full : bool
             Whether all are in any case.
@@ -220,30 +236,32 @@ class Blocks:
         Returns
         -------
         totals : Totals
-        labels : list of int32 (n,), or None
+        last : LastStep, or None
             For the next step; None where there are few centers, or rows are sparse.
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
         table, n_blocks = self.table(centers), len(self.handles)
-        near = labels is not None and not full
-        found: list[NDArray[np.int32] | None] = [None] * n_blocks if labels is None else list(labels)
-        if labels is not None:
-            labels.clear()  # `found` has them, until new ones come
+        near = None if last is None or full else Neighbourhood.of(table, last.lists, self.executor)
+        found: list[NDArray[np.int32] | None] = [None] * n_blocks if last is None else list(last.labels)
+        if last is not None:
+            last.labels.clear()  # `found` has them, until new ones come
         numbers = iter(range(n_blocks))
 
         def take(part: NDArray[np.int32] | None) -> None:
             found[next(numbers)] = part
 
         items = ([handle, found[number]] for number, handle in enumerate(self.handles))
-        shared = self.executor.share(Neighbourhood.of(table, executor=self.executor) if near else table)
-        step = _near_step if near else _full_step
+        step, shared = (
+            (_full_step, self.executor.share(table)) if near is None else (_near_step, self.executor.share(near))
+        )
         large: Large = "state" if 8 * centers.size > self._block_bytes else None
         totals = self.executor.fold(
             stage, step, JOIN_TOTALS, items, n_blocks, shared, large=large, listener=Listener(take)
         )
         told = [part for part in found if part is not None]
-        return totals, told if len(told) == n_blocks else None
+        lists = None if near is None else near.lists
+        return totals, LastStep(told, lists) if len(told) == n_blocks else None
 
     @property
     def _block_bytes(self) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import (
     MOST_NEAR,
     Blocks,
-    Labels,
+    LastStep,
     Parted,
     Totals,
     join_totals,
@@ -74,20 +74,22 @@ class LocalBlocks(Blocks):
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
     def step(
-        self, centers: NDArray[np.float64], labels: Labels | None, stage: str, *, full: bool
-    ) -> tuple[Totals, Labels | None]:
+        self, centers: NDArray[np.float64], last: LastStep | None, stage: str, *, full: bool
+    ) -> tuple[Totals, LastStep | None]:
         """As `Blocks.step`."""
-        X = self.whole.X
+        X, lists = self.whole.X, None
         if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
             return self.totals(centers, stage), None
         table = self.table(centers)
-        if labels is None:
+        if last is None:
             found = self.labels(centers, stage)
         elif full:
-            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(labels[0]), table))
+            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(last.labels[0]), table))
         else:
-            found = self.nearest_among(Neighbourhood.of(table, executor=self.executor), labels[0], stage)[0]
-        return label_sums(self.executor, X, self.whole.weights, found, len(centers), stage), [found]
+            near = Neighbourhood.of(table, last.lists, self.executor)
+            found, lists = self.nearest_among(near, last.labels[0], stage)[0], near.lists
+        totals = label_sums(self.executor, X, self.whole.weights, found, len(centers), stage)
+        return totals, LastStep([found], lists)
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, Labels, Parted, densified, inertia_of, merged
+from streamkm.cluster.blocks import Blocks, LastStep, Parted, densified, inertia_of, merged
 from streamkm.cluster.center_index import FEWEST_CENTERS
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.rows import row_d2
@@ -37,8 +37,8 @@ class LloydResult:
         Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
     pace : int
         Steps since the acceleration began anew.
-    labels : list of int32 (n,) or None
-        Of an accelerated run with many centers: those of the last step, for each block. A step takes them over.
+    last : LastStep or None
+        Of an accelerated run with many centers: what the last step left. A step takes its labels over.
     midway : bool
         Whether the next step depends on more than this: no other run can go on from here.
     """
@@ -50,7 +50,7 @@ class LloydResult:
     history: tuple[float, ...]
     means: NDArray[np.float64] | None = None
     pace: int = 0
-    labels: Labels | None = None
+    last: LastStep | None = None
     midway: bool = False
 
 
@@ -159,7 +159,7 @@ def _accelerated(
     near: Parted | None = None
     n_left = 0
     while state.n_iter < max_iter and not state.converged:
-        stage, labels = f"lloyd-{state.n_iter + 1}", None
+        stage, last = f"lloyd-{state.n_iter + 1}", None
         reach = _reach(blocks, state) if near is None else None
         whole = near is None
         if near is not None:
@@ -167,14 +167,14 @@ def _accelerated(
         elif reach is not None:
             (totals, near), n_left = blocks.parted(state.centers, reach, stage), PARTED_STEPS
         else:
-            totals, labels = blocks.step(state.centers, state.labels, stage, full=state.n_iter % FULL_STEPS == 0)
+            totals, last = blocks.step(state.centers, state.last, stage, full=state.n_iter % FULL_STEPS == 0)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            labels = near = None  # there may be fewer centers
+            last = near = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -190,7 +190,7 @@ def _accelerated(
         del totals  # as large as the centers
         history = (*state.history, inertia)
         n_iter, midway = state.n_iter + 1, near is not None
-        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, labels, midway)
+        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, last, midway)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means, midway=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals
+from streamkm.cluster.blocks import LastStep, Totals
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult
@@ -68,7 +68,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
     LloydResult
         With an inertia not above that of the given one.
     """
-    labels = pieces.labels(start.centers) if start.labels is None else start.labels[0]
+    labels = pieces.labels(start.centers) if start.last is None else start.last.labels[0]
     best = _stepped(pieces, start.centers, labels)
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
@@ -98,7 +98,9 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
             n_swaps = len(swaps) // 2
         if n_swaps < 1 or 0 <= gained <= WORTH * best.inertia:
             break
-    return replace(start, centers=best.centers, inertia=best.inertia, means=None, labels=[best.labels])
+    return replace(
+        start, centers=best.centers, inertia=best.inertia, means=None, last=LastStep([best.labels], best.lists)
+    )
 
 
 def _moved_on(

@@ -69,7 +69,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
                 begun=steps.begun,
                 accelerated=tol > 0,
             )
-    result = replace(result, labels=None)  # the assign pass finds the labels
+    result = replace(result, last=None)  # the assign pass finds the labels
     history = noted("lloyd", result)
     if polished:
         result, more = _polished(context, framed, sampled, result)

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals
+from streamkm.cluster.blocks import LastStep, Totals
 from streamkm.cluster.coreset import CoresetRule, Part
 from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.draws import Drawn
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.neighbours import Lists
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
@@ -156,9 +157,12 @@ def pack_lloyd(result: LloydResult) -> Record:
     arrays = {"centers": result.centers, "history": np.array(result.history)}
     if result.means is not None:
         arrays["means"] = result.means
-    if result.labels is not None:
-        arrays["labels"] = np.concatenate(result.labels)
-        arrays["label_rows"] = np.array([len(part) for part in result.labels])
+    if result.last is not None:
+        labels, lists = result.last.labels, result.last.lists
+        arrays["labels"] = np.concatenate(labels)
+        arrays["label_rows"] = np.array([len(part) for part in labels])
+        if lists is not None:
+            arrays["group_of"], arrays["candidates"] = lists.group_of, lists.candidates
     return arrays, {"converged": result.converged, "pace": result.pace}
 
 
@@ -169,11 +173,12 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     arrays, meta = record
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
-    converged, pace, labels = bool(meta["converged"]), int(meta["pace"]), None
+    converged, pace, last = bool(meta["converged"]), int(meta["pace"]), None
     if "labels" in arrays:
-        labels = np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1])
+        lists = Lists(arrays["group_of"], arrays["candidates"]) if "candidates" in arrays else None
+        last = LastStep(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]), lists)
     state = (inertia, len(history), converged, history, arrays.get("means"), pace)
-    return LloydResult(arrays["centers"], *state, labels)
+    return LloydResult(arrays["centers"], *state, last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,10 @@ def measure(path: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
             start = two_level_plusplus if many else kmeans_plusplus
             seconds, centers = _timed(start, some, k, rng=np.random.default_rng(0), executor=executor)
             found["seeding"][str(k)] = 1e6 * seconds / some.n_rows
-            (totals, labels), steps = pieces.step(centers, None, "first", full=True), []
+            (totals, last), steps = pieces.step(centers, None, "first", full=True), []
             for step in range(FULL_STEPS):
                 centers = totals.to_means(fallback=centers)
-                seconds, (totals, labels) = _timed(pieces.step, centers, labels, "step", full=step == 0)
+                seconds, (totals, last) = _timed(pieces.step, centers, last, "step", full=step == 0)
                 steps.append(seconds)
             found["a step"][str(k)] = 1e6 * float(np.mean(steps)) / len(X)
             centers = totals.to_means(fallback=centers) + shift
