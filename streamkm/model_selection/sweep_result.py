@@ -116,7 +116,7 @@ class SweepResult:
         return None if at is None else self.n_clusters[at]
 
     def best_by(self, score: str) -> int:
-        """The k with the best value of a score, seeds averaged; the lowest of equals.
+        """The k with the best value of a score, seeds averaged; the lowest of equals, and the highest for stability.
 
         Parameters
         ----------
@@ -133,7 +133,8 @@ class SweepResult:
         values = np.where(np.isnan(means), -np.inf, -np.array(means) if score == "davies_bouldin" else means)
         if not np.isfinite(values).any():
             raise InvalidParameterError(f"{score} has no value for any k of this sweep; use more seeds, or k from 2")
-        return self.n_clusters[int(np.argmax(values))]
+        best = np.flatnonzero(values == values.max())
+        return self.n_clusters[int(best[-1 if score == "stability" else 0])]
 
     def verdict(self) -> tuple[int, tuple[str, ...]]:
         """The number of clusters that most of the elbow and the scores name, and which do; of equals, the first named.
