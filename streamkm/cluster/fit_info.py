@@ -155,6 +155,7 @@ def _checked_arrays(arrays: Mapping[str, NDArray[Any]], n_features: int, n_clust
     if set(PROFILE_ARRAYS) <= set(arrays):
         told["profile"] = profile = Profile(**{name: arrays[name] for name in PROFILE_ARRAYS})
         shape = (n_clusters, profile.near_d2.shape[-1])
+        wanted: dict[str, tuple[Any, tuple[int, ...]]]
         wanted = {"sums": (np.float64, (n_clusters, 2)), "near_d2": (np.float64, shape), "near_rows": (np.int64, shape)}
         wanted |= {"far_d2": wanted["near_d2"], "far_rows": wanted["near_rows"], "n_blank": (np.int64, (n_clusters,))}
         for name, (dtype, needed) in wanted.items():

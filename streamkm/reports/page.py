@@ -120,8 +120,8 @@ def _lead(facts: Mapping[str, Any]) -> str:
     blank = f" ({blank_text(n_blank, by_words=bool(facts.get('by_words')))})" if n_blank else ""
     space = "" if result["assign_space"] == "original" else f", assigned in a sketch of {result['n_components']:,}"
     return (
-        f"{data['n_samples']:,} rows{skipped}{blank} of {data['n_features']:,} features in "
-        f"{result['n_clusters']:,} clusters{space}; {result['n_passes']:,} passes over the data, {facts['seconds']:.2f} s"
+        f"{data['n_samples']:,} rows{skipped}{blank} of {data['n_features']:,} features in {result['n_clusters']:,} "
+        f"clusters{space}; {result['n_passes']:,} passes over the data, {facts['seconds']:.2f} s"
     )
 
 
