@@ -27,9 +27,8 @@ def main() -> None:
 
         # the open array is the same source; each further pass is an exact step that lowers the objective a little more
         refined = StreamKMeans(10, refine=2, random_state=0).fit(array)
-        print(
-            f"objective {refined.inertia_:,.0f} in {refined.n_passes_} passes, {refined.inertia_ - kmeans.inertia_:,.0f}"
-        )
+        gain = kmeans.inertia_ - refined.inertia_
+        print(f"objective {refined.inertia_:,.0f} in {refined.n_passes_} passes, {gain:,.0f} lower")
 
         labels = zarr.create_array(str(Path(folder) / "labels.zarr"), shape=kmeans.labels_.shape, dtype="int32")
         labels[:] = kmeans.labels_
