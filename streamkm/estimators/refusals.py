@@ -43,7 +43,7 @@ def clear_refusals(X: Any, name: str) -> Iterator[None]:
         if reason is None:
             raise
         kind = TypeError if isinstance(error, TypeError) else InvalidInputError
-        raise kind(reason) from error
+        raise kind(reason) from None  # which is all that the error says, and more
 
 
 def _reason(X: Any, name: str) -> str | None:

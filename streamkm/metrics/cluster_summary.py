@@ -151,6 +151,10 @@ class ClusterSummary:
             notes.append("no silhouettes: of so many clusters, second nearest centers are not looked for")
         return notes
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print so in IPython."""
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         head, cells = self.table()
         lines = [_html_line(head, "th")]

@@ -21,7 +21,7 @@ from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.pairs import aligned
+from streamkm.core.pairs import Lines
 from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.reports.report import check_matplotlib, write_page
 from streamkm.reports.sweep import sweep_page
@@ -65,7 +65,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepResult(Lines):
     """What a sweep found.
 
     Attributes
@@ -244,9 +244,6 @@ class SweepResult:
             Something else than a report is there, or it cannot be written; what was there is as it was.
         """
         write_page(path, sweep_page(self.to_dict(), self.lines(), self.verdict()[0]))
-
-    def __str__(self) -> str:
-        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -8,7 +8,7 @@ from typing import Any
 from streamkm.cluster.coreset import CoresetRule, Method
 from streamkm.cluster.model import Space
 from streamkm.core.memory import human_bytes
-from streamkm.core.pairs import aligned
+from streamkm.core.pairs import Lines
 from streamkm.planning.memory import Needs, Regime
 
 SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
@@ -16,7 +16,7 @@ MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Lines):
     """What a fit will do.
 
     Attributes
@@ -143,9 +143,6 @@ class Plan:
     def peak_bytes(self) -> int:
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
-
-    def __str__(self) -> str:
-        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.reports.drawing import COLOURS, DPI, TITLE, WIDTH_INCHES, dress, halo, new_figure
+from streamkm.reports.drawing import COLOURS, TITLE, WIDTH_INCHES, dress, empty_figure, halo, new_figure
 from streamkm.reports.map_panel import draw_map
 from streamkm.reports.maps import ClusterMap
 
@@ -134,9 +134,7 @@ def plot_clusters(
     -------
     Figure
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_INCHES + 2, 5.6), dpi=DPI, layout="constrained")
+    figure = empty_figure(WIDTH_INCHES + 2, 5.6)
     grid = figure.add_gridspec(2 if silhouettes else 1, 2, width_ratios=(3, 2))
     left, top = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
     rows = np.asarray(sizes, np.float64)
@@ -156,9 +154,7 @@ def plot_clusters(
 
 def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> Figure:
     """Draw the map alone; see `plot_clusters`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 5.0), dpi=DPI, layout="constrained")
+    figure = empty_figure(7.2, 5.0)
     draw_map(figure.add_subplot(), places, np.asarray(sizes, np.float64), names)
     return figure
 
