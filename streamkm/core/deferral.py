@@ -25,7 +25,7 @@ def deferred(*names: str) -> Iterator[None]:
     Parameters
     ----------
     *names : str
-        Of modules, as in ``import NAME``.
+        Of modules, as in ``import NAME``; what is within a package that is named must not be imported within.
     """
     finder = _Finder(names)
     sys.meta_path.insert(0, finder)
