@@ -49,6 +49,7 @@ def main() -> None:
         if path.suffix == ".h5ad":
             store.close()
         cells = anndata.read_h5ad(path, backed="r") if path.suffix == ".h5ad" else anndata.read_zarr(path)
+        print(f"{path.name}: cells of each cluster, by the column that obs has now")
         print(cells.obs["cluster"].value_counts().sort_index().to_string())
         if args.picture:
             kmeans.plot().savefig(args.picture, dpi=60)

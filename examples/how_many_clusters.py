@@ -24,8 +24,7 @@ def main() -> None:
         path = Path(folder) / "rows.npy"
         np.save(path, centers[rng.integers(0, 6, 5_000)] + rng.normal(0, 1, (5_000, 10)))
         found = sweep(path, range(2, 13), random_state=0)
-    for label, text in found.lines():
-        print(f"{label}: {text}")
+    print(found)
     if args.picture:
         found.plot().savefig(args.picture, dpi=60)
 

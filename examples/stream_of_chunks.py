@@ -30,7 +30,7 @@ def main() -> None:
     print(f"{kmeans.n_samples_:,} rows in {kmeans.n_passes_} passes, objective {kmeans.inertia_:,.1f}")
 
     for day, labels in zip(range(3), (kmeans.predict(chunk) for chunk in days()), strict=False):
-        print(f"day {day}: {np.bincount(labels, minlength=5).tolist()}")
+        print(f"day {day}: {np.bincount(labels, minlength=5).tolist()} rows in clusters 0 to 4")
     if args.picture:
         kmeans.plot().savefig(args.picture, dpi=60)
 

@@ -17,13 +17,13 @@ OF_THEIR_OWN = {"larger_than_memory.py": ["--rows", "15000", "--memory", "430 Mi
 PICTURED = ("anndata_counts", "dask_array", "embeddings", "how_many_clusters", "stream_of_chunks", "table", "text")
 NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
-    "anndata_counts.py": ["cluster\n", "500\n", "500\n", "500\n"],
+    "anndata_counts.py": ["cells.h5ad: cells of each cluster", "cluster\n", "500\n", "500\n", "500\n"],
     "dask_array.py": ["same labels: True", "same centers: True"],
     "ivf_index.py": ["lists", "streamkm recall", "faiss    recall"],
     "dask_pipeline.py": ["agreement of both: 1.000"],
     "embeddings.py": ["4,000 vectors of 64 numbers in 2 passes", "[800, 800, 800, 800, 800]"],
-    "how_many_clusters.py": ["rows: all 5,000", "verdict: 6 clusters, by silhouette"],
-    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory 3", "objective per row"],
+    "how_many_clusters.py": ["all 5,000\n", "verdict ", "6 clusters, by silhouette"],
+    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory 2", "objective per row"],
     "stream_of_chunks.py": ["30,000 rows in 2 passes", "day 2:"],
     "table.py": ["payment=card", "6 rows with missing values", "set apart by", "998"],
     "text.py": ["900 documents in 3 passes", "300: ", "300: ", "300: ", "later: 3 of 3"],

@@ -56,36 +56,63 @@ print(scipy.stats.mode([1, 2, 2]).mode, int(_mode([1, 2, 2])[0][0]), pandas.Data
     assert done.stdout.splitlines() == ["[]", "2 2 (1, 1)"]
 
 
-def test_estimators_import_no_statistics():
-    """scikit-learn's base classes ask for SciPy's: they get them, and so does everybody else, once they are called."""
+def test_estimators_import_little():
+    """scikit-learn's base classes ask for more: they get it, and so does everybody else, once it is used."""
     code = """
-import sys, scipy
+import sys, numpy, scipy
 from streamkm import StreamKMeans
-print([name for name in sys.modules if name.startswith("scipy.stats")], "stats" in vars(scipy))
-from sklearn.utils.fixes import _mode
-print(int(_mode([1, 2, 2])[0][0]))
-import scipy.stats
+left = ("pandas", "scipy.stats", "scipy.special", "numpy.f2py", "numpy.testing")
+print([name for name in sys.modules if name.startswith(left)])
+print(StreamKMeans(2, random_state=0).fit_predict([[0.0], [1.0], [9.0]]).tolist())
+from sklearn.utils.fixes import _mode, pd as kept
+from sklearn.utils import _array_api
+print(int(_mode([1, 2, 2])[0][0]), float(_array_api.special.expit(0.0)))
+import numpy.testing, pandas, scipy.special, scipy.stats
 print(type(scipy.stats).__name__, scipy.stats is sys.modules["scipy.stats"], scipy.stats.mode([1, 2, 2]).mode)
+print(type(pandas).__name__, kept.DataFrame is pandas.DataFrame, numpy.testing.assert_equal(1, 1))
+print(_array_api.special.expit is scipy.special.expit, numpy.testing is sys.modules["numpy.testing"])
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["[] False", "2", "module True 2"]
+    assert done.stdout.splitlines() == ["[]", "[0, 0, 1]", "2 0.5", "module True 2", "module True None", "True True"]
+
+
+@cases("first", ["pandas", "scipy.stats", "numpy.testing"])
+def test_what_was_imported_before_stays(first):
+    code = f"""
+import sys, {first}
+before = sys.modules["{first}"]
+from streamkm import StreamKMeans
+print(sys.modules["{first}"] is before, type(before).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["True module"]
 
 
 def test_deferred_modules_that_are_used_stay():
     code = """
 import sys
 from streamkm.core.deferral import deferred
-with deferred("xml", "dom"):
+with deferred("xml.dom", "no_such_module"):
     import xml.dom
-    before = type(xml.dom).__name__
-    xml.dom.Node
-print(before, type(xml.dom).__name__, sys.modules["xml.dom"] is xml.dom)
-with deferred("xml", "dom"):
+    before, node = type(xml.dom).__name__, xml.dom.Node
+    try:
+        import no_such_module
+    except ModuleNotFoundError as error:
+        print(error)
+print(before, type(xml.dom).__name__, sys.modules["xml.dom"] is xml.dom, node is xml.dom.Node)
+with deferred("xml.dom", "json"):
     import xml.dom
-print(sys.modules["xml.dom"] is xml.dom)
+    import json as kept
+    from json import dumps
+print(sys.modules["xml.dom"] is xml.dom, sys.modules["json"].dumps is kept.dumps is dumps)
+with deferred("wave"):
+    import wave
+print("wave" in sys.modules, len(sys.meta_path))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["_LazyModule module True", "True"]
+    wanted = ["No module named 'no_such_module'", "_StandIn module True True", "True True", "False"]
+    said = done.stdout.splitlines()
+    assert [*said[:-1], said[-1].split()[0]] == wanted
 
 
 @cases("name", streamkm.__all__)

@@ -410,7 +410,7 @@ def test_a_loaded_model_tells_what_the_fitted_one_does(tmp_path, estimator):
     for name in KEPT:
         assert np.array_equal(getattr(loaded, name, None), getattr(fitted, name)), name
     assert loaded.feature_names_in_.tolist() == ["age", "height", "weight"]
-    assert loaded.fitted_on_["name"] == "array"
+    assert loaded.fitted_on_["name"] == "data frame"
     messages = []
     for each in (fitted, loaded):
         np.testing.assert_array_equal(each.predict(X), fitted.labels_)

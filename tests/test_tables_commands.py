@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from streamkm import StreamKMeans, open_documents, open_source
+from streamkm import StreamKernelKMeans, StreamKMeans, open_documents, open_source
 from streamkm.cli.main import main
 
 N = 600
@@ -64,6 +64,25 @@ def test_trips(trips, path):
     later.to_csv("later.csv", index=False)
     run("assign", "out/model.npz", "later.csv", "-o", "later.npy")
     np.testing.assert_array_equal(np.load("later.npy"), labels[later.index])
+
+
+@pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
+def test_plans_count_the_reading_that_finds_categories(trips, path):
+    """On the command line and in Python: as many passes as the fit makes, and bytes for each reading."""
+    said = run("plan", path, "-k", 3, *FLAGS)
+    assert "3, the first for categories" in said
+    assert "(2 x " in said  # rows stay in memory behind the first pass over them
+    wanted = json.loads(run("plan", path, "-k", 3, "--json", *FLAGS))
+    given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
+    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip", steps=["standardize"])
+    planned = kmeans.plan(given)
+    assert "4, the first for categories and standardize" in str(planned)
+    kmeans.fit(given)
+    assert (wanted["passes"], planned.passes, kmeans.plan_.passes) == (3, 4, 4)
+    assert kmeans.n_passes_ == 4 + (kmeans.n_passes_ > 4)
+    known = {**given, "categories": {"payment": ["card", "cash"]}}  # nothing is left to be found
+    assert StreamKMeans(3).plan(known).passes == 2
+    assert StreamKernelKMeans(3).plan(given).passes == StreamKernelKMeans(3).plan(known).passes + 1
 
 
 def test_what_is_refused(trips):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import TEXT, TFIDF, read_text_settings
@@ -297,3 +298,45 @@ def test_sublinear_counts(folder):
     np.testing.assert_array_equal(np.load("again.npy"), wanted.labels_)
     said = run("fit", "c.yaml", "--set", "text.tfidf=false", "-o", "no", code=2)
     assert "text.sublinear_tf is of use with text.tfidf: true only" in said
+
+
+@pytest.mark.parametrize("tfidf", ["true", "false"])
+def test_documents_without_a_word_are_counted(folder, tfidf):
+    """In what is printed, in summary.json, in the table of clusters, in the report, and in the saved model."""
+    documents, _ = topic_texts(60)
+    documents[::7] = ["", "...", "- -"] * 3
+    path = write("jsonl", documents)
+    said = run("fit", config(path, f"  tfidf: {tfidf}\n"), "-v")
+    blank = len(documents[::7])
+    assert blank == 9
+    assert "9 rows without any word" in said
+    told = json.loads(Path("out/summary.json").read_text())
+    assert told["data"]["n_blank"] == 9
+    assert sum(row["n_blank"] for row in told["clusters"]) == 9
+    labels = np.load("out/labels.npy")
+    (where,) = {int(label) for label in labels[::7]}
+    model = StreamKMeans.load("out/model.npz")
+    assert f"9 rows without any word: 9 in cluster {where}" in str(model.summary())
+    assert "9 rows without any word" in model.summary()._repr_html_()
+    run("report", "out")
+    assert "(9 rows without any word)" in Path("out/report.html").read_text()
+
+
+def test_rows_without_values_are_counted_by_any_number_of_threads():
+    """Rows that are skipped are not among them, and dense rows are not looked at."""
+    X = sp.random_array((900, 40), density=0.2, format="csr", rng=np.random.default_rng(0), dtype=np.float64)
+    X = sp.csr_array(X.multiply((np.arange(900) % 9 > 0)[:, None]))
+    X.eliminate_zeros()
+    X.data[X.indptr[5]] = np.nan
+    blank = np.flatnonzero(np.diff(X.indptr) == 0)
+    assert len(blank) >= 100
+    models = [
+        StreamKMeans(4, random_state=0, progress=False, on_invalid="skip", executor=n, chunk_bytes=2000).fit(X)
+        for n in (1, 2)
+    ]
+    for model in models:
+        wanted = np.bincount(model.labels_[blank], minlength=4)
+        np.testing.assert_array_equal(model.profile_.n_blank, wanted)
+        assert f"{len(blank)} rows without any value" in str(model.summary())
+    dense = StreamKMeans(4, random_state=0, progress=False, on_invalid="skip").fit(X.toarray())
+    assert not dense.profile_.n_blank.any()

@@ -7,6 +7,7 @@ import pytest
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.progress import Progress
 
 X = np.random.default_rng(0).normal(size=(300, 4))
 
@@ -25,3 +26,22 @@ def test_stages_are_told(capsys, make):
     for wrong in (-1, "yes", None):
         with pytest.raises(InvalidParameterError, match="verbose="):
             make(3, verbose=wrong).fit(X)
+
+
+def test_bars_count_what_stages_count(capsys):
+    """A stage that counts nothing is no chunk, at a rate; one that ends early has all of what it took."""
+    progress = Progress(show=True)
+    with progress.stage("seed"):
+        pass
+    with progress.stage("read", 4) as stage:
+        for _ in range(4):
+            stage.advance()
+    with progress.stage("lloyd", 100, "steps") as stage:
+        stage.advance(2)
+    with progress.stage("sample") as stage:  # of chunks whose number was not known
+        stage.advance(3)
+    told = {line.split()[0]: line for line in capsys.readouterr().err.splitlines() if line.strip()}
+    assert list(told) == ["seed", "read", "lloyd", "sample"]
+    assert "/" not in told["seed"]
+    for name, count in {"read": "4/4", "lloyd": "2/2", "sample": "3/3"}.items():
+        assert f" {count} " in told[name]

@@ -58,7 +58,9 @@ class Run(NamedTuple):
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
         source = self.source if n_rows is None else ScaledSource(self.source, n_rows)
         plan = self.plan_for(source)
-        return replace(plan, passes=plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet")))
+        before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
+        passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
+        return replace(plan, passes=passes, passes_before=before)
 
     def plan_for(self, source: RowSource) -> Plan:
         """What a fit of a source would do; workers of a cluster write labels themselves, where that is asked for."""

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from streamkm.fitting.labelling.certificate import WORTH
+from streamkm.metrics.cluster_summary import blank_text
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Label and text, for people: what came out."""
     data, result = summary["data"], summary["result"]
+    n_blank = data["n_blank"]
     return [
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
+        *([("blank", blank_text(n_blank, by_words=summary["by_words"]))] if n_blank else []),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row), {_space_text(result)}"),

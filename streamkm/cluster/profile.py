@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster import profiles as kernels
 
-ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows")
+ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows", "n_blank")
 MOST_EXAMPLES = 5
 EXAMPLE_BYTES = 1 << 20  # of all lists of examples together, about
 NO_ROWS = np.empty(0, np.int64)
@@ -37,6 +38,8 @@ class Profile:
         Squared distances of the rows farthest from their center, negative, ascending; infinite where there are fewer.
     far_rows : int64 (k, r)
         Their numbers; -1 where there are fewer.
+    n_blank : int64 (k,)
+        Rows without any stored value, of sparse data: documents without a word.
 
     References
     ----------
@@ -49,13 +52,14 @@ class Profile:
     near_rows: NDArray[np.int64]
     far_d2: NDArray[np.float64]
     far_rows: NDArray[np.int64]
+    n_blank: NDArray[np.int64]
 
     @classmethod
     def empty(cls, n_clusters: int) -> Profile:
         """Of no rows."""
         shape = (n_clusters, n_examples(n_clusters))
         far, none = np.full(shape, np.inf), np.full(shape, -1, np.int64)
-        return cls(np.zeros((n_clusters, 2)), far, none, far.copy(), none.copy())
+        return cls(np.zeros((n_clusters, 2)), far, none, far.copy(), none.copy(), np.zeros(n_clusters, np.int64))
 
     def add(
         self,
@@ -66,6 +70,7 @@ class Profile:
         weights: NDArray[np.float64] = NO_WEIGHTS,
         first_row: int = 0,
         kept: NDArray[np.int64] | None = None,
+        X: Matrix | None = None,
     ) -> None:
         """Add rows, in place.
 
@@ -81,9 +86,16 @@ class Profile:
             Number of the first row of the chunk.
         kept : int64 (n,), optional
             Which rows of the chunk these are; None: all.
+        X : ndarray or csr_array (n, d), optional
+            The rows, as they are; of sparse ones those without values are counted.
         """
         kept = NO_ROWS if kept is None else kept
-        kernels.add_rows(labels, d2, gaps, weights, first_row, kept, *self.arrays())
+        lists = (self.near_d2, self.near_rows, self.far_d2, self.far_rows)
+        kernels.add_rows(labels, d2, gaps, weights, first_row, kept, self.sums, *lists)
+        if X is not None and not isinstance(X, np.ndarray):
+            blank = X.indptr[1:] == X.indptr[:-1]
+            if blank.any():
+                np.add(self.n_blank, np.bincount(labels[blank], minlength=len(self.n_blank)), out=self.n_blank)
 
     def arrays(self) -> tuple[NDArray[np.float64] | NDArray[np.int64], ...]:
         """The arrays, in the order of `ARRAYS`."""
@@ -107,7 +119,7 @@ def n_examples(n_clusters: int) -> int:
 
 def profile_bytes(n_clusters: int) -> int:
     """Bytes of a profile."""
-    return (16 + 32 * n_examples(n_clusters)) * n_clusters
+    return (24 + 32 * n_examples(n_clusters)) * n_clusters
 
 
 def join_profiles(parts: Sequence[Profile]) -> Profile:
@@ -122,6 +134,7 @@ def absorb_profile(first: Profile, second: Profile) -> Profile:
     """As `join_profiles` of both, in the memory of the first."""
     first = first.kept_in_order()
     np.add(first.sums, second.sums, out=first.sums)
+    np.add(first.n_blank, second.n_blank, out=first.n_blank)
     kernels.merge_lists(second.near_d2, second.near_rows, first.near_d2, first.near_rows)
     kernels.merge_lists(second.far_d2, second.far_rows, first.far_d2, first.far_rows)
     return first

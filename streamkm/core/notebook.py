@@ -35,15 +35,17 @@ class NotebookBar:
         from IPython.display import display
 
         self._name, self._total, self._unit = name, total, unit
-        self._done, self._started, self._shown = 0.0, time.perf_counter(), 0.0
+        self._done, self._started, self._shown, self._ended = 0.0, time.perf_counter(), 0.0, False
         self._handle: Any = display(self, display_id=True)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         seconds = time.perf_counter() - self._started
         rate = f"{self._done / seconds:.3g} {self._unit}/s" if self._done and seconds > 0 else ""
         total = "" if self._total is None else f"/{self._total:,.0f}"
-        text = f"{self._name:<10} {self._done:,.0f}{total} {rate} {seconds:.1f} s"
+        count = f"{self._done:,.0f}{total} {rate} " if self._done or total else ""
+        text = f"{self._name:<10} {count}{seconds:.1f} s"
         value = "" if self._total is None else f' value="{self._done:g}" max="{self._total or 1:g}"'
+        value = ' value="1" max="1"' if self._ended else value
         bar = f"<progress{value}></progress>"
         return {"text/plain": text, "text/html": f"<div>{bar} <code>{html.escape(text)}</code></div>"}
 
@@ -55,7 +57,7 @@ class NotebookBar:
 
     def fill(self) -> None:
         """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
-        self._done = self._total = self._done or 1
+        self._total, self._ended = self._done or None, True
 
     def stop(self) -> None:
         """Show where it ended."""

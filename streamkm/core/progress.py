@@ -103,7 +103,6 @@ class _Bar:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
-            MofNCompleteColumn,
             Progress,
             ProgressColumn,
             Task,
@@ -113,19 +112,31 @@ class _Bar:
         )
         from rich.text import Text
 
+        class Count(ProgressColumn):
+            """What is done, of how many; nothing for a stage that counts none."""
+
+            def render(self, task: Task) -> Text:
+                total = "?" if task.total is None else f"{task.total:,.0f}"
+                return Text(f"{task.completed:,.0f}/{total}" if counted() else "", style="progress.download")
+
         class Rate(ProgressColumn):
             """What is done a second."""
 
             def render(self, task: Task) -> Text:
-                speed = task.finished_speed or task.speed
+                speed = (task.finished_speed or task.speed) if counted() else None
                 return Text("" if speed is None else f"{speed:.3g} {unit}/s", style="progress.data.speed")
 
-        columns = (BarColumn(), MofNCompleteColumn(), Rate(), TimeElapsedColumn(), TimeRemainingColumn())
+        def counted() -> bool:
+            return total is not None or self._counts
+
+        self._counts = False
+        columns = (BarColumn(), Count(), Rate(), TimeElapsedColumn(), TimeRemainingColumn())
         self._progress = Progress(TextColumn("{task.description:<10}"), *columns, console=Console(stderr=True))
         self._task = self._progress.add_task(name, total=total)
         self._progress.start()
 
     def advance(self, amount: float) -> None:
+        self._counts = True
         self._progress.update(self._task, advance=amount)
 
     def fill(self) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.pairs import Lines
 from streamkm.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deduplicated:
+class Deduplicated(Lines):
     """Which rows are kept.
 
     Attributes

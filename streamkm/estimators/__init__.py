@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from streamkm.core.deferral import deferred
 
-with deferred("scipy", "stats"):  # `sklearn.utils.fixes` asks for one function of it: a sixth of all time for imports
+# what scikit-learn's base classes, and what of SciPy they need, import and hardly use: half of the time for imports
+with deferred("pandas", "scipy.stats", "scipy.special", "numpy.f2py", "numpy.testing"):
     import sklearn.base  # noqa: F401

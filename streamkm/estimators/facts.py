@@ -48,11 +48,13 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
     """
     n_skipped = count_skipped(estimator.labels_)
     n_assigned = estimator.n_samples_ - n_skipped
+    profile = getattr(estimator, "profile_", None)
     summary: dict[str, Any] = {
         "data": {
             "name": estimator.fitted_on_["name"],
             "n_samples": estimator.n_samples_,
             "n_skipped": n_skipped,
+            "n_blank": 0 if profile is None else int(profile.n_blank.sum()),
             "n_features": estimator.n_features_in_,
             "stored_bytes": estimator.fitted_on_["stored_bytes"],
         },

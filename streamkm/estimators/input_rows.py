@@ -19,6 +19,7 @@ from streamkm.compute import is_on_cluster, local_threads, open_executor, under_
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
+from streamkm.estimators.refusals import clear_refusals
 from streamkm.estimators.validation import is_in_memory, joined
 from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
@@ -26,7 +27,8 @@ from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.planning.allowance import Allowance
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
-from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.memory.arrays import open_array
+from streamkm.sources.memory.frames import check_same_columns, is_frame
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
 
@@ -134,13 +136,15 @@ class InputRows:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
         if is_in_memory(X):
             checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
-            if reset is None:
-                from sklearn.utils import check_array
+            name = "data frame" if is_frame(X) else None
+            with clear_refusals(X, name or "array"):
+                if reset is None:
+                    from sklearn.utils import check_array
 
-                X = check_array(X, dtype="numeric", **checks)
-            else:
-                X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-            return open_source(X)
+                    X = check_array(X, dtype="numeric", **checks)
+                else:
+                    X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
+            return open_source(X) if name is None else open_array(X, name=name)
         source = open_source(X)
         if reset is not None:
             self._check_names(source, reset=reset)

@@ -90,6 +90,8 @@ class ClusterRow:
         more than 4,096 clusters, where second nearest centers are not looked for; the table then says so.
     typical, outlying : tuple of Example
         Rows nearest to the center, and farthest from it.
+    n_blank : int
+        Rows without any value, of sparse data: documents without a word.
     """
 
     cluster: int
@@ -103,6 +105,7 @@ class ClusterRow:
     silhouette: float | None = None
     typical: tuple[Example, ...] = ()
     outlying: tuple[Example, ...] = ()
+    n_blank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,20 @@ class ClusterSummary:
 
     def notes(self) -> list[str]:
         """What the table leaves out, and why."""
+        notes = []
+        n_blank = sum(row.n_blank for row in self.rows)
+        if n_blank:
+            where = ", ".join(f"{row.n_blank:,} in cluster {row.cluster}" for row in self.rows if row.n_blank)
+            notes.append(f"{blank_text(n_blank, by_words=self.by_words)}: {where}")
         measured = any(row.mean_distance is not None and row.nearest >= 0 for row in self.rows)
         untold = measured and all(row.silhouette is None for row in self.rows)
-        return ["no silhouettes: of so many clusters, second nearest centers are not looked for"] if untold else []
+        if untold:
+            notes.append("no silhouettes: of so many clusters, second nearest centers are not looked for")
+        return notes
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print so in IPython."""
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
@@ -210,6 +224,11 @@ class ClusterSummary:
 def number_text(value: float | None) -> str:
     """A number for people, four digits of it; a dash for none."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def blank_text(n_blank: int, *, by_words: bool) -> str:
+    """How many rows have nothing in them, for people."""
+    return f"{n_blank:,} {'row' if n_blank == 1 else 'rows'} without any {'word' if by_words else 'value'}"
 
 
 def _html_line(cells: Sequence[str], tag: str) -> str:

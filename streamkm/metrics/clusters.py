@@ -161,4 +161,5 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
         "silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
         "typical": typical,
         "outlying": outlying,
+        "n_blank": int(profile.n_blank[cluster]),
     }

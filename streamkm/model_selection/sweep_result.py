@@ -21,7 +21,7 @@ from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.pairs import aligned
+from streamkm.core.pairs import Lines
 from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.reports.report import check_matplotlib, write_page
 from streamkm.reports.sweep import sweep_page
@@ -65,7 +65,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepResult(Lines):
     """What a sweep found.
 
     Attributes
@@ -116,7 +116,7 @@ class SweepResult:
         return None if at is None else self.n_clusters[at]
 
     def best_by(self, score: str) -> int:
-        """The k with the best value of a score, seeds averaged; the lowest of equals.
+        """The k with the best value of a score, seeds averaged; the lowest of equals, and the highest for stability.
 
         Parameters
         ----------
@@ -133,7 +133,8 @@ class SweepResult:
         values = np.where(np.isnan(means), -np.inf, -np.array(means) if score == "davies_bouldin" else means)
         if not np.isfinite(values).any():
             raise InvalidParameterError(f"{score} has no value for any k of this sweep; use more seeds, or k from 2")
-        return self.n_clusters[int(np.argmax(values))]
+        best = np.flatnonzero(values == values.max())
+        return self.n_clusters[int(best[-1 if score == "stability" else 0])]
 
     def verdict(self) -> tuple[int, tuple[str, ...]]:
         """The number of clusters that most of the elbow and the scores name, and which do; of equals, the first named.
@@ -243,9 +244,6 @@ class SweepResult:
             Something else than a report is there, or it cannot be written; what was there is as it was.
         """
         write_page(path, sweep_page(self.to_dict(), self.lines(), self.verdict()[0]))
-
-    def __str__(self) -> str:
-        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

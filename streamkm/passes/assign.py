@@ -183,7 +183,7 @@ def _assign_item(
     else:
         measured = np.empty(X.shape[0])
         labels, totals, d2 = assigned_far(before, X, weights, table, norms, (gaps, measured))
-    profile.add(labels, measured, gaps, weights=weights, first_row=item[3], kept=rows.kept)
+    profile.add(labels, measured, gaps, weights=weights, first_row=item[3], kept=rows.kept, X=rows.X)
     d2 = d2 if norms is None else shares_of(d2, norms)
     if rule is not None and len(labels):
         drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))

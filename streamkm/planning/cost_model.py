@@ -183,7 +183,7 @@ class _Model:
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
         )  # fmt: skip
-        n_passes = self.plan.passes - len(self.plan.finding_steps)
+        n_passes = self.plan.passes - len(self.plan.passes_before) - len(self.plan.finding_steps)
         names = ["assign", *(f"refine-{number}" for number in range(1, n_passes - 1 - later))]
         return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 

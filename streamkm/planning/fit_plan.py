@@ -154,6 +154,7 @@ def _plan(
     source, needs, regime = asked.source, choice.needs, choice.regime
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = source.preparation.finding if isinstance(source, PreparedRows) else ()
+    before = tuple(stage.name for stage in source.stages_before)
     passes = (
         2
         + asked.refinements
@@ -166,7 +167,7 @@ def _plan(
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=len(steps) + (1 if asked.once else passes),
+        passes=len(before) + len(steps) + (1 if asked.once else passes),
         counts_first=counts_first,
         chunk_bytes=choice.sizes.chunk_bytes,
         n_chunks=choice.n_chunks,
@@ -192,6 +193,7 @@ def _plan(
         few_sampled=needs.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         reads_ahead=reads_ahead,
         finding_steps=steps,
+        passes_before=before,
     )
 
 

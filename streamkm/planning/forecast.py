@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import human_bytes
-from streamkm.core.pairs import aligned
+from streamkm.core.pairs import Lines
 from streamkm.planning.plan import Plan
 
 # processor seconds a task, of calls that do nothing; measured by the benchmark of plans (Dask 2026.8, EPYC Zen 4, idle)
@@ -163,7 +163,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Lines):
     """What a fit on a cluster would take.
 
     Attributes
@@ -204,9 +204,6 @@ class Forecast:
     def total(self, name: str) -> int:
         """Sum of "tasks", "read_bytes", "network_bytes" or "client_bytes" over the stages."""
         return sum(getattr(stage, name) for stage in self.stages)
-
-    def __str__(self) -> str:
-        return aligned(self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -29,7 +29,7 @@ def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
         By which the plan was made.
     """
     rows = source.source if isinstance(source, PreparedRows) else source
-    if plan.passes == 1 or not rows.decodes or rows.estimated_rows is None:
+    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     if rows.n_features is None and allowance.free_bytes is None:
         return plan  # how wide rows are, and what that takes of a given limit, is known after they were read

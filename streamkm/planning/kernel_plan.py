@@ -206,12 +206,13 @@ def plan_kernel_fit(
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
+    before = tuple(stage.name for stage in source.stages_before)
     plan = Plan(
         source=source.name,
         n_rows=n_rows,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=2 + more + counts_first,
+        passes=len(before) + 2 + more + counts_first,
         counts_first=counts_first,
         chunk_bytes=size,
         n_chunks=len(chunks) if isinstance(source, ChunkedSource) else None,
@@ -231,6 +232,7 @@ def plan_kernel_fit(
         more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
         drawn_rows=needs.drawn_rows,
         keeps_sample=needs.keeps_sample,
+        passes_before=before,
     )
     if not source.replayable:
         raise InvalidInputError(

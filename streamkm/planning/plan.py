@@ -8,14 +8,15 @@ from typing import Any
 from streamkm.cluster.coreset import CoresetRule, Method
 from streamkm.cluster.model import Space
 from streamkm.core.memory import human_bytes
-from streamkm.core.pairs import aligned
+from streamkm.core.pairs import Lines
 from streamkm.planning.memory import Needs, Regime
 
+SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Lines):
     """What a fit will do.
 
     Attributes
@@ -76,6 +77,8 @@ class Plan:
         reads them.
     finding_steps : tuple of str
         Steps that rows are prepared by which take one of the passes each, in front of the others.
+    passes_before : tuple of str
+        What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
     """
 
     source: str
@@ -109,6 +112,7 @@ class Plan:
     reads_ahead: bool = False
     kept_bytes: int = 0
     finding_steps: tuple[str, ...] = ()
+    passes_before: tuple[str, ...] = ()
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -140,12 +144,9 @@ class Plan:
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
 
-    def __str__(self) -> str:
-        return aligned(self.lines())
-
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        readings = 1 if self.kept_bytes else self.passes
+        readings = 1 + len(self.passes_before) if self.kept_bytes else self.passes
         total = None if self.stored_bytes is None else self.stored_bytes * readings
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         return [
@@ -173,7 +174,8 @@ class Plan:
         ]
 
     def _more(self) -> str:
-        first = f", the first for {' and '.join(self.finding_steps)}" if self.finding_steps else ""
+        before = (*(SAID.get(name, name) for name in self.passes_before), *self.finding_steps)
+        first = f", the first for {' and '.join(before)}" if before else ""
         return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 
     def _kept(self) -> str:

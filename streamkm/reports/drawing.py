@@ -27,11 +27,16 @@ def halo() -> dict[str, Any]:
     return {"boxstyle": "round,pad=0.15", "facecolor": "#ffffff", "alpha": 0.75, "linewidth": 0}
 
 
+def empty_figure(width: float, height: float) -> Figure:
+    """A figure of so many inches, which notebooks show, whatever the backend."""
+    from streamkm.reports.shown_figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
 def new_figure(n_panels: int, height: float, *, below: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side; `below`: under one more panel, the first, that is as wide as all."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_INCHES, height), dpi=DPI, layout="constrained")
+    figure = empty_figure(WIDTH_INCHES, height)
     grid = figure.add_gridspec(2 if below else 1, n_panels)
     axes = [figure.add_subplot(grid[0, :])] if below else []
     axes += [figure.add_subplot(grid[-1, column]) for column in range(n_panels)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.reports.drawing import COLOURS, DPI, TITLE, WIDTH_INCHES, dress, halo, new_figure
+from streamkm.reports.drawing import COLOURS, TITLE, WIDTH_INCHES, dress, empty_figure, halo, new_figure
 from streamkm.reports.map_panel import draw_map
 from streamkm.reports.maps import ClusterMap
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
+_ALIKE = 1.2  # times the smallest cluster, up to which a median says nothing
 _LEAST_FALL = 0.01  # of the objective, that is worth a picture
 _STAGES = {
     "lloyd": "Lloyd on the sketch",
@@ -104,12 +105,14 @@ def _draw_sizes(panel: Axes, sizes: NDArray[np.float64]) -> None:
         panel.set_ylabel("rows (logarithmic)")
         panel.set_ylim(bottom=max(0.5, positive[-1] / 2))
     median = float(np.median(ranked))
-    panel.axhline(median, color=COLOURS[3], linewidth=1.2, linestyle="--")
-    panel.annotate(
-        f"median {median:,.0f}", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 3),
-        textcoords="offset points", ha="right", va="bottom", color=COLOURS[3], bbox=halo(),
-    )  # fmt: skip
-    panel.set_title(f"{len(ranked):,} clusters of {ranked[-1]:,.0f} to {ranked[0]:,.0f} rows", **TITLE)
+    if ranked[0] > _ALIKE * ranked[-1]:
+        panel.axhline(median, color=COLOURS[3], linewidth=1.2, linestyle="--")
+        panel.annotate(
+            f"median {median:,.0f}", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+            textcoords="offset points", ha="right", va="bottom", color=COLOURS[3], bbox=halo(),
+        )  # fmt: skip
+    span = f"{ranked[-1]:,.0f} to {ranked[0]:,.0f} rows" if ranked[0] > ranked[-1] else f"{ranked[0]:,.0f} rows each"
+    panel.set_title(f"{len(ranked):,} clusters of {span}", **TITLE)
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
@@ -131,33 +134,34 @@ def plot_clusters(
     -------
     Figure
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_INCHES + 2, 5.6), dpi=DPI, layout="constrained")
+    figure = empty_figure(WIDTH_INCHES + 2, 5.6)
     grid = figure.add_gridspec(2 if silhouettes else 1, 2, width_ratios=(3, 2))
     left, top = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
-    draw_map(left, places, np.asarray(sizes, np.float64), names)
+    rows = np.asarray(sizes, np.float64)
+    draw_map(left, places, rows, names)
+    what = "sampled rows" if places.of_rows else "means of clusters"
+    how = ": what lies side by side is alike" if places.by_neighbours else ", along directions that part clusters most"
+    left.set_title(f"{len(places.points):,} {what}{how}", **TITLE)
     dress(top)
-    _draw_sizes(top, np.asarray(sizes, np.float64))
+    _draw_sizes(top, rows)
     if silhouettes:
         bottom = figure.add_subplot(grid[1, 1])
         dress(bottom)
-        _draw_silhouettes(bottom, silhouettes)
+        order = np.argsort(-rows, kind="stable").tolist()
+        _draw_silhouettes(bottom, {cluster: silhouettes[cluster] for cluster in order if cluster in silhouettes})
     return figure
 
 
 def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> Figure:
     """Draw the map alone; see `plot_clusters`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 5.0), dpi=DPI, layout="constrained")
+    figure = empty_figure(7.2, 5.0)
     draw_map(figure.add_subplot(), places, np.asarray(sizes, np.float64), names)
     return figure
 
 
 def _draw_silhouettes(panel: Axes, silhouettes: Mapping[int, float]) -> None:
-    """How far rows are inside of their clusters, from the best to the worst."""
-    order = sorted(silhouettes, key=lambda cluster: -silhouettes[cluster])
+    """How far rows are inside of their clusters, in the order that these are given in."""
+    order = list(silhouettes)
     values, positions = [silhouettes[cluster] for cluster in order], np.arange(1, len(order) + 1)
     if len(order) <= _MOST_BARS:
         panel.bar(positions, values, color=COLOURS[2], width=0.75)
@@ -165,6 +169,8 @@ def _draw_silhouettes(panel: Axes, silhouettes: Mapping[int, float]) -> None:
     else:
         panel.stairs(values, np.arange(len(values) + 1) + 0.5, fill=True, color=COLOURS[2])
     panel.set_xlim(0.4, len(order) + 0.6)
+    panel.set_ylim(min(0.0, *values), 1)
+    panel.set_xlabel(f"cluster{' label' if len(order) <= _MOST_BARS else 's'}, largest first")
     panel.set_title("simplified silhouettes: 1 far from other clusters, 0 on a border", **TITLE)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamkm.metrics.cluster_summary import blank_text
+
 TITLE = "<title>streamkm: "
 """At the head of every page, by which a file is known as one."""
 WORTH = 0.01  # share of the objective that another round would have to gain to be worth it
@@ -114,10 +116,12 @@ def _lead(facts: Mapping[str, Any]) -> str:
     """What was clustered, in a sentence."""
     data, result = facts["data"], facts["result"]
     skipped = f" ({data['n_skipped']:,} skipped)" if data["n_skipped"] else ""
+    n_blank = data.get("n_blank", 0)  # results of earlier versions do not say
+    blank = f" ({blank_text(n_blank, by_words=bool(facts.get('by_words')))})" if n_blank else ""
     space = "" if result["assign_space"] == "original" else f", assigned in a sketch of {result['n_components']:,}"
     return (
-        f"{data['n_samples']:,} rows{skipped} of {data['n_features']:,} features in {result['n_clusters']:,} clusters"
-        f"{space}; {result['n_passes']:,} passes over the data, {facts['seconds']:.2f} s"
+        f"{data['n_samples']:,} rows{skipped}{blank} of {data['n_features']:,} features in {result['n_clusters']:,} "
+        f"clusters{space}; {result['n_passes']:,} passes over the data, {facts['seconds']:.2f} s"
     )
 
 

@@ -42,9 +42,9 @@ def sweep_figure(table: dict[str, Any]) -> Figure:
     top.plot(ks, lowest, color=COLOURS[0], linewidth=1.6)
     if table["best"] is not None:
         top.plot([ks[0], ks[-1]], [lowest[0], lowest[-1]], color=FAINT, linewidth=1, linestyle=":")
-        # a curve that falls less and less leaves room below and to the left
+        # a curve that falls less and less leaves room between its elbow and the line from end to end
         elbow, name = (table["best"], lowest[ks.index(table["best"])]), f"elbow: k = {table['best']:,}"
-        _mark(top, *elbow, name, above=False, left=True)
+        _mark(top, *elbow, name, above=True, left=False)
     part = "all" if table["n_sampled"] == table["n_samples"] else "a sample of"
     seeds = len({row["seed"] for row in rows})
     top.set_title(
@@ -62,7 +62,9 @@ def sweep_figure(table: dict[str, Any]) -> Figure:
         if name != "stability":
             _draw_seeds(panel, rows, name)
         panel.plot(*zip(*points, strict=True), color=COLOURS[0], linewidth=1.2)
-        best = (max if more else min)(points, key=lambda point: point[1])
+        # of equal ones the fewest clusters, but where seeds agree: on few they nearly always do
+        first = points[::-1] if name == "stability" else points
+        best = (max if more else min)(first, key=lambda point: point[1])
         _mark(panel, *best, f"k = {best[0]:,}", above=more)
         panel.set_title(f"{heading}\n{'more' if more else 'less'} is better", **TITLE)
         panel.set_xlabel("clusters, k")
@@ -82,8 +84,8 @@ def _mark(panel: Axes, x: float, y: float, text: str, *, above: bool, left: bool
     first, last = panel.get_xlim()
     if left is None:
         left = x > (first + last) / 2
-    elif x - first < _OF_A_NAME * (last - first):
-        left = False
+    elif last - x < _OF_A_NAME * (last - first):
+        left = True
     panel.annotate(
         text, (x, y), xytext=(-8 if left else 8, 8 if above else -8), textcoords="offset points",
         color=COLOURS[3], bbox=halo(), ha="right" if left else "left", va="bottom" if above else "top",

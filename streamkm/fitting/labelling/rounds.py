@@ -26,6 +26,7 @@ from streamkm.passes.assign import Assigned
 from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 from streamkm.passes.resume import Record
 
+LEAST_TOLD = 1e-4  # share of the objective to gain that is told
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,8 @@ def _looked_further(
     give_back(plan.limit_bytes)
     outlook = after.outlook(promise)
     give_back(plan.limit_bytes)
-    logger.info("objective %.6g; at least %.3g of it to gain", after.totals.d2, outlook.gain)
+    seen = f"at least {outlook.gain:.2%} of it to gain" if outlook.gain >= LEAST_TOLD else "nothing seen to gain"
+    logger.info("objective %.6g; %s", after.totals.d2, seen)
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):

@@ -1,0 +1,114 @@
+"""Values in memory that are no rows of numbers: one line that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from streamkm import StreamKernelKMeans, StreamKMeans, open_source
+from streamkm.core.exceptions import InvalidInputError
+from tests.tables import cases
+
+ROWS = np.random.default_rng(0).normal(size=(40, 3))
+
+
+def objects(value):
+    X = ROWS.astype(object)
+    X[5, 1] = value
+    return X
+
+
+TRIPS = pd.DataFrame({"miles": ROWS[:, 0], "payment": ["card", "cash"] * 20, "fare": ROWS[:, 1]})
+REFUSED = {
+    "one dimension": (ROWS[:, 0], r"array has shape \(40,\); needed: rows of features.*X\.reshape\(1, -1\)"),
+    "three dimensions": (ROWS[:, :, None], r"array has shape \(40, 3, 1\).*X\.reshape\(len\(X\), -1\)"),
+    "no dimension": (np.array(3.0), r"array is one value; needed: rows"),
+    "complex": (ROWS + 1j, r"array holds complex128; pass real and imaginary parts as features"),
+    "complex sparse": (sp.csr_array(ROWS + 1j), r"array holds complex128; pass real"),
+    "text": (
+        np.array([["1", "a"], ["2", "b"]]),
+        r"array holds 'a' in row 0, column 1, and features are numbers.*leave",
+    ),
+    "bytes": (np.array([[b"x", b"2"]]), r"array holds b'x' in row 0, column 0"),
+    "text among objects": (objects("card"), r"array holds 'card' in row 5, column 1"),
+    "rows of lengths": ([[1.0, 2.0], [1.0, 2.0], [3.0]], r"row 2 has 1 values, and row 0 has 2; needed: rows of"),
+    "rows and values": ([[1.0, 2.0], 3.0], r"a list holds rows and single values"),
+    "frame of text": (
+        TRIPS,
+        r"column 'payment' of the data frame holds 'card' in row 0.*leave it out.*open_source\(X,",
+    ),
+    "complex frame": (pd.DataFrame({"x": ROWS[:, 0] + 1j}), r"column 'x' of the data frame holds complex128"),
+}
+
+
+def fit(X):
+    StreamKMeans(2, random_state=0, progress=False).fit(X)
+
+
+def predict(X):
+    fitted = pd.DataFrame(ROWS[:, : X.shape[1]], columns=X.columns) if isinstance(X, pd.DataFrame) else ROWS
+    StreamKMeans(2, random_state=0, progress=False).fit(fitted).predict(X)
+
+
+def plan(X):
+    StreamKMeans(2, random_state=0, progress=False).plan(X)
+
+
+def fit_by_kernel(X):
+    StreamKernelKMeans(2, random_state=0, progress=False).fit(X)
+
+
+@cases("name", list(REFUSED))
+@cases("method", [fit, predict, plan, fit_by_kernel])
+def test_what_is_wrong_is_one_clear_line(name, method):
+    X, wanted = REFUSED[name]
+    with pytest.raises(InvalidInputError, match=wanted) as caught:
+        method(X)
+    assert "\n" not in str(caught.value)
+
+
+DATES = pd.DataFrame({"x": ROWS[:, 0], "day": pd.date_range("2020-01-01", periods=40)})
+
+
+@cases(
+    "X, wanted",
+    [
+        (objects({"a": 1}), r"^array holds \{'a': 1\} in row 5, column 1, .*argument must be a string or"),
+        (DATES, r"column 'day' of the data frame holds datetime64.*leave it out, or make it a number"),
+    ],
+)
+def test_what_can_be_no_number_stays_a_type_error(X, wanted):
+    """As scikit-learn has it."""
+    with pytest.raises(TypeError, match=wanted) as caught:
+        fit(X)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_right_is_not_looked_at_again():
+    """Numbers as objects, missing values among them, and frames: as before."""
+    with pytest.raises(InvalidInputError, match=r"NaN in row 5 of array"):
+        fit(objects(None))
+    frame = pd.DataFrame(ROWS, columns=["a", "b", "c"])
+    assert StreamKMeans(2, random_state=0, progress=False).fit(frame.astype(object)).n_features_in_ == 3
+    with pytest.raises(ValueError, match="X has 2 features, but StreamKMeans is expecting 3"):
+        predict(ROWS[:, :2])
+
+
+def test_columns_of_text_are_categories_where_that_is_asked_for():
+    """What the message says works."""
+    fitted = StreamKMeans(2, random_state=0, progress=False).fit(open_source(TRIPS, categories="onehot"))
+    assert list(fitted.feature_names_in_) == ["miles", "payment=card", "payment=cash", "fare"]
+
+
+def test_frames_are_called_frames():
+    """In what a model remembers, in plans and in messages; an array is an array."""
+    frame = pd.DataFrame(ROWS, columns=["a", "b", "c"])
+    fitted = StreamKMeans(2, random_state=0, progress=False).fit(frame)
+    assert fitted.fitted_on_["name"] == fitted.plan_.source == fitted.plan(frame).source == "data frame"
+    assert StreamKMeans(2, random_state=0, progress=False).fit(ROWS).fitted_on_["name"] == "array"
+    assert np.array_equal(fitted.labels_, StreamKMeans(2, random_state=0, progress=False).fit(ROWS).labels_)
+    frame.iloc[7, 1] = np.nan
+    with pytest.raises(InvalidInputError, match=r"NaN in .*row 7 of data frame"):
+        fitted.fit(frame)
