@@ -15,7 +15,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.metrics.pairwise import euclidean_distances
 
-from streamkm.cluster import in_memory, row_sample
+from streamkm.cluster import in_memory, init, row_sample
 from streamkm.cluster.blocks import Blocks, Totals, absorb_totals, assigned, join_totals
 from streamkm.cluster.center_table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
@@ -450,6 +450,18 @@ def test_starts_go_on_until_many_end_where_the_best_does(executor, n_groups, n_s
     assert found[Starts(10, 16)] == found[n_starts]
     assert found[Starts(10, 16)][0] <= found[10][0] * (1 + 1e-9)
     assert (found[Starts(10, 16)][1] == found[10][1]) == (n_starts == 10)
+
+
+@pytest.mark.parametrize(("width", "n_starts"), [(8, 10), (40, 5), (200, 4)])
+def test_few_clusters_have_fewer_starts_where_each_takes_long(executor, monkeypatch, width, n_starts):
+    """The seeding stream tells how many there were: as many as their work allows, but four."""
+    monkeypatch.setattr(init, "START_WORK", 1_200_000)
+    X, states = rng().random((600, width)), []
+    for n_init in ("auto", n_starts):
+        drawn = streams()
+        start_centers(executor, one_block(X), 10, init="k-means++", n_init=n_init, streams=drawn)
+        states.append(drawn.seeding.bit_generator.state)
+    assert states[0] == states[1]
 
 
 def test_start_centers_do_not_depend_on_threads():

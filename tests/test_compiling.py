@@ -88,6 +88,61 @@ def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
     assert sorted(process.communicate()[0] for process in started) == ["0\n", "1\n"]
 
 
+CACHED_FIT = """
+import json, sys
+import numpy as np
+from streamkm import StreamKMeans
+from streamkm.kernels import ahead
+COMPILER = ["numba.np.linalg", "numba.cpython.setobj", "numba.typed.typeddict"]
+X = np.random.default_rng(0).normal(size=(300, 4))
+StreamKMeans(3, random_state=0, progress=False).fit(X)
+cached = [name in sys.modules for name in COMPILER]
+kernel = ahead.dispatcher("cluster.totals.row_products")
+type(kernel)(kernel.py_func, targetoptions=kernel.targetoptions)(X, X, np.ones(300))  # without a cache
+print(json.dumps([cached, [name in sys.modules for name in COMPILER]]))
+"""
+
+
+def test_kernels_are_loaded_without_what_only_compiling_needs():
+    StreamKMeans(3, random_state=0, progress=False).fit(np.random.default_rng(0).normal(size=(300, 4)))
+    command = [sys.executable, "-c", CACHED_FIT]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert json.loads(done.stdout) == [[False] * 3, [True] * 3]
+
+
+TYPED = """
+import threading
+import numpy as np
+from streamkm.kernels.cluster import totals
+kernel, ended, failed = totals.row_products, threading.Event(), []
+
+def ask():
+    while not ended.is_set():
+        try:
+            kernel.typeof_pyval(type("Kind", (np.ndarray,), {})((1,)))
+        except RuntimeError as error:
+            failed.append(error)
+
+asking = [threading.Thread(target=ask) for _ in range(4)]
+for thread in asking:
+    thread.start()
+X = np.ones((2, 3))
+kernel(X, X, np.ones(2))
+ended.set()
+for thread in asking:
+    thread.join()
+assert not failed, failed[0]
+assert sum(kernel.stats.cache_misses.values()) == 1
+"""
+
+
+def test_types_are_found_by_some_threads_while_another_compiles(tmp_path):
+    """What only compiling needs is loaded meanwhile, and adds to the table that types are found in."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", TYPED], env=environment, check=True)
+
+
 LIMITED = """
 import json, sys
 import numpy as np

@@ -29,7 +29,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
-MOST_STARTS = 10
+FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters
 NEAR_BEST, SETTLED_SHARE = 3e-4, 1 / 3  # where such a share of starts ends so near to the best, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
 START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
@@ -98,8 +98,8 @@ def start_centers(
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
     n_init : int, "auto" or Starts
-        "auto": 10 for up to 10 clusters and where nothing is searched; else as many as `START_WORK` pays for, up to 10,
-        no more once two have ended within 0.03 % of the best.
+        "auto": 10 where nothing is searched; else as many as `START_WORK` pays for, up to 10. For up to 10 clusters at
+        least 4, and all of them; for more, no more once two have ended within 0.03 % of the best.
     pool : Pool
         `sampled` are some of its rows; by default all.
 
@@ -175,11 +175,13 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsear
         return n_init
     if n_init != "auto":
         return Starts(int(n_init), int(n_init))
-    if unsearched or n_clusters <= FEW_CLUSTERS:
+    if unsearched:
         return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    most = max(1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
-    return Starts(min(2, most), most)
+    most = min(MOST_STARTS, START_WORK // max(1, entries * n_clusters))
+    if n_clusters <= FEW_CLUSTERS:
+        return Starts(max(FEWEST_STARTS, most), max(FEWEST_STARTS, most))
+    return Starts(min(2, max(1, most)), max(1, most))
 
 
 def drawn_by(

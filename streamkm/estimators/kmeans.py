@@ -89,9 +89,9 @@ class StreamKMeans(Incremental, Described, Planned):
         "random": sampled rows. An array: these centers, without any search. A callable: what
         ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
-        Starts, of which the best is kept; "auto": 10 for up to 10 clusters, for "random" and for a callable, else as
-        many as cost little, up to 10, but no more once two end alike: 1 where rows or clusters are many, because the
-        search finds what it misses.
+        Starts, of which the best is kept; "auto": 10 for "random" and for a callable, else as many as cost little, up
+        to 10. For up to 10 clusters at least 4; for more, no more once two end alike: 1 where rows or clusters are
+        many, because the search finds what it misses.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4

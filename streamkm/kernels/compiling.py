@@ -23,7 +23,9 @@ from typing import Any
 
 import numba as nb
 from numba.core import event
+from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
 
 from streamkm.core.collector import collector_off
 from streamkm.kernels.ahead import kernels_of, name_of, text_of
@@ -41,6 +43,9 @@ HELPER_BYTES = 320 << 20
 COMPILING_BYTES = 144 << 20
 """By which resident memory grows in a process that compiles the kernels of a fit: 117 MiB were measured."""
 _LOCKS: dict[str, int | None] = {}
+_BESIDE_COMPILING = ("typeof_pyval", "_compilation_chain_init_hook")
+"""Methods of dispatchers that look up the table of arguments' types, or add to it what other packages have: so does
+what only compiling needs, which is loaded when a function is compiled first, by a thread among others."""
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -61,15 +66,43 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return partial(kernel, **options)
     # no wrapper for C: only Python and other kernels call it
-    dispatcher = nb.njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
+    dispatcher = nb.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
     if dispatcher is not function:
         dispatcher.compile = partial(_compile_alone, dispatcher)
+        for name in _BESIDE_COMPILING:
+            setattr(dispatcher, name, _while_none_compiles(getattr(dispatcher, name)))
+        dispatcher._cache = _Cache(function)
     return dispatcher
 
 
 def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """As `kernel`, of a function that only kernels call: without a wrapper for Python, a quarter of a short one."""
     return kernel(function, no_cpython_wrapper=True, **options)
+
+
+class _Cache(FunctionCache):
+    """Numba's cache on disk, from which functions are loaded without what only compiling needs.
+
+    Numba loads what it knows of Python and NumPy before it looks into the cache, 0.3 s. Functions that were compiled
+    need none of it; where one must be compiled, numba loads it then.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As `FunctionCache.load_overload`; what it would do first but for the memory of arrays is left out."""
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+        return None  # it could not be read
+
+
+def _while_none_compiles(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of a dispatcher, waiting for a thread that compiles."""
+
+    def call(*arguments: Any) -> Any:
+        with global_compiler_lock:
+            return method(*arguments)
+
+    return call
 
 
 def _compile_alone(dispatcher: Any, signature: Any) -> Any:

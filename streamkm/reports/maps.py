@@ -179,15 +179,20 @@ def _by_neighbours(X: NDArray[np.float64]) -> NDArray[np.float64]:
     places += np.random.default_rng(0).normal(size=places.shape).astype(np.float32) * 0.01 * (places.std() or 1.0)
     places *= 1e-2 / (places[:, 0].std() or 1.0)
     velocity, gains, rate = np.zeros_like(places), np.ones_like(places), max(50.0, n_points / EXAGGERATION / 4)
+    kernel, pull = np.empty_like(chances), np.empty_like(chances)  # once: new memory costs more than the arithmetic
+    exaggerated = chances * EXAGGERATION
     for step in range(STEPS):
         early = step < EXAGGERATED_STEPS
         squares = (places**2).sum(axis=1)
-        kernel = squares[:, None] + squares - 2 * places @ places.T
+        np.matmul(2 * places, places.T, out=pull)
+        np.add(squares[:, None], squares, out=kernel)
+        kernel -= pull
         np.maximum(kernel, 0, out=kernel)
         kernel += 1
         np.reciprocal(kernel, out=kernel)
         np.fill_diagonal(kernel, 0)
-        pull = chances * (EXAGGERATION if early else 1.0) - kernel / kernel.sum()
+        np.divide(kernel, kernel.sum(), out=pull)
+        np.subtract(exaggerated if early else chances, pull, out=pull)
         pull *= kernel
         gradient = 4 * (pull.sum(axis=1)[:, None] * places - pull @ places)
         gains = np.where(gradient * velocity < 0, gains + 0.2, np.maximum(gains * 0.8, 0.01))
