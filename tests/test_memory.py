@@ -34,7 +34,7 @@ from streamkm.sources.base import Rows, RowSource
 from streamkm.stores.operations import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.fresh import run_compiled
+from tests.fresh import run_compiled, run_fresh
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
@@ -420,6 +420,25 @@ def test_freed_memory_is_given_back_where_a_limit_is_near():
     roomy, crowded = json.loads(done.stdout)
     assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
     assert crowded > 80_000_000
+
+
+FORKED = """
+import json, os
+from streamkm.core.memory import resident_bytes
+
+resident_bytes()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    before = resident_bytes()
+    held = b"1" * 100_000_000
+    os.write(writer, str(resident_bytes() - before).encode())
+    os._exit(0)
+print(json.dumps(int(os.read(reader, 50))))
+"""
+
+
+def test_a_forked_process_is_asked_what_it_holds_itself():
+    assert run_fresh(FORKED) > 80_000_000
 
 
 HEAP = """
