@@ -57,8 +57,8 @@ def check(got, data_bytes):
     ],
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
-    n_rows = 120_000
-    check(fit(images(disk_path / "x.zarr", n_rows, chunk_rows=2048), 20, "375 MiB", **options), n_rows * 784)
+    n_rows = 160_000
+    check(fit(images(disk_path / "x.zarr", n_rows, chunk_rows=2048), 20, "400 MiB", **options), n_rows * 784)
 
 
 @reads_proc

@@ -94,7 +94,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize(
     ("n_rows", "cases"),
     [
-        (80_000, [("345 MiB", None, "spilled"), ("360 MiB", None, "blocks"), ("360 MiB", "auto", "blocks")]),
+        (120_000, [("340 MiB", None, "spilled"), ("370 MiB", None, "blocks"), ("370 MiB", "auto", "blocks")]),
         pytest.param(400_000, [("1 GiB", "auto", "blocks")], marks=pytest.mark.slow),
         pytest.param(
             400_000,
@@ -102,7 +102,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
             marks=LARGE,
         ),
     ],
-    ids=["63 MB", "314 MB and all in memory", "314 MB"],
+    ids=["94 MB", "314 MB and all in memory", "314 MB"],
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
     path = images(disk_path / "images.zarr", n_rows)
