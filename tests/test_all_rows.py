@@ -136,14 +136,14 @@ def test_rows_that_are_counted_first(small_sample, kind):
 
 
 def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monkeypatch):
-    X = np.random.default_rng(0).normal(size=(60_000, 600)).astype(np.float32)
+    X = np.random.default_rng(0).normal(size=(20_000, 600)).astype(np.float32)
     path = tmp_path / "x.npy"
     np.save(path, X)
-    roomy = kmeans(sketch="pca", n_components=256, max_iter=3, n_init=1, chunk_bytes=4 << 20)
+    roomy = kmeans(sketch="pca", n_components=256, max_iter=3, n_init=1, chunk_bytes=1 << 20)
     needed = roomy.plan(str(path)).peak_bytes
     (tmp_path / "spill").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
-    tight = clone(roomy).set_params(memory_limit=needed - (50 << 20))
+    tight = clone(roomy).set_params(memory_limit=needed - (30 << 20))
     assert tight.plan(str(path)).regime == "spilled"
     np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
     assert roomy.plan_.regime == "blocks"
@@ -201,8 +201,8 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
 @pytest.mark.parametrize("coreset", [None, "sensitivity"])
 def test_the_time_of_both_passes_is_told(tmp_path, coreset):
     path = tmp_path / "x.npy"
-    np.save(path, np.random.default_rng(0).normal(size=(20_000, 600)).astype(np.float32))
-    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=4 << 20)
+    np.save(path, np.random.default_rng(0).normal(size=(8000, 600)).astype(np.float32))
+    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=2 << 20)
     found = estimator.forecast(str(path), Cluster(workers=2))
     names = [step.name for step in found.stages]
     assert names == ["sketch", "sketch-all", "seed", "lloyd", "polish", "assign", "refine-1"]

@@ -297,10 +297,10 @@ def test_labels_are_predictions_of_any_batch(options, kind):
     X = as_kind(blobs(cluster_std=6.0)[0], kind)
     fitted = kmeans(**options).fit(X)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-    for size, stop in ((1, 12), (7, 70), (256, 600), (599, 600)):
+    for size, stop in ((1, 5), (7, 35), (256, 600), (599, 600)):
         parts = [fitted.predict(X[start : min(start + size, stop)]) for start in range(0, stop, size)]
         np.testing.assert_array_equal(np.concatenate(parts), fitted.labels_[:stop])
-    for chunk_bytes, stop in ((1, 60), (1000, 600), (1 << 30, 600)):  # one byte: a chunk a row
+    for chunk_bytes, stop in ((1, 20), (1000, 600), (1 << 30, 600)):  # one byte: a chunk a row
         predicted = clone_of(fitted, chunk_bytes=chunk_bytes).predict(X[:stop])
         np.testing.assert_array_equal(predicted, fitted.labels_[:stop])
 

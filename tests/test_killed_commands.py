@@ -24,7 +24,7 @@ COMMANDS = {
     "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume", "--overwrite"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--overwrite", "--labels-format", "zarr"],
     "dedupe": ["dedupe", "x.npy", "--threshold", "0.999", "-o", "keep.npy", "--overwrite"],
-    "sweep": ["sweep", "x.npy", "-k", "2:4", "--random-state", "0", "-o", "scores", "--overwrite"],
+    "sweep": ["sweep", "x.npy", "-k", "2:3", "--random-state", "0", "-o", "scores", "--overwrite"],
 }
 SEED = ["--set", "estimator.random_state=0", "--no-report"]
 MINE = ("mine.npz", "out/mine.npz", "out/labels.bak", "scores/mine.csv", "s.zarr/mine")

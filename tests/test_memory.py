@@ -34,7 +34,7 @@ from streamkm.sources.base import Rows, RowSource
 from streamkm.stores.operations import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
-from tests.fresh import run_compiled
+from tests.fresh import run_compiled, run_fresh
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
@@ -381,11 +381,11 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitte
 """
 
 
-@pytest.mark.parametrize(("n_chunks", "limit"), [(30, "332 MiB"), pytest.param(60, "412 MiB", marks=LARGE)])
+@pytest.mark.parametrize(("n_chunks", "limit"), [(20, "302 MiB"), pytest.param(60, "412 MiB", marks=LARGE)])
 def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
     """Seen once, or starting anew: nobody knows how many rows there will be, so what memory does not hold goes to disk.
 
-    154 or 307 MB of rows.
+    102 or 307 MB of rows.
     """
     once, again, roomy = (
         run_compiled(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)})
@@ -420,6 +420,25 @@ def test_freed_memory_is_given_back_where_a_limit_is_near():
     roomy, crowded = json.loads(done.stdout)
     assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
     assert crowded > 80_000_000
+
+
+FORKED = """
+import json, os
+from streamkm.core.memory import resident_bytes
+
+resident_bytes()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    before = resident_bytes()
+    held = b"1" * 100_000_000
+    os.write(writer, str(resident_bytes() - before).encode())
+    os._exit(0)
+print(json.dumps(int(os.read(reader, 50))))
+"""
+
+
+def test_a_forked_process_is_asked_what_it_holds_itself():
+    assert run_fresh(FORKED) > 80_000_000
 
 
 HEAP = """
@@ -527,25 +546,25 @@ def test_labels_in_a_file_of_cells_stay_within_the_limit(disk_path):
 NEAR_DUPLICATES = """
 import json, sys
 from streamkm import StreamKMeans, dedupe
-path, what, limit = sys.argv[1:4]
+path, what, k, limit = sys.argv[1:5]
 options = {"metric": "cosine", "spherical": True, "max_cluster_size": 1.2} if what == "cap" else {}
-parameters = {"n_clusters": 60, "memory_limit": limit, "progress": False, "random_state": 0, **options}
+parameters = {"memory_limit": limit, "progress": False, "random_state": 0, **options}
 if what == "cap":
-    largest = StreamKMeans(**parameters).fit(path).size_cap_.largest
+    largest = StreamKMeans(int(k), **parameters).fit(path).size_cap_.largest
 else:
-    largest = dedupe(path, 0.95, **parameters).largest_cluster
+    largest = dedupe(path, 0.95, n_clusters=int(k), **parameters).largest_cluster
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "largest": largest}))
 """
 
 
-@pytest.mark.parametrize(("what", "largest"), [("cap", 1.2), ("dedupe", 4.0)])
-def test_clusters_of_a_bounded_size_are_split_and_compared_within_the_limit(disk_path, what, largest):
+@pytest.mark.parametrize(("what", "k", "largest"), [("cap", 60, 1.2), ("dedupe", 120, 4.0)])
+def test_clusters_of_a_bounded_size_are_split_and_compared_within_the_limit(disk_path, what, k, largest):
     """Rows take half of the limit's room, so that a part of them goes to the disk before they are compared."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(200_000, 64)).astype(np.float32)
-    X[: len(X) // 2] += 3
+    X = rng.normal(size=(50_000, 256)).astype(np.float32)
+    X[: len(X) // 2] += 3.7  # a few in a million pairs of these are near duplicates
     np.save(disk_path / "x.npy", X)
-    got = run_compiled(NEAR_DUPLICATES, [str(disk_path / "x.npy"), what, "292 MiB"])
-    assert got["peak"] <= 360 << 20
-    assert got["largest"] <= largest * len(X) / 60
+    got = run_compiled(NEAR_DUPLICATES, [str(disk_path / "x.npy"), what, str(k), "292 MiB"])
+    assert got["peak"] <= 292 << 20
+    assert got["largest"] <= largest * len(X) / k

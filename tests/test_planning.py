@@ -322,7 +322,7 @@ def test_what_cannot_be_scaled(file):
     with pytest.raises(InvalidInputError, match="lies in this process"):
         StreamKMeans(2).forecast(np.eye(30), Cluster(2))
     with pytest.raises(MemoryLimitError, match="above the limit"):
-        StreamKMeans(8, memory_limit="1 GiB").plan(file, 10**11)
+        StreamKMeans(8, memory_limit="1 GiB").plan(file, 10**10)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,8 @@ def test_maps_of_few_or_equal_rows(shape, make, sparse):
         places = cluster_map(sp.csr_array(X) if sparse else X, labels, np.ones(shape[0] + 1))
         assert places.points.shape == ((labels >= 0).sum(), 2)
         assert np.isfinite(places.points).all()
-        plot_map(places, np.ones(shape[0] + 1), {0: "0"}).canvas.draw()
+        if not sparse:  # drawn is what was found, which says nothing of the rows
+            plot_map(places, np.ones(shape[0] + 1), {0: "0"}).canvas.draw()
 
 
 def test_names_do_not_cover_each_other():

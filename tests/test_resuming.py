@@ -31,20 +31,29 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
+def write_data(folder, n_texts, n_wide):
     rng = np.random.default_rng(0)
-    write_topics(str(folder / "x.svm"), Topics(5000, 20), 12_000, kind="svmlight")
+    write_topics(str(folder / "x.svm"), Topics(5000, 20), n_texts, kind="svmlight")
     centers = rng.normal(0, 2, (20, 16))
     np.save(folder / "x.npy", (centers[rng.integers(0, 20, 80_000)] + rng.normal(0, 1, (80_000, 16))).astype("f4"))
     wide = rng.normal(0, 1, (20, 600))
-    np.save(folder / "wide.npy", (wide[rng.integers(0, 20, 10_000)] + rng.normal(0, 1, (10_000, 600))).astype("f4"))
+    np.save(folder / "wide.npy", (wide[rng.integers(0, 20, n_wide)] + rng.normal(0, 1, (n_wide, 600))).astype("f4"))
     return folder
 
 
 @pytest.fixture(scope="module")
-def wanted(folder):
+def folder(tmp_path_factory):
+    """Data whose fits take long enough to be killed."""
+    return write_data(tmp_path_factory.mktemp("data"), 12_000, 10_000)
+
+
+@pytest.fixture(scope="module")
+def small_folder(tmp_path_factory):
+    """Fewer rows of text and wide ones, in eight chunks or more; the dense ones are more than the sample takes."""
+    return write_data(tmp_path_factory.mktemp("small"), 4000, 4000)
+
+
+def fits_of(folder):
     """Fits that nothing happened to, by name; each is made once."""
 
     @cache
@@ -53,6 +62,16 @@ def wanted(folder):
         return StreamKMeans(progress=False, **options).fit(str(folder / file))
 
     return fitted
+
+
+@pytest.fixture(scope="module")
+def wanted(folder):
+    return fits_of(folder)
+
+
+@pytest.fixture(scope="module")
+def wanted_of_small(small_folder):
+    return fits_of(small_folder)
 
 
 def start(folder, name, place):
@@ -137,7 +156,10 @@ def wait_for(path):
         ("wide", "found", False),
     ],
 )
-def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, read_again):
+def test_a_fit_goes_on_from_every_record(
+    small_folder, wanted_of_small, tmp_path, monkeypatch, name, record, read_again
+):
+    wanted = wanted_of_small(name)
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)
     file, options = CASES[name]
@@ -145,14 +167,14 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(str(folder / file))
-    kmeans.fit(str(folder / file))
+            kmeans.fit(str(small_folder / file))
+    kmeans.fit(str(small_folder / file))
     names = [stage.name for stage in kmeans.stages_]
     assert ("sketch" in names and kmeans.stages_[0].seconds > 0) == (read_again or record in ("seed", "polish"))
-    np.testing.assert_array_equal(kmeans.labels_, wanted(name).labels_)
-    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted(name).cluster_centers_)
-    assert kmeans.inertia_ == wanted(name).inertia_
-    assert kmeans.history_ == wanted(name).history_
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
+    assert kmeans.inertia_ == wanted.inertia_
+    assert kmeans.history_ == wanted.history_
 
 
 @pytest.mark.parametrize("record", ["sketch", "seed", "polish", "found", "refined"])

@@ -91,13 +91,13 @@ def shares_of_failures(sketch, m, n_clusters, eps):
     """For each matrix, how many of the maps change the cost of some partition by more than eps."""
     forms, hard = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2), matrices()
     failed = dict.fromkeys(hard, 0)
+    wanted = {name: forms @ (X @ X.T).ravel() for name, X in hard.items()}
     with threadpool_limits(1, user_api="blas"):  # products too small to share
         for seed in range(N_SEEDS):
             stacked = np.vstack(list(hard.values())) @ explicit_map(sketch, m, n_clusters, eps, seed)
             for (name, X), Y in zip(hard.items(), np.split(stacked, len(hard)), strict=True):
-                wanted, got = (forms @ (rows @ rows.T).ravel() for rows in (X, Y))
-                counted = wanted > 1e-9 * (X**2).sum()
-                failed[name] += bool((np.abs(got[counted] / wanted[counted] - 1) > eps).any())
+                got, counted = forms @ (Y @ Y.T).ravel(), wanted[name] > 1e-9 * (X**2).sum()
+                failed[name] += bool((np.abs(got[counted] / wanted[name][counted] - 1) > eps).any())
     return {name: count / N_SEEDS for name, count in failed.items()}
 
 

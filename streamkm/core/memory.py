@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -68,9 +70,15 @@ def is_given(limit: Any) -> bool:
 
 def resident_bytes() -> int:
     """Bytes of memory that this process holds now."""
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+@lru_cache(maxsize=1)
+def _process(number: int) -> Any:
+    """A process by its number, kept: finding when it began takes longer than asking what it holds."""
     import psutil
 
-    return int(psutil.Process().memory_info().rss)
+    return psutil.Process(number)
 
 
 def give_back(limit_bytes: int, expected_bytes: int = 0) -> None:
