@@ -33,7 +33,7 @@ def rows(n_rows, n_features, dtype, *, seed=0):
 
 def kernels():
     """Products, scores and nearest centers."""
-    from streamkm.cluster.center_table import CenterTable
+    from streamkm.cluster.centers.table import CenterTable
     from streamkm.kernels.intrinsics.panels import Panels
 
     found = {}

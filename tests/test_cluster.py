@@ -15,17 +15,19 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.metrics.pairwise import euclidean_distances
 
-from streamkm.cluster import in_memory, init, row_sample
+from streamkm.cluster import in_memory
 from streamkm.cluster.blocks import Blocks, Totals, absorb_totals, assigned, join_totals
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.init import Starts, Streams, start_centers
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
-from streamkm.cluster.split_merge import split_merge
+from streamkm.cluster.sampling import row_sample
+from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
+from streamkm.cluster.search.split_merge import split_merge
+from streamkm.cluster.seeding import init
+from streamkm.cluster.seeding.init import Starts, Streams, start_centers
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.compute import open_executor
 from streamkm.core.matrix import matrix_bytes
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
@@ -117,7 +119,7 @@ def test_threads_that_share_kmeans_plusplus_change_nothing(executor, sparse, dty
     X = blobs(1501, 20, 7, dtype)[0]
     block = one_block(stored(X, sparse), rng().random(1501) if weighted else None)
     alone = kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor)
-    monkeypatch.setattr("streamkm.cluster.kmeans_plusplus.SHARED_ENTRIES", 0)
+    monkeypatch.setattr("streamkm.cluster.seeding.kmeans_plusplus.SHARED_ENTRIES", 0)
     np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3), executor=executor), alone)
     np.testing.assert_array_equal(kmeans_plusplus(block, n_clusters, rng=rng(3)), alone)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster import sensitivity as importance
-from streamkm.cluster.coreset import CoresetRule, coreset_size, default_size
-from streamkm.cluster.coreset_tree import CoresetTree, join_trees
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling import sensitivity as importance
+from streamkm.cluster.sampling.coreset import CoresetRule, coreset_size, default_size
+from streamkm.cluster.sampling.coreset_tree import CoresetTree, join_trees
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset

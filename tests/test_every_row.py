@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import SAMPLED, search_set
+from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
+from streamkm.cluster.seeding.search_set import SAMPLED, search_set
 from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume

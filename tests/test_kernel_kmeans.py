@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2

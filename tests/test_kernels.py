@@ -8,10 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster import center_layout
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers import layout as center_layout
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, rows_by_label
-from streamkm.kernels.cluster import splitting
+from streamkm.kernels.seeding import splitting
 from streamkm.kernels.sketch import countsketch
 from tests import naive
 from tests.sources.matrices import sparse_matrices
@@ -298,7 +298,7 @@ def test_split_ignores_rows_without_weight():
 @pytest.mark.parametrize("scale", [1.0, 2.0**-70])
 def test_squared_distances_told_beside_labels(n_clusters, scale, monkeypatch):
     """By the column of the mean where the table has one to spare, else by one more product."""
-    monkeypatch.setattr("streamkm.cluster.center_layout.TILED_BYTES", 0)
+    monkeypatch.setattr("streamkm.cluster.centers.layout.TILED_BYTES", 0)
     rng = np.random.default_rng(n_clusters)
     X = sp.random_array((200, 90), density=0.2, format="csr", dtype=np.float32, rng=rng)
     centers = rng.normal(size=(n_clusters, 90)) + rng.normal(size=90)

@@ -11,11 +11,11 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.cluster import init as starting
-from streamkm.cluster.init import Streams, start_centers
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.ls_plusplus import TRIALS, ls_plusplus
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.seeding import init as starting
+from streamkm.cluster.seeding.init import Streams, start_centers
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
+from streamkm.cluster.seeding.ls_plusplus import TRIALS, ls_plusplus
 from streamkm.compute import open_executor
 from tests import naive
 from tests.tables import cases

@@ -7,28 +7,28 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.cluster.center_cells import CenterCells
-from streamkm.cluster.center_index import (
+from streamkm.cluster.centers.cells import CenterCells
+from streamkm.cluster.centers.index import (
     FEWEST_CENTERS,
     CenterIndex,
     are_orthonormal,
     byte_panels,
     principal_directions,
 )
-from streamkm.cluster.center_table import INDEXED_ROWS, CenterTable
+from streamkm.cluster.centers.neighbours import Neighbourhood
+from streamkm.cluster.centers.table import INDEXED_ROWS, CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.init import local_search
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
-from streamkm.cluster.neighbours import Neighbourhood
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.split_merge import split_merge
-from streamkm.cluster.two_level import quotas_of, two_level_plusplus
+from streamkm.cluster.search.split_merge import split_merge
+from streamkm.cluster.seeding.init import local_search
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
-from streamkm.kernels.cluster import reduced
+from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd
 from streamkm.planning import plan as plan_module

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.summary import result_lines
-from streamkm.cluster.center_index import index_bytes
-from streamkm.cluster.neighbours import neighbours_bytes
+from streamkm.cluster.centers.index import index_bytes
+from streamkm.cluster.centers.neighbours import neighbours_bytes
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.init import Streams, start_centers
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.lloyd import lloyd
-from streamkm.cluster.portions import COARSE_ROWS, portions_of, search_portions
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import Pool
+from streamkm.cluster.seeding.init import Streams, start_centers
+from streamkm.cluster.seeding.portions import COARSE_ROWS, portions_of, search_portions
+from streamkm.cluster.seeding.search_set import Pool
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import MemoryLimitError

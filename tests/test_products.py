@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.kernels.intrinsics import lowest, products, reductions, vectors
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from tests.tables import cases

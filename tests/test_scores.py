@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.kernels.cluster.scores import spread_csr, spread_dense
+from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics import internal as scores
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.metrics.internal import calinski_harabasz, davies_bouldin, objective, silhouette, spread

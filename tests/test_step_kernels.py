@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from numba.core import event
 
 from streamkm.core.matrix import rows_between
-from streamkm.kernels.cluster import nearest, ordering, rows, splitting, totals, trials
+from streamkm.kernels.centers import nearest
+from streamkm.kernels.cluster import ordering, rows, totals
 from streamkm.kernels.intrinsics import nonzeros
+from streamkm.kernels.seeding import splitting, trials
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
 from tests.tables import cases

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster.coreset import CoresetRule, default_size
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed

@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from streamkm import StreamKMeans, sweep
 from streamkm.cli.report import write_sweep
-from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import open_executor
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError

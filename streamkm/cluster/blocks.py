@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Lists, Neighbourhood
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, add_rows
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Large, Listener

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_layout import FAR, moved_csr
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.layout import FAR, moved_csr
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype

@@ -23,9 +23,9 @@ from streamkm.cluster.blocks import (
     labels_and_nearness,
     step_labels,
 )
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.neighbours import Neighbourhood
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, LastStep, Parted, densified, inertia_of, merged
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.kernels.cluster import totals as kernels

@@ -15,15 +15,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.center_index import CenterIndex, IndexParts, are_orthonormal, is_worth
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.index import CenterIndex, IndexParts, are_orthonormal, is_worth
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.cluster.reduced import COORDINATES
+from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, fits_features, sketch_from_dict
 
@@ -59,7 +59,7 @@ class Model:
     preparation : Preparation or None
         How original rows are prepared, before anything else.
     index : tuple of float32 (m, u) and int32 (k,), or None
-        Directions and groups of an index of the centers, where there is one; see `center_index`.
+        Directions and groups of an index of the centers, where there is one; see `centers.index`.
     laid_out : CenterTable or None
         The table of these centers, where it is kept; see `with_table`.
     """

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import Block
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import Executor
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data

@@ -19,7 +19,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
 if TYPE_CHECKING:
-    from streamkm.cluster.center_table import CenterTable
+    from streamkm.cluster.centers.table import CenterTable
 
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.row_sample import stacked_csr
+from streamkm.cluster.sampling.row_sample import stacked_csr
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.deduplication.buckets import Buckets, Members

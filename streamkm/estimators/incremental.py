@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.coreset import CoresetRule
 from streamkm.cluster.model import Model
+from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.validation import (
     centers_dtype,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.cluster.init import FEW_CLUSTERS, Starts
+from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS

@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.init import check_centers
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.preparation import check_steps
 from streamkm.sketches import Sketch

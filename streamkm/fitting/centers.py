@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.coreset import Coreset
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
-from streamkm.cluster.row_sample import as_block_matrix
 from streamkm.cluster.rows import Block, row_d2norms
-from streamkm.cluster.search_set import Pool, search_rows
+from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.row_sample import as_block_matrix
+from streamkm.cluster.seeding.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
-from streamkm.cluster.row_sample import Sample, first_rows
 from streamkm.cluster.rows import Block, row_d2norms
+from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.compute import Executor
 from streamkm.core.matrix import pack_matrix, rows_between, unpack_matrix
 from streamkm.passes.resume import Record, pack_lloyd, unpack_lloyd

@@ -8,8 +8,8 @@ import numpy as np
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
-from streamkm.cluster.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.rows import Block
+from streamkm.cluster.sampling.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.spill import Held, loaded
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.settings import Settings

@@ -19,7 +19,7 @@ from streamkm.cluster.blocks import Totals
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
-from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.frame import WHOLE
-from streamkm.cluster.row_sample import SampleRule
+from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.memory import give_back
 from streamkm.fitting.centers import check_clusters

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.init import Starts
+from streamkm.cluster.seeding.init import Starts
 from streamkm.sketches import Sketch
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.init import Streams, drawn_by, start_centers
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search_set import SAMPLED, Pool
+from streamkm.cluster.seeding.init import Streams, drawn_by, start_centers
+from streamkm.cluster.seeding.search_set import SAMPLED, Pool
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.settings import Settings

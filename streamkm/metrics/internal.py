@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.metrics.distances import euclidean_distances

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.draws import Drawn, DrawRule
-from streamkm.cluster.incremental_k import around_mean
 from streamkm.cluster.model import Metric
-from streamkm.cluster.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import Sample, SampleRule, as_block_matrix
+from streamkm.cluster.search.incremental_k import around_mean
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import give_back, human_bytes

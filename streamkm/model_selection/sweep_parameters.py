@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
-from streamkm.cluster.search_set import search_rows
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.passes.prepare import check_replayable
 from streamkm.planning.allowance import SAMPLE_BYTES

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.incremental_k import Growing
-from streamkm.cluster.init import Streams, start_centers
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search_set import prefix
+from streamkm.cluster.search.incremental_k import Growing
+from streamkm.cluster.seeding.init import Streams, start_centers
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.seeding.search_set import prefix
 from streamkm.compute import Executor
 from streamkm.core.progress import Stage
 from streamkm.metrics import adjusted_rand

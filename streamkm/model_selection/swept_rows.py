@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.draws import Drawn, DrawRule
 from streamkm.cluster.model import Metric, Model
-from streamkm.cluster.row_sample import Sample, stacked
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.cluster.search_set import rough_rows, seeded
+from streamkm.cluster.sampling.row_sample import Sample, stacked
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
+from streamkm.cluster.seeding.search_set import rough_rows, seeded
 from streamkm.compute import Executor
 from streamkm.core.matrix import pack_matrix, rows_between, unpack_matrix
 from streamkm.passes.draw import Shares

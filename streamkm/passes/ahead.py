@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.row_sample import stacked
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.passes.context import PassContext

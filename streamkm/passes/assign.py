@@ -25,11 +25,11 @@ from streamkm.cluster.blocks import (
     join_totals,
     merged,
 )
-from streamkm.cluster.center_table import CenterTable, shares_of
-from streamkm.cluster.draws import Drawn, DrawRule
+from streamkm.cluster.centers.table import CenterTable, shares_of
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.cluster.rows import batch_rows, row_d2
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Joining, Listener
 from streamkm.core.matrix import Matrix, rows_between

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.draws import Drawn, DrawRule
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.passes.context import PassContext

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import check_replaceable, replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError

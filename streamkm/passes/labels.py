@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.draws import DrawRule
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.compute import Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage

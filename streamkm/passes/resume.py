@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import LastStep, Totals
-from streamkm.cluster.coreset import CoresetRule, Part
-from streamkm.cluster.coreset_tree import CoresetTree
-from streamkm.cluster.draws import Drawn
+from streamkm.cluster.centers.neighbours import Lists
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.neighbours import Lists
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
-from streamkm.cluster.row_sample import Candidates, SampleCollector, SampleRule
+from streamkm.cluster.sampling.coreset import CoresetRule, Part
+from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
+from streamkm.cluster.seeding.draws import Drawn
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.progress import Stage

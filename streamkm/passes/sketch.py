@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, merged
-from streamkm.cluster.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.cluster.rows import NO_WEIGHTS, Block
+from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
+from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage

@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streamkm.cluster.row_sample import FEWEST_CANDIDATES, SPARE
+from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.compute.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.compute.turns import Reading
 from streamkm.core.exceptions import InvalidInputError

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.coreset import default_size
-from streamkm.cluster.draws import draw_rows
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.model import Space
-from streamkm.cluster.search_set import search_rows
+from streamkm.cluster.sampling.coreset import default_size
+from streamkm.cluster.seeding.draws import draw_rows
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
 from streamkm.planning.choice import Choice, choose

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamkm.cluster.profile import profile_bytes
-from streamkm.cluster.search_set import search_rows
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.planning.memory import (
     CANDIDATES,
     CHECK_CENTERS,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from streamkm.cluster.blocks import MOST_NEAR
-from streamkm.cluster.center_cells import cells_bytes
-from streamkm.cluster.center_index import FEWEST_CENTERS, held_index_bytes, index_bytes
+from streamkm.cluster.centers.cells import cells_bytes
+from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
+from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.lloyd import PARTED_WORK
 from streamkm.cluster.model import Space
-from streamkm.cluster.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.profile import profile_bytes
 from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
 from streamkm.compute.threads import STATES_AHEAD

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkm.cluster.coreset import CoresetRule, Method
 from streamkm.cluster.model import Space
+from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.memory import human_bytes
 from streamkm.core.pairs import Lines
 from streamkm.planning.memory import Needs, Regime

@@ -18,8 +18,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.row_sample import as_block_matrix, stacked
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix

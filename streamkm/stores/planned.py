@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from streamkm.cluster.model import Metric
-from streamkm.cluster.row_sample import SampleRule
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.compute import Executor, local_threads
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage

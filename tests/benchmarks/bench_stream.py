@@ -169,7 +169,7 @@ def small_chunks(factor: int) -> dict[str, Any]:
 
 
 def _stream() -> Any:
-    from streamkm.cluster.coreset import CoresetRule
+    from streamkm.cluster.sampling.coreset import CoresetRule
     from streamkm.fitting.streams.stream import Stream, stream_size
 
     return Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))

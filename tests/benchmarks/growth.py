@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.lloyd import FULL_STEPS
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import centered, prefix, search_rows
-from streamkm.cluster.two_level import two_level_plusplus
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.seeding.search_set import centered, prefix, search_rows
+from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from tests.benchmarks.measure import machine, versions

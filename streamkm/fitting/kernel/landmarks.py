@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import random_rows
 from streamkm.cluster.lloyd import lloyd
-from streamkm.cluster.row_sample import Sample, as_block_matrix, sketched_d2norms
 from streamkm.cluster.rows import NO_WEIGHTS, Block
+from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, sketched_d2norms
+from streamkm.cluster.seeding.kmeans_plusplus import random_rows
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix

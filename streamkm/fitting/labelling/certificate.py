@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Totals, merged
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
-from streamkm.cluster.init import local_search
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
-from streamkm.cluster.row_sample import Sample, as_block_matrix
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
+from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
+from streamkm.cluster.search.split_merge import split_gains, swaps_of
+from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
+from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.spherical import on_sphere, placed_in
-from streamkm.cluster.split_merge import split_gains, swaps_of
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.labelling.outlook import CERTAINTY, Merging, Outlook, first_half, gained_by, part_of, squares

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
-from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.compute import Executor
 from streamkm.core.progress import Stage
 from streamkm.fitting.context import FitContext

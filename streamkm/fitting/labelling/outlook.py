@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.neighbours import Neighbourhood
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.neighbours import Neighbourhood
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, row_d2
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import nearest_in
 from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import row_d2
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.fitting.labelling.outlook import CERTAINTY

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.draws import DrawRule
 from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample
+from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.spherical import on_sphere
 from streamkm.core.memory import give_back

@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from streamkm.cluster.blocks import Totals
 from streamkm.cluster.in_memory import nearest_in
 from streamkm.cluster.model import Model
-from streamkm.cluster.row_sample import Sample
 from streamkm.cluster.rows import NO_WEIGHTS, rows_by_label
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap, cap_rows, most_clusters, n_parts, parts_of
 from streamkm.cluster.spherical import Placing, on_sphere
 from streamkm.core.matrix import Matrix

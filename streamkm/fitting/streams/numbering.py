@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.frame import Frame
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.row_sample import stacked
+from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 
 CSR_ARRAYS = ("data", "indices", "indptr")

@@ -13,9 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.coreset import Coreset, CoresetRule, Part, default_size
-from streamkm.cluster.coreset_tree import CoresetTree
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
+from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
+from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster import sensitivity as importance
-from streamkm.cluster.row_sample import as_block_matrix, stacked
+from streamkm.cluster.sampling import sensitivity as importance
+from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.kernels.cluster.balancing import balance

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.coreset import CoresetRule, Part
+from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 

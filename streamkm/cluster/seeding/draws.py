@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.row_sample import stacked
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix, matrix_bytes
-from streamkm.kernels.cluster.drawing import draw_chances, lowest_by_rate
+from streamkm.kernels.seeding.drawing import draw_chances, lowest_by_rate
 
 SPARE = 1.5  # rows expected for each that is kept, where the objective is what was expected
 SLACK = 1.25  # rows that may wait for each that is kept, before the highest keys are dropped

@@ -15,13 +15,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, merged
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_table import CenterTable
-from streamkm.cluster.draws import Drawn, DrawRule, combined
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import kmeans_plusplus
-from streamkm.cluster.row_sample import stacked
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.sampling.row_sample import stacked
+from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.cluster import pruned, reduced
-from streamkm.kernels.cluster.nearby import balanced_groups
+from streamkm.kernels.centers import pruned, reduced
+from streamkm.kernels.centers.nearby import balanced_groups
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, DEPTH
 from streamkm.kernels.intrinsics.sieve import DEPTH as DEPTH_BYTES

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.cluster import splitting
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
+from streamkm.kernels.seeding import splitting
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Growing:
     def search(self, max_rounds: int) -> None:
         """Swap: merge clusters that are hardly missed, split others instead; keep what lowers the inertia.
 
-        See `streamkm.cluster.split_merge`.
+        See `streamkm.cluster.search.split_merge`.
         """
         n_swaps, failures = max(1, self.n_clusters // 8), 0
         for _ in range(max_rounds):

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import Block
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.cluster import trials as kernels
-from streamkm.kernels.cluster.dense_trials import all_dense_trials
 from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.seeding import trials as kernels
+from streamkm.kernels.seeding.dense_trials import all_dense_trials
 
 SHARED_ENTRIES = 1 << 20  # of a block whose products with a few rows are worth waking up threads
 NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which squared distances are none

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from streamkm.kernels.cluster.reduced import FINE
+from streamkm.kernels.centers.reduced import FINE
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
 from streamkm.kernels.intrinsics.prefetching import prefetch

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search_set import BATCH_ROWS, Pool, centered, search_rows
+from streamkm.cluster.seeding.search_set import BATCH_ROWS, Pool, centered, search_rows
+from streamkm.cluster.seeding.two_level import quotas_of
 from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.two_level import quotas_of
 from streamkm.kernels.intrinsics.hashing import hash_places
 
 COARSE_CENTERS, COARSE_ROWS = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import count_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.compute import Executor
-from streamkm.kernels.cluster import splitting
+from streamkm.kernels.seeding import splitting
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import Draws, kmeans_plusplus, seeded_at_once
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, rows_by_label
+from streamkm.cluster.seeding.kmeans_plusplus import Draws, kmeans_plusplus, seeded_at_once
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 

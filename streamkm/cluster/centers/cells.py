@@ -1,6 +1,6 @@
 """Cells of centers of few features, each of centers that lie near each other: most are too far from a row to matter.
 
-The labels are those that a look at all centers gives, to the bit. Sees arrays only; `center_table` says when.
+The labels are those that a look at all centers gives, to the bit. Sees arrays only; `table` says when.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.cluster import cells
-from streamkm.kernels.cluster.cells import CELL
-from streamkm.kernels.cluster.nearby import balanced_groups
+from streamkm.kernels.centers import cells
+from streamkm.kernels.centers.cells import CELL
+from streamkm.kernels.centers.nearby import balanced_groups
 from streamkm.kernels.intrinsics.products import block_room
 
 MOST_FEATURES = 3  # of rows that cells serve

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.rows import safe_scale
 from streamkm.core.matrix import aligned_empty, as_working
-from streamkm.kernels.cluster import distances, nearest
-from streamkm.kernels.cluster.layout import count_moved, lay_out, move_csr
+from streamkm.kernels.centers import nearest
+from streamkm.kernels.centers.layout import count_moved, lay_out, move_csr
+from streamkm.kernels.cluster import distances
 from streamkm.kernels.cluster.totals import mean_row
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import panel_stop

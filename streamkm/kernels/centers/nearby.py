@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.kernels.cluster.nearest import search_block
+from streamkm.kernels.centers.nearest import search_block
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance

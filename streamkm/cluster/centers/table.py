@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
-from streamkm.cluster.center_index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
-from streamkm.cluster.center_layout import Layout, moved_rows
+from streamkm.cluster.centers.cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
+from streamkm.cluster.centers.index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
+from streamkm.cluster.centers.layout import Layout, moved_rows
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
 from streamkm.core.matrix import Matrix, as_working
-from streamkm.kernels.cluster import distances, nearest
+from streamkm.kernels.centers import nearest
+from streamkm.kernels.cluster import distances
 from streamkm.kernels.cluster.profiles import gaps_between, take_products
 from streamkm.kernels.cluster.totals import mean_row, weighted_sum
 from streamkm.kernels.intrinsics import products

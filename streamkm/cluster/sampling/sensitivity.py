@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified, merged
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.totals import weighted_sum

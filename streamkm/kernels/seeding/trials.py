@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels import FUSED
-from streamkm.kernels.cluster.layout import lay_out
-from streamkm.kernels.cluster.nearest import scores_csr
+from streamkm.kernels.centers.layout import lay_out
+from streamkm.kernels.centers.nearest import scores_csr
 from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.cluster.rows import add_csr_rows
 from streamkm.kernels.compiling import kernel

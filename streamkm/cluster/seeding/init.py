@@ -15,15 +15,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.kmeans_plusplus import random_rows, seedings
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.ls_plusplus import ls_plusplus
-from streamkm.cluster.nearby_search import search_nearby
-from streamkm.cluster.portions import search_portions
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search_set import SAMPLED, Pool, centered, is_many, prefix, search_rows, search_set
-from streamkm.cluster.split_merge import split_merge
-from streamkm.cluster.two_level import two_level_plusplus
+from streamkm.cluster.search.nearby_search import search_nearby
+from streamkm.cluster.search.split_merge import split_merge
+from streamkm.cluster.seeding.kmeans_plusplus import random_rows, seedings
+from streamkm.cluster.seeding.ls_plusplus import ls_plusplus
+from streamkm.cluster.seeding.portions import search_portions
+from streamkm.cluster.seeding.search_set import SAMPLED, Pool, centered, is_many, prefix, search_rows, search_set
+from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix

@@ -15,8 +15,8 @@ import numpy as np
 
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels import FUSED
+from streamkm.kernels.centers.layout import LAID_OUT
 from streamkm.kernels.cluster.distances import entries_d2
-from streamkm.kernels.cluster.layout import LAID_OUT
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower

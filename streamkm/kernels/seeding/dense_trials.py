@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.kernels.cluster.layout import lay_out
+from streamkm.kernels.centers.layout import lay_out
 from streamkm.kernels.cluster.ordering import drawn_row
-from streamkm.kernels.cluster.trials import best_trial, take_trial
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply_ready
 from streamkm.kernels.intrinsics.unfilled import unfilled
+from streamkm.kernels.seeding.trials import best_trial, take_trial
 
 
 @kernel

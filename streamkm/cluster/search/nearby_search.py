@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import LastStep, Totals
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.neighbours import Lists, Neighbourhood
 from streamkm.cluster.rows import Block
-from streamkm.cluster.split_merge import Splits, split_gains, swaps_of
+from streamkm.cluster.search.split_merge import Splits, split_gains, swaps_of
 
 logger = logging.getLogger(__name__)
 

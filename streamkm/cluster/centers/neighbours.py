@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.center_index import FEWEST_CENTERS
-from streamkm.cluster.center_layout import Layout
-from streamkm.cluster.center_table import CenterTable
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.layout import Layout
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import dense_batches, rows_by_label
 from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.cluster import nearby
-from streamkm.kernels.cluster.nearest import search_room
+from streamkm.kernels.centers import nearby
+from streamkm.kernels.centers.nearest import search_room
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 

@@ -1,0 +1,1 @@
+"""Loops that choose rows as centers: draws by weight, trials of k-means++, halves of clusters."""
