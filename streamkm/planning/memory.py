@@ -45,6 +45,7 @@ STEP_CENTERS = 3  # of many clusters, while a step gathers sums: those it began 
 PORTION_SETS, PORTION_ROW_BYTES = 1.5, 128  # of rows that starts are searched on in portions: rows, and numbers of each
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
+ALL_SETS = 4  # of all rows in blocks, where starts are searched on them, or on most as clusters are split later
 DRAWING_BYTES = 22 * MIB  # what each thread leaves that draws them, two at most; measured
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
@@ -237,12 +238,16 @@ class Needs:
 
     def _iterating(self, regime: Regime, n_rows: int) -> int:
         """Bytes of the search for centers on so many rows, beside these."""
+        in_blocks = regime in ("blocks", "spilled")
+        searching = self.search(n_rows)
+        if in_blocks and self.sample_rows < n_rows <= self.searched_rows:
+            searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.block_row_bytes)
         if self.many:  # what was searched is given back
-            return max(self.search(n_rows), self.steps(self.n_components, in_blocks=regime in ("blocks", "spilled")))
+            return max(searching, self.steps(self.n_components, in_blocks=in_blocks))
         steps = self.steps(self.n_components)
         if self.parts and regime in ("blocks", "sample"):
             steps += int(MOST_NEAR * n_rows * (8 + self.block_row_bytes))
-        return self.search(n_rows) + steps
+        return searching + steps
 
     def may_part(self, regime: Regime) -> bool:
         """Whether Lloyd's algorithm would keep rows near borders apart, and has room for them in any case."""
