@@ -25,7 +25,7 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from tests.benchmarks.make_embeddings import Embeddings, write
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
 
-FITS = {1024: (0.9925, 2.0, {"max_iter": 20}), 4096: (0.9945, 3.0, {"max_iter": 10})}
+FITS = {1024: (0.9925, 2.0, {"max_iter": 20}), 4096: (0.9945, 3.0, {"max_iter": 22})}
 """Objective and speed against faiss, and what is passed, by the number of clusters."""
 FASTER = {4096: 3.0, 65_536: 8.0}
 SLOWER = 1.1  # where nothing can be excluded

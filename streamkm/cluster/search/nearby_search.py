@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ROUNDS = 8
 SWAPPED = 8  # clusters for each one that is split at first
+STILL_SWAPPED = 128  # and in a round that is worth it: Lloyd's algorithm gains as much on all rows
 STEPS = 3  # of Lloyd's algorithm after a round, before it is judged
 WORTH = 5e-4  # share of the objective that a round should gain, at least, for another
 
@@ -82,7 +83,7 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
         costs = np.bincount(found, losses, minlength=len(best.centers)).astype(np.float64)
         gains, halves = split_gains(pieces.executor, whole, found, d2, len(best.centers), rng, known)
         swaps = swaps_of(gains, costs, n_swaps, set())
-        if not swaps:
+        if len(swaps) * STILL_SWAPPED < len(best.centers):
             break
         changed = best.centers.copy()
         for split, removed in swaps:
