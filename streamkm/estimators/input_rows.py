@@ -144,10 +144,7 @@ class InputRows:
                     X = check_array(X, dtype="numeric", **checks)
                 else:
                     X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-            source: RowSource = open_source(X) if name is None else open_array(X, name=name)
-            if name is not None:
-                source.libraries = ("pandas",)
-            return source
+            return open_source(X) if name is None else open_array(X, name=name)
         source = open_source(X)
         if reset is not None:
             self._check_names(source, reset=reset)

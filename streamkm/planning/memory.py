@@ -28,15 +28,12 @@ MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apa
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 226 * MIB  # Python, NumPy, SciPy, scikit-learn, kernels: held beside data
+LIBRARY_BYTES = 294 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
 # once a source is open; "words": what takes texts apart
-MORE_LIBRARIES = {
-    "h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 45 * MIB, "fsspec": 20 * MIB, "words": 8 * MIB,
-    "dask": 68 * MIB, "pandas": 68 * MIB,
-}  # fmt: skip
+MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB, "words": 8 * MIB}
 SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
-# Dask, its client, its connections, and the scheduler, which often runs in the client's process
-CLUSTER_BYTES = 113 * MIB
+# Dask's client, its connections, and the scheduler, which often runs in the client's process
+CLUSTER_BYTES = 45 * MIB
 READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
@@ -72,8 +69,7 @@ def reading_bytes(
 
 def process_bytes(libraries: Iterable[str], *, sparse: bool, on_cluster: bool = False) -> int:
     """Bytes that a process holds which fits rows read by these libraries, beside data; see `RowSource`."""
-    held = {library for library in libraries if library != "dask" or not on_cluster}
-    more = sum(MORE_LIBRARIES.get(library, 0) for library in held)
+    more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries)
     return LIBRARY_BYTES + SPARSE_BYTES * sparse + CLUSTER_BYTES * on_cluster + more
 
 

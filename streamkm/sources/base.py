@@ -119,8 +119,8 @@ class RowSource(ABC):
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     libraries : tuple of str
-        That are loaded to open the rows, beside those of every fit: "h5py", "zarr", "pyarrow", "fsspec", "dask",
-        "pandas", and "words" for what takes texts apart.
+        That are loaded to open the rows, beside those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
+        "words" for what takes texts apart.
     shared_bytes : int
         Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
         chunks do: processes that read one of the two each read it twice.

@@ -70,7 +70,6 @@ class DaskSource(GraphSource):
         self.dtype = decoded_dtype(array.dtype, name)
         self.is_sparse = not isinstance(array._meta, np.ndarray)
         self.n_bytes = None
-        self.libraries = ("dask",)
         self._start()
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
