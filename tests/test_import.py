@@ -8,11 +8,16 @@ import sys
 
 import numpy as np
 import pytest
+import sklearn
+from packaging.version import Version
 
 import streamkm
 from tests.tables import cases
 
 HEAVY = ("numba", "sklearn", "dask", "distributed", "scipy", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich")
+
+USED_AT_ONCE = Version(sklearn.__version__) < Version("1.7")
+"""Earlier versions look at pandas' version as they are imported, and SciPy of their time at its special functions."""
 
 
 def modules_after(code: str) -> set[str]:
@@ -53,7 +58,9 @@ from sklearn.utils.fixes import _mode
 print(scipy.stats.mode([1, 2, 2]).mode, int(_mode([1, 2, 2])[0][0]), pandas.DataFrame({"a": [1]}).shape)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["[]", "2 2 (1, 1)"]
+    left, used = done.stdout.splitlines()
+    assert left == "[]" or USED_AT_ONCE
+    assert used == "2 2 (1, 1)"
 
 
 def test_estimators_import_little():
@@ -73,7 +80,9 @@ print(type(pandas).__name__, kept.DataFrame is pandas.DataFrame, numpy.testing.a
 print(_array_api.special.expit is scipy.special.expit, numpy.testing is sys.modules["numpy.testing"])
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["[]", "[0, 0, 1]", "2 0.5", "module True 2", "module True None", "True True"]
+    left, *used = done.stdout.splitlines()
+    assert left == "[]" or USED_AT_ONCE
+    assert used == ["[0, 0, 1]", "2 0.5", "module True 2", "module True None", "True True"]
 
 
 @cases("first", ["pandas", "scipy.stats", "numpy.testing"])
