@@ -20,6 +20,7 @@ from streamkm.cluster.rows import Block, add_rows
 from streamkm.cluster.spill import Held, loaded
 from streamkm.compute import Executor, Joining, Large, Listener
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.core.sums import added_in_order
 from streamkm.kernels.cluster import totals as kernels
 from streamkm.kernels.cluster.rows import add_csr_rows
 
@@ -170,7 +171,7 @@ def join_totals(parts: Sequence[Totals]) -> Totals:
     for part in parts[2:]:
         kernels.join(sums, part.sums, sums)
     counts = sum((part.counts for part in parts[1:]), start=parts[0].counts)
-    return Totals(sums, counts, sum(part.d2 for part in parts))
+    return Totals(sums, counts, added_in_order(part.d2 for part in parts))
 
 
 def absorb_totals(first: Totals, second: Totals) -> Totals:

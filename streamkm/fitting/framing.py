@@ -11,6 +11,7 @@ from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.spill import Held, loaded
+from streamkm.core.sums import added_in_order
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.settings import Settings
 from streamkm.passes.sketch import Sketched
@@ -68,7 +69,7 @@ def framed_blocks(context: FitContext, blocks: Blocks, frame: Frame) -> Blocks:
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
         norms.append(found)
     totals, largest = zip(*norms, strict=True)
-    return replace(blocks, handles=tuple(handles), total_d2norm=float(sum(totals)), largest_d2norm=max(largest))
+    return replace(blocks, handles=tuple(handles), total_d2norm=added_in_order(totals), largest_d2norm=max(largest))
 
 
 def _framed_block(held: Held, frame: Frame) -> tuple[Block, tuple[float, float]]:

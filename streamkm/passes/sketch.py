@@ -19,6 +19,7 @@ from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule,
 from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage
+from streamkm.core.sums import added_in_order
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk, Weighed
 from streamkm.passes.resume import Gathered, KeptSums
@@ -147,8 +148,8 @@ def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[
         sum(info.n_valid for info in filled),
         sketch.n_components,
         np.result_type(*{info.dtype for info in filled}),
-        float(sum(info.total_weight for info in filled)),
-        float(sum(info.total_d2norm for info in filled)),
+        added_in_order(info.total_weight for info in filled),
+        added_in_order(info.total_d2norm for info in filled),
         max(info.largest_d2norm for info in filled),
         all(info.dense for info in filled),
     )

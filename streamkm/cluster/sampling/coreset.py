@@ -18,6 +18,7 @@ from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, matrix_bytes
+from streamkm.core.sums import added_in_order
 from streamkm.kernels.cluster.balancing import balance
 from streamkm.kernels.intrinsics.hashing import hash_places
 
@@ -235,7 +236,7 @@ class CoresetRule:
             max(part.depth for part in parts),
             last_place,
             sum(part.n_rows for part in parts),
-            sum(fade * part.total_weight for part, fade in zip(parts, fades, strict=True)),
+            added_in_order(fade * part.total_weight for part, fade in zip(parts, fades, strict=True)),
         )
         return self._lowest(joined) if self.method == "uniform" else self._drawn(joined)
 

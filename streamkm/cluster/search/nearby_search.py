@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ROUNDS = 8
 SWAPPED = 8  # clusters for each one that is split at first
-STILL_SWAPPED = 128  # and in a round that is worth it: Lloyd's algorithm gains as much on all rows
+STILL_SWAPPED = 256  # and in a round that is worth it: Lloyd's algorithm gains as much on all rows
 STEPS = 3  # of Lloyd's algorithm after a round, before it is judged
 WORTH = 5e-4  # share of the objective that a round should gain, at least, for another
 
