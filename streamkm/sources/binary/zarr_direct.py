@@ -62,9 +62,9 @@ class DirectChunks:
         codecs = tuple(metadata.codecs)
         if len(codecs) != 2 or not isinstance(codecs[0], BytesCodec) or not isinstance(codecs[1], BloscCodec):
             return None
-        order = codecs[0].endian
+        order = getattr(codecs[0].endian, "value", codecs[0].endian)  # a word itself in later versions of zarr
         native = np.dtype("<u2").isnative
-        if dtype.itemsize > 1 and (order is None or (order.value == "little") != native):
+        if dtype.itemsize > 1 and (order is None or (order == "little") != native):
             return None
         mark = 10**18  # a number that nothing else in the key is
         prefix, found, suffix = metadata.encode_chunk_key((mark, *(0 for _ in chunk[1:]))).partition(str(mark))
