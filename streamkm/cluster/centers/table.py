@@ -335,8 +335,9 @@ class CenterTable:
     ) -> None:
         """As `_search_dense`, with the same bits, by an index that excludes most centers.
 
-        Rows that it does not serve are compared with all of them, all at the end: few at a time would wait for the
-        centers. Where that are most, so are the next, and after them the index is tried again.
+        Rows that it does not serve are compared with all centers, together at the end: to read these for a few rows at
+        a time takes longer. Where it does not serve most rows, the next ones are not looked up; after them it is tried
+        again.
         """
         index, room, likely = by
         n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1

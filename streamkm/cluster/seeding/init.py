@@ -178,10 +178,9 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsear
     if unsearched:
         return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    most = min(MOST_STARTS, START_WORK // max(1, entries * n_clusters))
-    if n_clusters <= FEW_CLUSTERS:
-        return Starts(max(FEWEST_STARTS, most), max(FEWEST_STARTS, most))
-    return Starts(min(2, max(1, most)), max(1, most))
+    few = n_clusters <= FEW_CLUSTERS
+    most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
+    return Starts(most if few else min(2, most), most)
 
 
 def drawn_by(
