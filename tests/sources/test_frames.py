@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,9 @@ class OnlyInterchange:
         self.shape, self.columns = frame.shape, list(frame.columns)
 
     def __dataframe__(self, **options):
-        return self._frame.__dataframe__(**options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of pandas 3; frames of others have nothing else
+            return self._frame.__dataframe__(**options)
 
 
 def whole(source):
