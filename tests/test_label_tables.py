@@ -288,6 +288,24 @@ def test_obs_of_a_file_gets_the_column(sparse, tmp_path):
     assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
 
 
+def test_names_of_cells_may_be_strings_of_pandas_3(tmp_path):
+    """Which may be missing, so that their file has a group of values and a mask."""
+    path = tmp_path / "cells.h5ad"
+    cells(path)
+    model = fitted(path)
+    with h5py.File(path, "r+") as file:
+        obs = file["obs"]
+        if isinstance(obs["_index"], h5py.Dataset):
+            names = obs["_index"][:]
+            del obs["_index"]
+            index = obs.create_group("_index")
+            index.attrs.update({"encoding-type": "nullable-string-array", "encoding-version": "0.1.0"})
+            index["values"], index["mask"] = names, np.zeros(len(names), bool)
+    model.with_labels(path, "kind")
+    with h5py.File(path) as file:
+        assert file["obs/kind/codes"][:].tolist() == model.labels_.tolist()
+
+
 KILLED = """
 import os, signal, sys
 import numpy as np

@@ -198,8 +198,8 @@ def _frame(file: h5py.File, name: str) -> h5py.Group:
 
 def _n_rows(obs: h5py.Group, name: str) -> int:
     index = obs.get(str(obs.attrs.get("_index", "_index")))
-    if isinstance(index, h5py.Group):  # of categories
-        index = index.get("codes")
+    if isinstance(index, h5py.Group):  # of categories, or of strings that may be missing, as pandas 3 has them
+        index = index.get("codes", index.get("values"))
     if not isinstance(index, h5py.Dataset):
         raise SourceError(f"{name}: obs has no index")
     return int(index.shape[0])
