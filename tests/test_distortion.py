@@ -111,6 +111,11 @@ def test_a_verdict_is_given():
     X, y = wide_groups(300)
     wide = distortion(X, y, sketches=["svd"], n_components=[1, 8], random_state=0, executor=1)
     assert re.search(r"verdict: svd with 8 components will do; it costs [\d.e-]+ % of the objective", wide.lines()[-1])
+    assert str(wide).splitlines() == wide.lines()
+    page = wide._repr_html_()
+    assert page.count("<tr>") == 3
+    assert "<td>svd</td><td>8</td>" in page
+    assert page.endswith(f"<p>{wide.verdict()}</p>")
     narrow = distortion(X, y, sketches=["countsketch"], n_components=[1], random_state=0, executor=1)
     assert narrow.rows[0].loss > 1.01
     assert "too few components; the best, countsketch with 1, costs" in narrow.lines()[-1]

@@ -5,6 +5,7 @@ One pass samples the rows; every sketch of a grid is then measured on them.
 
 from __future__ import annotations
 
+import html
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,6 +44,7 @@ from streamkm.sources.chunking import default_chunk_bytes
 COMPONENTS = (16, 64, 256)
 SAMPLE_ROWS = 10_000
 MAX_ITER, TOL = 100, 1e-4
+HEADS = ("sketch", "m", "eps", "ratio", "loss", "drss", "seconds")
 LOSS = 0.01  # of the objective, that is worth a smaller sketch
 
 
@@ -113,15 +115,21 @@ class Distortion:
 
     def lines(self) -> list[str]:
         """A table, for people."""
-        head = f"{self.n_rows:,} rows of {self.n_features:,} features in {self.n_clusters} clusters"
-        names = ("sketch", "m", "eps", "ratio", "loss", "drss", "seconds")
-        shown = [f"{name:>10}" for name in names]
-        table = [
-            f"{row.sketch:>10} {row.n_components:>10,} {row.eps:>10.4f} {row.ratio:>10.4f} {row.loss:>10.4f} "
-            f"{row.drss:>10.4g} {row.fit_seconds + row.seconds:>10.3f}"
-            for row in self.rows
-        ]
-        return [head, " ".join(shown), *table, self.verdict()]
+        table = [" ".join(f"{cell:>10}" for cell in line) for line in [HEADS, *map(_cells, self.rows)]]
+        return [self._of(), *table, self.verdict()]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        table = "".join(
+            f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in line)}</tr>"
+            for tag, line in [("th", HEADS), *(("td", _cells(row)) for row in self.rows)]
+        )
+        return f"<p>{self._of()}</p><table>{table}</table><p>{html.escape(self.verdict())}</p>"
+
+    def _of(self) -> str:
+        return f"{self.n_rows:,} rows of {self.n_features:,} features in {self.n_clusters} clusters"
 
     def verdict(self) -> str:
         """The fewest components whose clusters cost at most 1 % more than the given ones, in words."""
@@ -136,6 +144,12 @@ class Distortion:
         cost = max(0.0, 100 * (few.loss - 1))
         what = f"{few.sketch} with {few.n_components:,} components"
         return f"verdict: {what} will do; it costs {cost:.2g} % of the objective"
+
+
+def _cells(row: SketchDistortion) -> tuple[str, ...]:
+    """A line of the table, as text."""
+    numbers = (f"{number:.4f}" for number in (row.eps, row.ratio, row.loss))
+    return (row.sketch, f"{row.n_components:,}", *numbers, f"{row.drss:.4g}", f"{row.fit_seconds + row.seconds:.3f}")
 
 
 def distortion(
