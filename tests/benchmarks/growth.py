@@ -44,6 +44,7 @@ def measure(path: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
     with ONE_BLAS_THREAD, open_executor(1) as executor:
         whole, shift = centered(Block(X, row_d2norms(X), NO_WEIGHTS))
         pieces = LocalBlocks.of(executor, whole)
+        kmeans_plusplus(prefix(whole, 1000), 16, rng=np.random.default_rng(0), executor=executor)  # loads kernels
         for k in sizes:
             many = k >= FEWEST_CENTERS
             some = prefix(whole, search_rows(k, X.shape[1], many=many))

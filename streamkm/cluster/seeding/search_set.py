@@ -31,7 +31,7 @@ ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are s
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 MANY_SEARCH_ROWS, FEWEST_ROWS_PER_CLUSTER = 65_536, 40  # likewise of many clusters, the more of both
-MOST_ROUGH_CENTERS = 256  # what they do not see, more of them would hardly see, and seeding costs their square
+MOST_ROUGH_CENTERS = 256  # of many clusters: more would see hardly more, and seeding costs their square
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
 BATCH_ROWS = 1024  # that are in float64 at a time
 MOST_ROUNDS = 3  # of drawing
@@ -128,7 +128,7 @@ def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, 
     if n_rows <= few:
         return _all_rows(held, rng)
     size = min(search_rows(n_clusters, many=many), pool.most or n_rows)
-    n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if many else n_clusters
+    n_rough = min(n_clusters, MOST_ROUGH_CENTERS) if n_clusters >= FEWEST_CENTERS else n_clusters
     rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
     if sampled.n_rows >= size and not len(sampled.weights):
         reach = _reach(sampled, held, objective)
