@@ -15,7 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
-from streamkm.cluster.seeding.search_set import SAMPLED, search_set
+from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.compute import open_executor
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume
@@ -137,6 +137,22 @@ def test_a_search_set_holds_small_groups_far_away():
         )
     ]
     np.testing.assert_allclose(sums[1], sums[0], rtol=0.1)
+
+
+def test_a_search_set_for_many_clusters_of_sparse_rows_holds_small_groups_far_away():
+    """With fewer rough centers than clusters."""
+    near = sp.random_array((60_000, 40), density=0.05, dtype=np.float32, rng=np.random.default_rng(0), format="csr")
+    groups = np.repeat(np.arange(10), 6)
+    far = sp.csr_array((np.linspace(30, 31, 60, dtype=np.float32), groups, np.arange(61)), shape=(60, 40))
+    X = sp.vstack([near, far]).tocsr()[np.random.default_rng(1).permutation(60_060)]
+    block = Block(X, row_d2norms(X), NO_WEIGHTS)
+    with open_executor(2) as here:
+        found = search_set(here, block, SAMPLED, MOST_ROUGH_SPARSE + 100, np.random.default_rng(3))
+    largest = np.asarray(found.X.max(axis=1).todense()).ravel()
+    held = found.X[largest > 20]
+    assert set(held.indices[held.data > 20]) == set(range(10))
+    np.testing.assert_allclose(found.weights[largest > 20].sum(), 60, rtol=0.2)
+    np.testing.assert_allclose(found.weights.sum(), X.shape[0], rtol=0.05)
 
 
 # ---- the objective

@@ -116,7 +116,7 @@ class Distortion:
     def lines(self) -> list[str]:
         """A table, for people."""
         table = [" ".join(f"{cell:>10}" for cell in line) for line in [HEADS, *map(_cells, self.rows)]]
-        return [self._of(), *table, self.verdict()]
+        return [self._measured_on(), *table, self.verdict()]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -126,9 +126,9 @@ class Distortion:
             f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in line)}</tr>"
             for tag, line in [("th", HEADS), *(("td", _cells(row)) for row in self.rows)]
         )
-        return f"<p>{self._of()}</p><table>{table}</table><p>{html.escape(self.verdict())}</p>"
+        return f"<p>{self._measured_on()}</p><table>{table}</table><p>{html.escape(self.verdict())}</p>"
 
-    def _of(self) -> str:
+    def _measured_on(self) -> str:
         return f"{self.n_rows:,} rows of {self.n_features:,} features in {self.n_clusters} clusters"
 
     def verdict(self) -> str:
