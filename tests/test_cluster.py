@@ -16,7 +16,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from sklearn.metrics.pairwise import euclidean_distances
 
 from streamkm.cluster import in_memory
-from streamkm.cluster.blocks import Blocks, Totals, absorb_totals, assigned, join_totals
+from streamkm.cluster.blocks import Blocks, assigned
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
@@ -28,6 +28,7 @@ from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
+from streamkm.cluster.totals import Totals, absorb_totals, join_totals
 from streamkm.compute import open_executor
 from streamkm.core.matrix import matrix_bytes
 from streamkm.passes.resume import pack_lloyd, unpack_lloyd

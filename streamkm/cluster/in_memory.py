@@ -13,20 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import (
-    MOST_NEAR,
-    Blocks,
-    LastStep,
-    Parted,
-    Totals,
-    join_totals,
-    labels_and_nearness,
-    step_labels,
-)
+from streamkm.cluster.blocks import MOST_NEAR, Blocks, LastStep, Parted, labels_and_nearness, step_labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
+from streamkm.cluster.totals import Totals, join_totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.kernels.cluster.sums import add_csr, add_dense

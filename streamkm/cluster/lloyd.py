@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, LastStep, Parted, densified, inertia_of, merged
+from streamkm.cluster.blocks import Blocks, LastStep, Parted, densified, merged
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
+from streamkm.cluster.totals import inertia_of
 from streamkm.kernels.cluster import totals as kernels
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
 from streamkm.cluster.spherical import Placing
+from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix
 
 FILL = 0.75  # of the cap that a part is to have: the halves of its means' bisector are not quite equal

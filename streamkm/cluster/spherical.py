@@ -11,10 +11,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, inertia_of
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import normalized
+from streamkm.cluster.totals import inertia_of
 
 Placing: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """What becomes of centers (k, d) before rows are assigned to them."""

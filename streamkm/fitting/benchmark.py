@@ -15,9 +15,9 @@ from typing import Any
 import joblib
 import numpy as np
 
-from streamkm.cluster.blocks import Totals, join_totals
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
+from streamkm.cluster.totals import Totals, join_totals
 from streamkm.compute import open_executor
 from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError

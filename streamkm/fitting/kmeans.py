@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
+from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.fitting.centers import find_centers

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from streamkm.cluster.blocks import Totals, merged, step_labels
+from streamkm.cluster.blocks import merged, step_labels
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
@@ -23,6 +23,7 @@ from streamkm.cluster.model import Metric
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Streams, start_centers
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix

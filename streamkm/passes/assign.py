@@ -14,23 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import (
-    JOIN_TOTALS,
-    Blocks,
-    Totals,
-    absorb_totals,
-    assigned,
-    assigned_far,
-    inertia_of,
-    join_totals,
-    merged,
-)
+from streamkm.cluster.blocks import Blocks, assigned, assigned_far, merged
 from streamkm.cluster.centers.table import CenterTable, shares_of
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.spill import Held, loaded
+from streamkm.cluster.totals import JOIN_TOTALS, Totals, absorb_totals, inertia_of, join_totals
 from streamkm.compute import Joining, Listener
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import LastStep, Totals
+from streamkm.cluster.blocks import LastStep
 from streamkm.cluster.centers.neighbours import Lists
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
@@ -24,6 +24,7 @@ from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import Drawn
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.progress import Stage

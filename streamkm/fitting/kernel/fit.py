@@ -12,13 +12,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, Totals
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.search_set import prefix, search_rows
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals, merged
+from streamkm.cluster.blocks import merged
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
@@ -24,6 +24,7 @@ from streamkm.cluster.search.split_merge import split_gains, swaps_of
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.spherical import on_sphere, placed_in
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.labelling.outlook import CERTAINTY, Merging, Outlook, first_half, gained_by, part_of, squares

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Totals
 from streamkm.cluster.in_memory import label_sums
 from streamkm.cluster.model import Model
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.fitting.found import Look
 from streamkm.sketches import PCASketch, PreconditionedSampling, TruncatedSVDSketch

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from streamkm.cluster.blocks import Totals
 from streamkm.cluster.in_memory import nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, rows_by_label
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap, cap_rows, most_clusters, n_parts, parts_of
 from streamkm.cluster.spherical import Placing, on_sphere
+from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import give_back
 from streamkm.fitting.context import FitContext

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import inertia_of
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.totals import inertia_of
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.fitting.settings import Settings

@@ -1,0 +1,86 @@
+"""The sums that every step and every pass gathers, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.table import CenterTable
+from streamkm.compute import Joining
+from streamkm.core.sums import added_in_order
+from streamkm.kernels.cluster import totals as kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a step gathers over rows: one addend of the reduction.
+
+    Attributes
+    ----------
+    sums : float64 (k, m)
+        Weighted sums of the rows of each cluster.
+    counts : float64 (k,)
+        Their total weight.
+    d2 : float64
+        Weighted sum of squared distances to the centers, where the step computes it.
+    """
+
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    d2: float = 0.0
+
+    @classmethod
+    def zeros(cls, n_clusters: int, n_components: int) -> Totals:
+        """Start empty."""
+        return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
+
+    @classmethod
+    def unwritten(cls, table: CenterTable) -> Totals:
+        """Start with sums that hold anything: rows that are added `fresh` clear them."""
+        return cls(np.empty(table.centers.shape), np.zeros(table.n_clusters))
+
+    def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cluster means (k, m); rows of `fallback` for clusters without weight."""
+        out = np.empty_like(self.sums)
+        kernels.means(self.sums, self.counts, fallback, out)
+        return out
+
+    def to_means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `means`, in place: overwrites the sums, as new memory costs more than the division."""
+        if not self.sums.flags.writeable:  # as it came from a worker
+            return self.means(fallback)
+        kernels.means(self.sums, self.counts, fallback, self.sums)
+        return self.sums
+
+    def explained(self) -> float:
+        """What the clusters' means explain of the rows' squared norms: the rest is squared distances to them."""
+        return kernels.explained(self.sums, self.counts)
+
+
+def join_totals(parts: Sequence[Totals]) -> Totals:
+    """Add up, in order; no addend is changed."""
+    if len(parts) == 1:
+        return parts[0]
+    sums = np.empty_like(parts[0].sums)
+    kernels.join(parts[0].sums, parts[1].sums, sums)
+    for part in parts[2:]:
+        kernels.join(sums, part.sums, sums)
+    counts = sum((part.counts for part in parts[1:]), start=parts[0].counts)
+    return Totals(sums, counts, added_in_order(part.d2 for part in parts))
+
+
+def absorb_totals(first: Totals, second: Totals) -> Totals:
+    """As `join_totals` of both, in the memory of the first: new memory costs more than the sums."""
+    kernels.join(first.sums, second.sums, first.sums)
+    return Totals(first.sums, first.counts + second.counts, first.d2 + second.d2)
+
+
+JOIN_TOTALS = Joining(join_totals, absorb_totals)
+
+
+def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:
+    """Sum of squared distances from sums alone: ``sum w |x|^2 - 2 sum c.S + sum n |c|^2``, float64, at least 0."""
+    return max(0.0, total_d2norm + kernels.crossed(totals.sums, totals.counts, centers))
