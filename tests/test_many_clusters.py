@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numba as nb
 import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.cells import CenterCells
 from streamkm.cluster.centers.index import (
     FEWEST_CENTERS,
@@ -17,7 +20,7 @@ from streamkm.cluster.centers.index import (
 )
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import INDEXED_ROWS, CenterTable
-from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.in_memory import LocalBlocks, cut
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
@@ -387,17 +390,76 @@ def test_a_fit_is_as_good_as_one_that_compares_all(fitted):
     )
 
 
-def test_steps_go_on_from_what_was_saved():
+def held(executor, X, weights, whole):
+    """Rows as one block in this process, or as blocks that a pass left."""
+    block = Block(X, row_d2norms(X), weights)
+    one = LocalBlocks.of(executor, block)
+    if whole:
+        return one
+    names = (field.name for field in fields(Blocks) if field.name not in ("handles", "partable"))
+    return Blocks(handles=tuple(cut(block, 5)), partable=False, **{name: getattr(one, name) for name in names})
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_steps_look_at_rows_near_borders(whole):
     X = embeddings(5000)
+    weights = np.random.default_rng(3).uniform(0.5, 2.0, len(X))
+    before, after = X[:K].astype(np.float64), X[:K] + 0.02 * embeddings(K, seed=2).astype(np.float64)
     with open_executor(2) as executor:
-        pieces = LocalBlocks.of(executor, Block(X, row_d2norms(X), NO_WEIGHTS))
-        states = []
-        whole = lloyd(pieces, X[:K].astype(float), max_iter=7, tol=1e-9, accelerated=True, on_step=states.append)
-        for state in states[1:4]:
-            begun = unpack_lloyd(pack_lloyd(state))
-            again = lloyd(pieces, begun.centers, max_iter=7, tol=1e-9, accelerated=True, begun=begun)
-            np.testing.assert_array_equal(again.centers, whole.centers)
-            assert again.history == whole.history
+        blocks = held(executor, X, weights, whole)
+
+        def labelled(last):
+            return np.concatenate(last.labels)
+
+        def check(totals, labels):
+            sums, counts = np.zeros_like(before), np.zeros(K)
+            np.add.at(sums, labels, weights[:, None] * X.astype(np.float64))
+            np.add.at(counts, labels, weights)
+            np.testing.assert_allclose(totals.sums, sums, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(totals.counts, counts, rtol=1e-12)
+
+        _, full = blocks.step(before, None, "lloyd", full=True)
+        begun = labelled(full).copy()
+        reach = np.linspace(0.01, 0.2, K)
+        totals, apart = blocks.step(before, full, "lloyd", full=False, reach=reach)
+        check(totals, labelled(apart))
+        near = Neighbourhood.of(CenterTable.build(before, np.float32))
+        labels, scores, seconds = near.nearest(X, begun)
+        np.testing.assert_array_equal(labelled(apart), labels)
+        rows = np.concatenate(apart.border.rows)
+        np.testing.assert_array_equal(rows, seconds.astype(float) - scores <= reach[labels])
+        assert 0.1 < rows.mean() < 0.6
+        totals, looked_at = blocks.step(after, apart, "lloyd", full=False)
+        wanted = np.where(rows, CenterTable.build(after, np.float32).lowest(X)[0], labels)
+        assert (wanted != labels).any()
+        np.testing.assert_array_equal(labelled(looked_at), wanted)
+        check(totals, wanted)
+        # all rows again, and where most are near borders
+        totals, last = blocks.step(after, looked_at, "lloyd", full=True)
+        np.testing.assert_array_equal(labelled(last), CenterTable.build(after, np.float32).lowest(X)[0])
+        check(totals, labelled(last))
+        assert blocks.step(after, last, "lloyd", full=False, reach=np.full(K, 9.0))[1].border is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_steps_go_on_from_what_was_saved(whole):
+    X = embeddings(5000)
+    start = X[:K].astype(float)
+    with open_executor(2) as executor:
+        pieces = held(executor, X, NO_WEIGHTS, whole)
+        saved = []
+        found = lloyd(
+            pieces, start, max_iter=13, tol=1e-9, accelerated=True,
+            on_step=lambda state: saved.append(None if state.midway else pack_lloyd(state)),
+        )  # fmt: skip
+        assert 3 <= saved.count(None) <= 8  # rows near borders only are looked at then: no other run goes on from there
+        for record in saved[1:]:
+            if record is None:
+                continue
+            begun = unpack_lloyd(record)
+            again = lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, accelerated=True, begun=begun)
+            np.testing.assert_array_equal(again.centers, found.centers)
+            assert again.history == found.history
 
 
 def test_fewer_distinct_rows_than_clusters():

@@ -7,40 +7,20 @@ block. Sums are gathered in block order in a fixed tree. Never sees a source or 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.rows import Block, add_rows
+from streamkm.cluster.many_steps import LastStep, Told, chosen_step, near_borders, parted
+from streamkm.cluster.rows import Block, add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import JOIN_TOTALS, Totals, join_totals
 from streamkm.compute import Executor, Large, Listener
-from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.rows import add_csr_rows
-
-Labels: TypeAlias = list[NDArray[np.int32]]
-"""Of the rows of each block."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastStep:
-    """What a step with many centers leaves to the next.
-
-    Attributes
-    ----------
-    labels : list of int32 (n,)
-        Of the rows of each block.
-    lists : Lists or None
-        That a step among neighbours looked at; centers do not move far in a few steps.
-    """
-
-    labels: Labels
-    lists: Lists | None
-
 
 MOST_NEAR = 0.7
 """Share of a block's rows near borders, from which all rows are looked at."""
@@ -109,11 +89,6 @@ def assigned_far(
     return labels, totals, lifted
 
 
-def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
-    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
-    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
-
-
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Blocks in order, held by an executor.
@@ -153,9 +128,15 @@ class Blocks:
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
     def step(
-        self, centers: NDArray[np.float64], last: LastStep | None, stage: str, *, full: bool
+        self,
+        centers: NDArray[np.float64],
+        last: LastStep | None,
+        stage: str,
+        *,
+        full: bool,
+        reach: NDArray[np.float64] | None = None,
     ) -> tuple[Totals, LastStep | None]:
-        """As `totals`; of many centers, among those near each row's last one.
+        """As `totals`; of many centers, among those near each row's last one, or of the rows near borders only.
 
         Parameters
         ----------
@@ -163,37 +144,42 @@ class Blocks:
             Of the last step: its labels are overwritten where the step finds others, as both would take twice the
             memory. None: all centers are looked at.
         full : bool
-            Whether all are in any case.
+            Whether all rows look at all centers in any case.
+        reach : float64 (k,), optional
+            A step among neighbours tells by it which rows the next steps look at; see `many_steps.near_borders`.
 
         Returns
         -------
         totals : Totals
         last : LastStep, or None
-            For the next step; None where there are few centers, or rows are sparse.
+            For the next step; None where there are few centers, or rows are sparse or of float64.
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
-        table, n_blocks = self.table(centers), len(self.handles)
-        near = None if last is None or full else Neighbourhood.of(table, last.lists, self.executor)
-        found: list[NDArray[np.int32] | None] = [None] * n_blocks if last is None else list(last.labels)
+        n_blocks, border = len(self.handles), None if last is None or full else last.border
+        step, given, lists = chosen_step(self.table(centers), last, self.executor, full=full, reach=reach)
+        labels: list[Any] = [None] * n_blocks if last is None else list(last.labels)
+        rows: list[Any] = [None] * n_blocks if border is None else border.rows
         if last is not None:
-            last.labels.clear()  # `found` has them, until new ones come
+            last.labels.clear()  # `labels` has them, until new ones come
         numbers = iter(range(n_blocks))
 
-        def take(part: NDArray[np.int32] | None) -> None:
-            found[next(numbers)] = part
+        def take(told: Told) -> None:
+            number = next(numbers)
+            labels[number], rows[number] = told
 
-        items = ([handle, found[number]] for number, handle in enumerate(self.handles))
-        step, shared = (
-            (_full_step, self.executor.share(table)) if near is None else (_near_step, self.executor.share(near))
-        )
+        items = ([handle, labels[number], rows[number]] for number, handle in enumerate(self.handles))
         large: Large = "state" if 8 * centers.size > self._block_bytes else None
         totals = self.executor.fold(
-            stage, step, JOIN_TOTALS, items, n_blocks, shared, large=large, listener=Listener(take)
+            stage, step, JOIN_TOTALS, items, n_blocks, self.executor.share(given), large=large, listener=Listener(take)
         )
-        told = [part for part in found if part is not None]
-        lists = None if near is None else near.lists
-        return totals, LastStep(told, lists) if len(told) == n_blocks else None
+        if any(part is None for part in labels):
+            return totals, None
+        if border is not None:
+            return join_totals([border.rest, totals]), LastStep(labels, lists, border)
+        if reach is not None and lists is not None:
+            return parted(totals, labels, rows, lists)
+        return totals, LastStep(labels, lists)
 
     @property
     def _block_bytes(self) -> int:
@@ -284,37 +270,13 @@ def labels_and_nearness(
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Nearest centers of dense rows (n,), and whether they are near a border: by a table, and how near that is (k,)."""
     table, reach = shared
-    labels, scores, seconds = table.nearest(X)
-    gaps = seconds.astype(np.float64) - scores
-    return labels, gaps <= reach[labels] * table.layout(table.dtype, sparse=False).scale ** 2
+    found = table.nearest(X)
+    return found[0], near_borders(found, reach, table.layout(table.dtype, sparse=False).scale)
 
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
     block = loaded(held)
     return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
-
-
-def _full_step(state: Totals | None, item: list[Any], table: CenterTable) -> tuple[Totals, NDArray[np.int32] | None]:
-    held, likely = item
-    block = loaded(held)
-    if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
-        return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
-    labels = table.lowest(block.X, likely)[0]
-    return _with_rows(state, block, labels, table.n_clusters), labels
-
-
-def _near_step(state: Totals | None, item: list[Any], near: Neighbourhood) -> tuple[Totals, NDArray[np.int32]]:
-    held, last = item
-    block = loaded(held)
-    labels = near.nearest(block.X, last)[0]
-    return _with_rows(state, block, labels, len(near.columns)), labels
-
-
-def _with_rows(state: Totals | None, block: Block, labels: NDArray[np.int32], n_clusters: int) -> Totals:
-    """The sums, and a block's rows."""
-    totals = state or Totals(np.empty((n_clusters, block.X.shape[1])), np.zeros(n_clusters))
-    add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=state is None)
-    return totals
 
 
 def merged(X: Matrix) -> Matrix:

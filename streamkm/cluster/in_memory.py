@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import MOST_NEAR, Blocks, LastStep, Parted, labels_and_nearness, step_labels
+from streamkm.cluster.blocks import MOST_NEAR, Blocks, Parted, labels_and_nearness
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
+from streamkm.cluster.many_steps import LastStep, border_labels, near_borders, parted
+from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals, join_totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -66,22 +67,41 @@ class LocalBlocks(Blocks):
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
     def step(
-        self, centers: NDArray[np.float64], last: LastStep | None, stage: str, *, full: bool
+        self,
+        centers: NDArray[np.float64],
+        last: LastStep | None,
+        stage: str,
+        *,
+        full: bool,
+        reach: NDArray[np.float64] | None = None,
     ) -> tuple[Totals, LastStep | None]:
         """As `Blocks.step`."""
-        X, lists = self.whole.X, None
-        if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
+        X, n_clusters = self.whole.X, len(centers)
+        if n_clusters < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
             return self.totals(centers, stage), None
         table = self.table(centers)
-        if last is None:
-            found = self.labels(centers, stage)
-        elif full:
-            found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(last.labels[0]), table))
-        else:
-            near = Neighbourhood.of(table, last.lists, self.executor)
-            found, lists = self.nearest_among(near, last.labels[0], stage)[0], near.lists
-        totals = label_sums(self.executor, X, self.whole.weights, found, len(centers), stage)
-        return totals, LastStep([found], lists)
+        if last is None or full:
+            if last is None:
+                found = self.labels(centers, stage)
+            else:
+                found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(last.labels[0]), table))
+            return self._label_sums(found, n_clusters, stage), LastStep([found], None)
+        if last.border is not None:
+            rows = last.border.rows[0]
+            found = np.concatenate(self.executor.each(stage, _of_border, self._tasks(last.labels[0], rows), table))
+            near_sums = self._label_sums(np.where(rows, found, np.int32(-1)), n_clusters, stage)
+            return join_totals([last.border.rest, near_sums]), LastStep([found], last.lists, last.border)
+        near = Neighbourhood.of(table, last.lists, self.executor)
+        looked_up = self.nearest_among(near, last.labels[0], stage)
+        found = looked_up[0]
+        if reach is None:
+            return self._label_sums(found, n_clusters, stage), LastStep([found], near.lists)
+        rows = near_borders(looked_up, reach, near.layout.scale)
+        totals = self._label_sums(np.where(rows, found + np.int32(n_clusters), found), 2 * n_clusters, stage)
+        return parted(totals, [found], [rows], near.lists)
+
+    def _label_sums(self, labels: NDArray[np.int32], n_clusters: int, stage: str) -> Totals:
+        return label_sums(self.executor, self.whole.X, self.whole.weights, labels, n_clusters, stage)
 
     def parted(
         self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
@@ -110,10 +130,11 @@ class LocalBlocks(Blocks):
         joined, scores, seconds = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return joined, scores, seconds
 
-    def _tasks(self, labels: NDArray[np.int32]) -> list[tuple[Matrix, NDArray[np.int32]]]:
-        """Rows of each piece, and their labels of all (n,)."""
+    def _tasks(self, *arrays: NDArray[Any]) -> list[tuple[Any, ...]]:
+        """Rows of each piece, and what these have of arrays of all rows (n,)."""
         cuts = pairwise([0, *accumulate(piece.n_rows for piece in self.handles)])
-        return [(piece.X, labels[start:stop]) for piece, (start, stop) in zip(self.handles, cuts, strict=True)]
+        pairs = zip(self.handles, cuts, strict=True)
+        return [(piece.X, *(array[start:stop] for array in arrays)) for piece, (start, stop) in pairs]
 
     def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
         """Nearest centers of all rows (n,)."""
@@ -197,6 +218,12 @@ def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTabl
 def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:
     X, likely = task
     return table.lowest(X, likely)[0]
+
+
+def _of_border(
+    task: tuple[NDArray[Any], NDArray[np.int32], NDArray[np.bool_]], table: CenterTable
+) -> NDArray[np.int32]:
+    return border_labels(*task, table)
 
 
 def _nearest_among(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, LastStep, Parted, densified, merged
+from streamkm.cluster.blocks import Blocks, Parted, densified, merged
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import inertia_of
@@ -67,8 +68,11 @@ PARTED_STEPS = 3
 PARTED_WORK = 1 << 28
 """Products of numbers in a step (n * m * k), from which that is worth it."""
 
-REACH = 4.0
-"""How far borders are thought to move in these steps, in ways of the last step."""
+REACH, NEAR_REACH = 4.0, 1.5
+"""How far borders are thought to move in these steps, in ways of the last step: of few clusters, and of many."""
+
+MOST_APART = 1 << 22
+"""Numbers of centers, up to which sums of the rows near borders are kept apart where there are many."""
 
 
 MOST_WAITING = 4
@@ -162,13 +166,14 @@ def _accelerated(
     while state.n_iter < max_iter and not state.converged:
         stage, last = f"lloyd-{state.n_iter + 1}", None
         reach = _reach(blocks, state) if near is None else None
-        whole = near is None
+        full = state.n_iter % FULL_STEPS == 0
+        whole = near is None and (full or state.last is None or state.last.border is None)
         if near is not None:
             totals, n_left = near.totals(state.centers, stage), n_left - 1
-        elif reach is not None:
+        elif reach is not None and len(state.centers) < FEWEST_CENTERS:
             (totals, near), n_left = blocks.parted(state.centers, reach, stage), PARTED_STEPS
         else:
-            totals, last = blocks.step(state.centers, state.last, stage, full=state.n_iter % FULL_STEPS == 0)
+            totals, last = blocks.step(state.centers, state.last, stage, full=full, reach=reach)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
@@ -179,7 +184,7 @@ def _accelerated(
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
-                near = None
+                near, last = None, _all_rows(last)
             else:
                 behind = state.history[-WINDOW:]
                 converged = inertia == state.inertia or (len(behind) == WINDOW and behind[0] - inertia <= tol * inertia)
@@ -188,25 +193,36 @@ def _accelerated(
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         if (converged and not whole) or n_left == 0:
             near = None
+        n_iter = state.n_iter + 1
+        if (converged and not whole) or n_iter % FULL_STEPS == 0:
+            last = _all_rows(last)
         del totals  # as large as the centers
-        history = (*state.history, inertia)
-        n_iter, midway = state.n_iter + 1, near is not None
+        history, midway = (*state.history, inertia), near is not None or (last is not None and last.border is not None)
         state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, last, midway)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means, midway=False)
 
 
+def _all_rows(last: LastStep | None) -> LastStep | None:
+    """The same, but that the next step looks at all rows."""
+    return None if last is None else replace(last, border=None)
+
+
 def _reach(blocks: Blocks, state: LloydResult) -> NDArray[np.float64] | None:
     """How near a border rows are looked at in the next steps, as of `Blocks.parted`; None: it is not worth it."""
     n_clusters, n_components = state.centers.shape
-    few = n_clusters < FEWEST_CENTERS and blocks.n_rows * n_clusters * n_components >= PARTED_WORK
-    if not few or not blocks.partable or state.means is None or state.pace < 1:
+    if n_clusters < FEWEST_CENTERS:
+        worth = blocks.partable and blocks.n_rows * n_clusters * n_components >= PARTED_WORK
+    else:
+        worth = n_clusters * n_components <= MOST_APART
+    if not worth or state.means is None or state.pace < 1:
         return None
     ways = state.centers - state.means
     lengths = np.sqrt(np.einsum("ij,ij->i", ways, ways)) / min(MOST_MOMENTUM, state.pace / (state.pace + 3))
     usual = float(np.sqrt(np.mean(lengths * lengths)))
-    return REACH * np.sqrt(state.inertia / blocks.total_weight) * (lengths + usual)
+    share = REACH if n_clusters < FEWEST_CENTERS else NEAR_REACH
+    return share * np.sqrt(state.inertia / blocks.total_weight) * (lengths + usual)
 
 
 def _refill(

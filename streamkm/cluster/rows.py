@@ -158,6 +158,11 @@ def add_rows(
     return d2
 
 
+def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
+    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
+
+
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
     order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)

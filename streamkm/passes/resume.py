@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import LastStep
 from streamkm.cluster.centers.neighbours import Lists
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.sampling.coreset import CoresetRule, Part

@@ -14,7 +14,7 @@ from streamkm.cluster.centers.cells import cells_bytes
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.frame import MOST_FEATURES
-from streamkm.cluster.lloyd import PARTED_WORK
+from streamkm.cluster.lloyd import MOST_APART, PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.profile import profile_bytes
 from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
@@ -336,6 +336,8 @@ class Needs:
             return 4 * centers + table
         sums = self.states(centers) if in_blocks else 2
         labels = (STEP_LABELS - in_blocks) * 4 * self.n_rows
+        if self.n_clusters * width <= MOST_APART:  # of rows near borders apart, all joined, and those of the rest
+            sums, labels = 2 * sums + 2, labels + self.n_rows
         gathering = STEP_CENTERS * centers + sums * centers + self.near(width, held=True)
         return max(gathering, STEP_CENTERS * centers + self.near(width)) + table + labels
 

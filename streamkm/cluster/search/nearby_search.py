@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import LastStep
 from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.split_merge import Splits, split_gains, swaps_of
 from streamkm.cluster.totals import Totals
