@@ -42,7 +42,7 @@ def measure(path: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
     X = np.load(path)
     found: dict[str, dict[str, float]] = {stage: {} for stage in STAGES}
     with ONE_BLAS_THREAD, open_executor(1) as executor:
-        whole, shift = centered(Block(X, row_d2norms(X), NO_WEIGHTS))
+        whole, shift = centered(executor, Block(X, row_d2norms(X), NO_WEIGHTS))
         pieces = LocalBlocks.of(executor, whole)
         kmeans_plusplus(prefix(whole, 1000), 16, rng=np.random.default_rng(0), executor=executor)  # loads kernels
         for k in sizes:

@@ -118,7 +118,7 @@ def start_centers(
         return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
-    block, shift = centered(searched)
+    block, shift = centered(executor, searched)
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
     return _best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams) + shift
 

@@ -52,7 +52,7 @@ def search_portions(
     centers : float64 (at most k, m)
     """
     assert pool.blocks is not None
-    some, shift = centered(sampled)
+    some, shift = centered(pool.blocks.executor, sampled)
     coarse = search(some, max(1, min(n_clusters // COARSE_CENTERS, sampled.n_rows // COARSE_ROWS, MOST_COARSE))) + shift
     del some
     labels, shares, sizes = _measured(pool.blocks, coarse)

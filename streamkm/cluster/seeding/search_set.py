@@ -194,19 +194,26 @@ def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
 
 def seeded(executor: Executor, block: Block, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Rows of a block as centers, by greedy k-means++ (at most k, m)."""
-    around, shift = centered(block)
+    around, shift = centered(executor, block)
     return kmeans_plusplus(around, min(n_clusters, block.n_rows), rng=rng, executor=executor) + shift
 
 
-def centered(block: Block) -> tuple[Block, NDArray[np.float64]]:
+def centered(executor: Executor, block: Block) -> tuple[Block, NDArray[np.float64]]:
     """Dense rows less their mean, and the mean: float32 distances between rows far from the origin would be noise."""
     if sp.issparse(block.X):
         return block, np.zeros(block.X.shape[1])
     shift = block.X.mean(axis=0, dtype=np.float64)
-    X = np.empty_like(block.X)
-    for start in range(0, len(X), BATCH_ROWS):
-        X[start : start + BATCH_ROWS] = block.X[start : start + BATCH_ROWS] - shift
-    return replace(block, X=X, d2norms=row_d2norms(X)), shift
+    X, d2norms = np.empty_like(block.X), np.empty(block.n_rows)
+    executor.each("search", _center, range(0, len(X), BATCH_ROWS), block.X, shift, X, d2norms)
+    return replace(block, X=X, d2norms=d2norms), shift
+
+
+def _center(
+    start: int, rows: NDArray[Any], shift: NDArray[np.float64], X: NDArray[Any], d2norms: NDArray[np.float64]
+) -> None:
+    here = slice(start, start + BATCH_ROWS)
+    X[here] = rows[here] - shift
+    d2norms[here] = row_d2norms(X[here])
 
 
 def _rough(
