@@ -101,8 +101,8 @@ def lloyd(
     `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
     those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
     holds two more arrays of centers. Where a step takes long, three of four look at the rows near borders between
-    clusters only, and the others keep their clusters; it ends before `max_iter`
-    only by a step that looks at all.
+    clusters only, two of four where there are many clusters; the others keep their clusters. It ends before `max_iter`
+    only by a step that looks at all rows.
 
     Parameters
     ----------
