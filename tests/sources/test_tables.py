@@ -300,6 +300,13 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
         whole(open_source(path, **options))
 
 
+def test_text_in_a_large_row_group_is_refused(tmp_path):
+    """More rows than the head that is looked at, to name a value."""
+    pd.DataFrame({"x": np.arange(3_000), "city": "Oslo"}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('Oslo' in row 0\)"):
+        open_source(tmp_path / "x.parquet")
+
+
 @cases(
     "options",
     [
