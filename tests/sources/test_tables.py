@@ -211,9 +211,20 @@ class TestStreamedTables(RowSourceContract):
 def test_relations_of_duckdb(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     write_parquet(tmp_path / "x.parquet")
-    relation = duckdb.connect().sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
-    np.testing.assert_array_equal(whole(open_source(relation)), X)
+    database = duckdb.connect()  # is closed when nobody has it
+    relation = database.sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
+    source = open_source(relation)
+    assert source.details()["format"].endswith("a stream of batches")  # not all in memory
+    np.testing.assert_array_equal(whole(source), X)
     np.testing.assert_array_equal(whole(open_source(relation, columns="d")), X[:, 3:])
+    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('.*' in row 0\)"):
+        StreamKMeans(2).fit(database.sql(f"select * from '{tmp_path}/x.parquet'"))
+
+
+@cases("frame", [pl.DataFrame(FRAME), TABLE, FRAME])
+def test_text_in_frames_is_refused_with_its_place(frame):
+    with pytest.raises(InvalidInputError, match=r"'city' of.*'(Oslo|Rome|B, x)' in row 0.*open_source\(X, categories="):
+        StreamKMeans(2).fit(frame)
 
 
 def test_a_reader_is_read_once():
