@@ -118,7 +118,7 @@ def open_documents(
     for name in set(given) & {part.name for part in fields(FeatureHashing)}:
         norm = ", norm=None" if sublinear_tf and name != "norm" else ""
         raise InvalidParameterError(
-            f"{name}= says how words are hashed: pass hashing=FeatureHashing({name}={given[name]!r}{norm})"
+            f"{name}= says how words are hashed, and goes into hashing=FeatureHashing({name}={given[name]!r}{norm})"
         )
     if is_collection(X):
         refuse_options(field, given, "a Dask bag")
