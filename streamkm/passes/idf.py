@@ -115,7 +115,7 @@ def open_documents(
     if hashing is None:
         hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
     given = {name: value for name, value in options.items() if value is not None}
-    for name in set(given) & {part.name for part in fields(FeatureHashing)}:
+    for name in set(given) & {part.name for part in fields(FeatureHashing)} - {"n_features"}:  # which readers have, too
         norm = ", norm=None" if sublinear_tf and name != "norm" else ""
         raise InvalidParameterError(
             f"{name}= says how words are hashed, and goes into hashing=FeatureHashing({name}={given[name]!r}{norm})"
