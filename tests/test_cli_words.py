@@ -28,6 +28,9 @@ def folder(tmp_path, monkeypatch):
     Path("words.txt").write_bytes(b"red fish\nblue \xff fish\n")
     Path("zero.svm").write_text("1 1:2\n1 0:2\n")
     np.savez("two.npz", a=X, b=X)
+    Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
+    Path("tabs.csv").write_text("a\tb\n1\t2\n3\t4\n")
+    Path("spaces.csv").write_text("a,pick up\n1,Oslo\n2,Rome\n")
     return tmp_path
 
 
@@ -41,7 +44,10 @@ def folder(tmp_path, monkeypatch):
         (["inspect", "two.npz"], "choose one with --set data.key="),
         (["fit", "x.npy", "-k", 0], "-k 0; needed: an integer from 1"),
         (["fit", "x.npy", "-k", 3, "--set", "estimator.memory_limit=1000"], "raise --memory-limit to"),
-        (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], '--memory-limit 1 XB; needed: "auto", bytes'),
+        (["fit", "semi.csv", "-k", 3], "; pass --set 'data.delimiter=;'"),
+        (["fit", "tabs.csv", "-k", 3], "; pass --set 'data.delimiter=\"\\t\"'"),
+        (["fit", "spaces.csv", "-k", 3], "leave it out with --exclude 'pick up', or"),
+        (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], "--memory-limit '1 XB'; needed: \"auto\", bytes"),
         (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
         (["sweep", "x.npy", "-k", "5:2"], "clusters '5:2' are none; needed: a number as 50, or a range as 2:200:1"),
         (["sweep", "x.npy", "-k", "2:4", "--seeds", 0], "--seeds 0; needed: an integer from 1"),

@@ -414,6 +414,7 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
     picture = (folder / "sweep.svg").read_text()
     write_sweep(folder, swept)
     assert (folder / "sweep.svg").read_text() == picture
+    assert (folder / "sweep.html").read_text().count("<path") == picture.count("<path")  # one figure in both
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_sweep(tmp_path / "bare", swept)
     assert "pip install 'streamkm[plot]'" in caplog.text
@@ -423,6 +424,14 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
         "sweep.html",
         "sweep.json",
     ]
+
+
+def test_the_figure_is_drawn_once_for_page_and_file(swept, tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn, savefig = [], figure.Figure.savefig
+    monkeypatch.setattr(figure.Figure, "savefig", lambda *given, **how: drawn.append(savefig(*given, **how)))
+    write_sweep(tmp_path / "out", swept)
+    assert len(drawn) == 1
 
 
 def test_it_draws_reports_and_prints_itself(swept, tmp_path):

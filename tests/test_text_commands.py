@@ -337,6 +337,7 @@ def test_rows_without_values_are_counted_by_any_number_of_threads():
     for model in models:
         wanted = np.bincount(model.labels_[blank], minlength=4)
         np.testing.assert_array_equal(model.profile_.n_blank, wanted)
+        assert not np.isin([model.profile_.near_rows, model.profile_.far_rows], blank).any()  # they show nothing
         assert f"{len(blank)} rows without any value" in str(model.summary())
     dense = StreamKMeans(4, random_state=0, progress=False, on_invalid="skip").fit(X.toarray())
     assert not dense.profile_.n_blank.any()

@@ -72,6 +72,28 @@ def h5ad() -> None:
     anndata.AnnData(COUNTS).write_h5ad("cells.h5ad")
 
 
+def fitted_h5ad() -> None:
+    h5ad()
+    command("fit cells.h5ad -k 3 --steps total,log1p --metric cosine --seed 0 -q --no-report")
+
+
+def cells_found() -> None:
+    cells = anndata.read_h5ad("cells.h5ad")
+    assert adjusted_rand_score(GROUP, cells.obs["cluster"]) == 1
+    assert (cells.X != COUNTS).nnz == 0
+
+
+def trips_named() -> None:
+    table = pd.read_csv("later.csv")
+    assert table["trip_id"].tolist() == TRIPS["trip_id"].tolist()
+    assert {"label", "distance", "second_label", "second_distance", "outlier_score"} < set(table.columns)
+
+
+def trips_without_ids() -> None:
+    fitted_trips()
+    TRIPS.drop(columns="trip_id").to_csv("later-trips.csv", index=False)
+
+
 def matrix_market() -> None:
     mmwrite("x.mtx", sp.csr_matrix(ROWS))
 
@@ -149,6 +171,18 @@ STORIES = {
     "a single-cell file": Story(
         h5ad,
         "fit cells.h5ad -k 3 -o out --steps total,log1p --metric cosine --seed 0",
+    ),
+    "a single-cell file that gets its clusters": Story(
+        fitted_h5ad, "assign streamkm-out/model.npz cells.h5ad -o cells.h5ad", ("600",), cells_found
+    ),
+    "labels beside the ids of the fit": Story(
+        fitted_trips, "assign streamkm-out/model.npz trips.csv -o later.csv", ("600",), trips_named
+    ),
+    "later trips without ids": Story(
+        trips_without_ids,
+        "assign streamkm-out/model.npz later-trips.csv -o later.npy",
+        ("600",),
+        lambda: trips_found("later.npy"),
     ),
     "JSON lines": Story(
         lambda: Path("x.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS)),

@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -20,7 +21,7 @@ import yaml
 from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
 from streamkm.cli.schema import SECTIONS, Output, shown, validate
 from streamkm.compute import ClusterSettings
-from streamkm.core.exceptions import ConfigError, InvalidParameterError
+from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
@@ -230,8 +231,12 @@ def _open(
         given += [
             Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
         ]
-        columns = read_table_settings(Path(beside).parent, paths[0])
-        given += [Override(f"data.{name}", columns[name], str(Path(beside).parent / TABLE)) for name in columns]
+        columns, where = read_table_settings(Path(beside).parent, paths[0]), str(Path(beside).parent / TABLE)
+        id_column = columns.pop("id_column", None)
+        given += [Override(f"data.{name}", columns[name], where) for name in columns]
+        if id_column is not None:
+            with suppress(InvalidInputError):  # tables that come later may have no such column
+                return load_run(None, [*given, Override("data.id_column", id_column, where), *overrides])
     return load_run(None, [*given, *overrides])
 
 

@@ -25,7 +25,7 @@ from streamkm.sources.registry import TABLES, is_folder, suffix_format
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
-_TABLE_KEYS = {"columns", "dtype", "categories", "n_features"}
+_TABLE_KEYS = {"columns", "dtype", "categories", "n_features", "id_column"}
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -178,6 +178,8 @@ def write_table_settings(directory: Path, source: RowSource) -> None:
     """Write how rows were made of a table's columns, ``table.json``; nothing for what is no table."""
     settings = (source.made_with or {}).get("table")
     if settings:
+        if source.id_column is not None:
+            settings = {**settings, "id_column": source.id_column}
         (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 

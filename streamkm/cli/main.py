@@ -161,7 +161,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     "--output",
     required=True,
     type=click.Path(),
-    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances.",
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances; an .h5ad PATH itself: obs/cluster.",
 )
 @set_option
 @table_options
@@ -174,21 +174,23 @@ def assign(
 
     MODEL is the model.npz of a results directory. Rows get the label of the nearest center. Documents are hashed and
     weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell; of tables the same columns are read,
-    as table.json tells.
+    as table.json tells. Where the output is PATH itself, an .h5ad file, the labels become its column obs/cluster.
     """
     with Talk(**talking) as talk:
-        from streamkm.cli.results import check_labels_target, write_labels
+        from streamkm.cli.results import check_labels_target, put_into_file, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.registry import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
-        check_labels_target(output, overwrite=overwrite)
+        check_labels_target(output, paths, overwrite=overwrite)
         estimator = talk.prepare(load_estimator(model))
         with work(paths, settings, beside=model) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=overwrite)
+            elif output.endswith(".h5ad"):
+                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=overwrite)
             else:
                 labels = estimator.predict_to(source, output, overwrite=overwrite)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))

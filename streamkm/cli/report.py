@@ -100,7 +100,7 @@ def write_sweep(directory: str | os.PathLike[str], result: SweepResult) -> Path:
     picture = sweep_svg(table)
     if picture is not None:
         write_text(folder / SWEEP_SVG, picture)
-    write_text(folder / SWEEP_PAGE, sweep_page(table, result.lines(), result.verdict()[0]))
+    write_text(folder / SWEEP_PAGE, sweep_page(table, result.lines(), result.verdict()[0], picture))
     write_text(folder / SWEEP_JSON, json.dumps(table, indent=2, allow_nan=False) + "\n")
     return folder
 

@@ -6,6 +6,7 @@ Responsible for which option of which command stands for a parameter. Prints not
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 _FITS = ("fit", "plan", "cluster")
@@ -41,7 +42,10 @@ _MEMORY = {"memory_limit": "--memory-limit {}"}
 _WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
-_PHRASES = (("pass overwrite", "pass --overwrite"), ("or start anew", "or begin anew with --restart"))
+_PHRASES = (
+    ("pass overwrite", "pass --overwrite"), ("allow to overwrite", "pass --overwrite"),
+    ("or start anew", "or begin anew with --restart"),
+)  # fmt: skip
 _YAML = {"None": "null", "True": "true", "False": "false"}
 # a parameter with its value, which a message may leave to the reader; FeatureHashing(...) is the section text
 _GIVEN = re.compile(r"""(FeatureHashing\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|[\w.+-]*\w|)(?(1)\))""")
@@ -71,11 +75,12 @@ def in_words_of(command: str, text: str) -> str:
     def given(found: re.Match[str]) -> str:
         of_text, name, value = found.groups()
         value = _YAML.get(value, value.strip("\"'"))
-        if of_text:
-            return f"--set text.{name}={value}"
-        if name in options:
-            return options[name].format(value).rstrip()
-        return f"--set {keys[name]}={value}" if name in keys else found.group()
+        if name in options and not of_text:
+            return options[name].format(shlex.quote(value) if value else "").rstrip()
+        if "\\" in value:  # YAML reads it in double quotes alone
+            value = f'"{value}"'
+        key = f"text.{name}" if of_text else keys.get(name)
+        return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
 
     def named(found: re.Match[str]) -> str:
         name = found.group()

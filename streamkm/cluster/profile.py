@@ -87,15 +87,25 @@ class Profile:
         kept : int64 (n,), optional
             Which rows of the chunk these are; None: all.
         X : ndarray or csr_array (n, d), optional
-            The rows, as they are; of sparse ones those without values are counted.
+            The rows, as they are; of sparse ones those without values are counted, and are no examples.
         """
         kept = NO_ROWS if kept is None else kept
         lists = (self.near_d2, self.near_rows, self.far_d2, self.far_rows)
-        kernels.add_rows(labels, d2, gaps, weights, first_row, kept, self.sums, *lists)
-        if X is not None and not isinstance(X, np.ndarray):
-            blank = X.indptr[1:] == X.indptr[:-1]
-            if blank.any():
-                np.add(self.n_blank, np.bincount(labels[blank], minlength=len(self.n_blank)), out=self.n_blank)
+        blank = None if X is None or isinstance(X, np.ndarray) else X.indptr[1:] == X.indptr[:-1]
+        if blank is None or not blank.any():
+            kernels.add_rows(labels, d2, gaps, weights, first_row, kept, self.sums, *lists)
+            return
+        np.add(self.n_blank, np.bincount(labels[blank], minlength=len(self.n_blank)), out=self.n_blank)
+        rows = kept if len(kept) else np.arange(len(labels))
+        unseen = Profile.empty(
+            len(self.n_blank)
+        )  # the zero row is near to the mean of many directions, and says nothing
+        for part, into in (
+            (~blank, lists),
+            (blank, (unseen.near_d2, unseen.near_rows, unseen.far_d2, unseen.far_rows)),
+        ):
+            of_part = weights[part] if len(weights) else weights
+            kernels.add_rows(labels[part], d2[part], gaps[part], of_part, first_row, rows[part], self.sums, *into)
 
     def arrays(self) -> tuple[NDArray[np.float64] | NDArray[np.int64], ...]:
         """The arrays, in the order of `ARRAYS`."""

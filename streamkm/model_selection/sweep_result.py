@@ -24,7 +24,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.pairs import Lines
 from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.reports.report import check_matplotlib, write_page
-from streamkm.reports.sweep import sweep_page
+from streamkm.reports.sweep import sweep_page, sweep_svg
 from streamkm.sketches import Sketch
 
 
@@ -243,7 +243,8 @@ class SweepResult(Lines):
         DiskFullError, OutputError
             Something else than a report is there, or it cannot be written; what was there is as it was.
         """
-        write_page(path, sweep_page(self.to_dict(), self.lines(), self.verdict()[0]))
+        table = self.to_dict()
+        write_page(path, sweep_page(table, self.lines(), self.verdict()[0], sweep_svg(table)))
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""

@@ -8,7 +8,7 @@ import walk and below.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -115,6 +115,11 @@ def open_documents(
     if hashing is None:
         hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
     given = {name: value for name, value in options.items() if value is not None}
+    for name in set(given) & {part.name for part in fields(FeatureHashing)} - {"n_features"}:  # which readers have, too
+        norm = ", norm=None" if sublinear_tf and name != "norm" else ""
+        raise InvalidParameterError(
+            f"{name}= says how words are hashed, and goes into hashing=FeatureHashing({name}={given[name]!r}{norm})"
+        )
     if is_collection(X):
         refuse_options(field, given, "a Dask bag")
         bag = _bag(X)

@@ -56,18 +56,22 @@ def dress(panel: Axes) -> None:
     panel.set_axisbelow(True)
 
 
-def svg_file(figure: Figure, **options: Any) -> str:
+def svg_file(figure: Figure) -> str:
     """A figure as the text of an SVG file, the same for the same figure."""
     import matplotlib as mpl
 
     with io.StringIO() as buffer, mpl.rc_context({"svg.hashsalt": "streamkm", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, **options)
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
         return buffer.getvalue()
 
 
 def svg(figure: Figure) -> str:
     """A figure as an SVG element of a page, from which it takes its colours."""
-    text = svg_file(figure, transparent=True)
+    return svg_of_page(svg_file(figure))
+
+
+def svg_of_page(text: str) -> str:
+    """The text of an SVG file as an element of a page, from which it takes its colours."""
     for colour, name in _OF_PAGE.items():
         text = text.replace(colour, f"var(--{name})")
     return _NOT_OF_PAGES.sub("", text[text.index("<svg") :])

@@ -46,7 +46,7 @@ td.pictures { white-space: nowrap }
 .pictures img { height: 42px; image-rendering: pixelated; margin: 0 3px 0 0; border: 1px solid var(--line) }
 .pictures img:first-child { margin-right: 9px; border-color: var(--ink) }
 .traits { min-width: 12em; overflow-wrap: anywhere }
-.traits span { display: block } .traits small { color: var(--faint) }
+.traits span { display: block } .traits small { color: var(--faint); white-space: nowrap }
 figure + h2, table + h2 { margin-top: 1em } .typical { min-width: 6em; overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } figure { margin: 0 }
 figcaption, .faint { color: var(--faint); font-size: .86em }

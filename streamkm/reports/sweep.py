@@ -36,7 +36,7 @@ def sweep_svg(table: dict[str, Any]) -> str | None:
     return svg_file(sweep_figure(table))
 
 
-def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_clusters: int) -> str:
+def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_clusters: int, drawn: str | None) -> str:
     """The page of a sweep, one file that needs no other.
 
     Parameters
@@ -47,13 +47,14 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_cluste
         As of `SweepResult.lines`.
     n_clusters : int
         What most scores name, to go on with.
+    drawn : str or None
+        As of `sweep_svg`.
     """
     picture = ""
-    if has_matplotlib():
-        from streamkm.reports.drawing import svg
-        from streamkm.reports.sweep_figure import sweep_figure
+    if drawn is not None:
+        from streamkm.reports.drawing import svg_of_page
 
-        picture = figure_html("Numbers of clusters", svg(sweep_figure(table)))
+        picture = figure_html("Numbers of clusters", svg_of_page(drawn))
     best = table["best"]
     elbow = "The curve has no elbow." if best is None else f"The elbow is at {best:,} clusters."
     verdict = f"{dict(lines)['verdict']}. {elbow}"

@@ -4,11 +4,14 @@
 counts from its start, and from where packages are imported; and the processor seconds of all of it, which other
 processes change less. "command" is ``streamkm fit``, which writes labels and a model as well.
 The peers read CSV by `pandas.read_csv` in chunks and Parquet by batches of pyarrow (pandas) or polars, give each to
-`MiniBatchKMeans.partial_fit`, and read once more to predict and score.
+`MiniBatchKMeans.partial_fit`, and read once more to predict and score. Those that end in "_fit" read the whole file
+into a frame and call `MiniBatchKMeans.fit`, as users write who have the memory for it. Threads of peers that wait do so
+asleep, with one thread of BLAS: otherwise what they wait would count as work.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -85,53 +88,85 @@ def polars_parquet(path: str) -> float:
     return by_pieces(lambda: (frame.to_numpy(order="c") for frame in lazy.collect_batches(chunk_size=50_000)))
 
 
+def whole(X) -> float:
+    """Fit and label all rows of a frame that is in memory; give the objective."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    return float(MiniBatchKMeans(K, random_state=0).fit(X).inertia_)
+
+
+def pandas_fit(path: str) -> float:
+    import pandas as pd
+
+    return whole(pd.read_parquet(path).to_numpy())
+
+
+def polars_fit(path: str) -> float:
+    import polars as pl
+
+    return whole(pl.read_parquet(path).to_numpy())
+
+
 PACKAGES = {
     "ours": ("streamkm.estimators.kmeans", "pyarrow"),
     "command": (),
     "pandas_csv": ("pandas", "sklearn.cluster"),
     "pandas_parquet": ("pandas", "pyarrow.parquet", "sklearn.cluster"),
     "polars_parquet": ("polars", "sklearn.cluster"),
+    "pandas_fit": ("pandas", "pyarrow.parquet", "sklearn.cluster"),
+    "polars_fit": ("polars", "sklearn.cluster"),
 }
 RUNS = {
     "csv": (ours, command, pandas_csv),
-    "parquet": (ours, command, pandas_parquet, polars_parquet),
+    "parquet": (ours, command, pandas_parquet, polars_parquet, pandas_fit, polars_fit),
 }
+ASLEEP = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def measured(name: str, path: str) -> dict[str, float]:
     """Run one in a process of its own, which keeps the bytecode of what it imports, as it is kept for any package."""
-    program = [sys.executable, "-m", "tests.benchmarks.bench_tables", name, path]
+    program = [sys.executable, "-m", "tests.benchmarks.bench_tables", "--run", name, path]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    if name not in {"ours", "command"}:
+        environment |= ASLEEP
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = json.loads(subprocess.run(program, capture_output=True, check=True, env=environment).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {**told, "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
+def run(name: str, path: str) -> None:
+    """Run one in this process and print what it took."""
+    for package in PACKAGES[name]:
+        import_module(package)
+    started = time.perf_counter()
+    objective = globals()[name](path)
+    seconds, whole_process = time.perf_counter() - started, time.time() - psutil.Process().create_time()
+    print(json.dumps({"whole": whole_process, "seconds": seconds, "objective": objective}))
+
+
 def main() -> None:
-    """Run one in this process, or all in processes of their own."""
-    if len(sys.argv) == 3:
-        name, path = sys.argv[1:]
-        for package in PACKAGES[name]:
-            import_module(package)
-        started = time.perf_counter()
-        objective = globals()[name](path)
-        seconds, whole = time.perf_counter() - started, time.time() - psutil.Process().create_time()
-        print(json.dumps({"whole": whole, "seconds": seconds, "objective": objective}))
+    """Run all, or those that are named, in processes of their own."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rows", type=int, nargs="?", default=ROWS)
+    parser.add_argument("--runs", type=int, default=2, help="runs of each, of which the fastest is told")
+    parser.add_argument("--without", nargs="*", default=(), help="names of peers to leave out")
+    parser.add_argument("--run", nargs=2, metavar=("NAME", "PATH"), help="one, in this process")
+    options = parser.parse_args()
+    if options.run:
+        run(*options.run)
         return
-    n_rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), n_rows)
+        write(Path(folder), options.rows)
         for form, functions in RUNS.items():
-            found = {}
-            for function in functions:
-                runs = [measured(function.__name__, f"{folder}/x.{form}") for _ in range(2)]
-                found[function.__name__] = min(runs, key=lambda run: run["seconds"])
-            mine = found["ours"]
-            for name, run in found.items():
+            mine = None
+            for name in (function.__name__ for function in functions if function.__name__ not in options.without):
+                runs = [measured(name, f"{folder}/x.{form}") for _ in range(options.runs)]
+                best = min(runs, key=lambda each: each["seconds"])
+                mine = mine or best
                 kinds = ("whole", "seconds", "processor")
-                times = (f"{run[each]:7.2f} s ({run[each] / mine[each]:4.1f} x)" for each in kinds)
-                gain = run["objective"] / mine["objective"]
+                times = (f"{best[each]:7.2f} s ({best[each] / mine[each]:5.1f} x)" for each in kinds)
+                gain = best["objective"] / mine["objective"]
                 print(f"{form:8} {name:15} {'  '.join(times)}  objective {gain:.4f} of ours", flush=True)
 
 

@@ -474,6 +474,7 @@ def test_what_holds_no_documents_is_refused(X, options, message):
         ("x.txt", {"hashing": FeatureHashing(input="counts")}, "use JSON lines"),
         ("x.txt", {"delimiter": ","}, "delimiter= is of no use for lines; its options are decode_error"),
         ("x.txt", {"colour": 1}, "colour= is of no use"),
+        ("x.txt", {"stop_words": "english"}, r"goes into hashing=FeatureHashing\(stop_words='english'\)"),
         ("x.txt", {"format": "xml"}, "format='xml' is unknown; known are auto, lines"),
         ("x.txt", {"decode_error": "maybe"}, "decode_error='maybe'; needed"),
         ("x.jsonl", {}, "field=None; needed for jsonl"),

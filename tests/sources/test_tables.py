@@ -211,9 +211,20 @@ class TestStreamedTables(RowSourceContract):
 def test_relations_of_duckdb(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     write_parquet(tmp_path / "x.parquet")
-    relation = duckdb.connect().sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
-    np.testing.assert_array_equal(whole(open_source(relation)), X)
+    database = duckdb.connect()  # is closed when nobody has it
+    relation = database.sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
+    source = open_source(relation)
+    assert source.details()["format"].endswith("a stream of batches")  # not all in memory
+    np.testing.assert_array_equal(whole(source), X)
     np.testing.assert_array_equal(whole(open_source(relation, columns="d")), X[:, 3:])
+    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('.*' in row 0\)"):
+        StreamKMeans(2).fit(database.sql(f"select * from '{tmp_path}/x.parquet'"))
+
+
+@cases("frame", [pl.DataFrame(FRAME), TABLE, FRAME])
+def test_text_in_frames_is_refused_with_its_place(frame):
+    with pytest.raises(InvalidInputError, match=r"'city' of.*'(Oslo|Rome|B, x)' in row 0.*open_source\(X, categories="):
+        StreamKMeans(2).fit(frame)
 
 
 def test_a_reader_is_read_once():
@@ -298,6 +309,13 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
     {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow}[form](path)
     with pytest.raises(InvalidInputError, match=message):
         whole(open_source(path, **options))
+
+
+def test_text_in_a_large_row_group_is_refused(tmp_path):
+    """More rows than the head that is looked at, to name a value."""
+    pd.DataFrame({"x": np.arange(3_000), "city": "Oslo"}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('Oslo' in row 0\)"):
+        open_source(tmp_path / "x.parquet")
 
 
 @cases(

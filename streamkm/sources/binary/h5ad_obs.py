@@ -76,11 +76,27 @@ def write_obs(path: str | os.PathLike[str], column: str, labels: NDArray[np.int3
     replace_file(name, write, file_size(name) + labels.nbytes)
 
 
+def check_obs(path: str | os.PathLike[str], column: str, *, overwrite: bool) -> None:
+    """Whether `write_obs` would take a column; looks at the file's names alone.
+
+    Raises
+    ------
+    SourceError, OutputError
+        As `write_obs`.
+    """
+    with _opened(os.fspath(path)) as file:
+        _check_column(_frame(file, os.fspath(path)), os.fspath(path), column, overwrite=overwrite)
+
+
 def _check(file: h5py.File, name: str, column: str, n_labels: int, *, overwrite: bool) -> None:
     obs = _frame(file, name)
     n_rows = _n_rows(obs, name)
     if n_labels != n_rows:
         raise InvalidInputError(f"{n_labels:,} labels for {name}, whose obs has {n_rows:,} rows")
+    _check_column(obs, name, column, overwrite=overwrite)
+
+
+def _check_column(obs: h5py.Group, name: str, column: str, *, overwrite: bool) -> None:
     if column in obs and not overwrite:
         raise OutputError(f"{name} has a column obs/{column} already; choose another name, or allow to overwrite")
 

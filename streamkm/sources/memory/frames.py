@@ -27,7 +27,7 @@ def is_stream(X: Any) -> bool:
     lazy = hasattr(X, "collect_schema") and not hasattr(X, "shape") and hasattr(X, "collect")
     dataset = hasattr(X, "get_fragments") and hasattr(X, "to_batches")
     reader = hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) != 1 and not hasattr(X, "__array__")
-    relation = reader and hasattr(X, "fetchmany")  # knows its shape, by asking the database
+    relation = reader and hasattr(X, "fetchall")  # knows its shape, by asking the database
     return lazy or dataset or relation or (reader and not hasattr(X, "shape"))
 
 
@@ -58,9 +58,20 @@ def frame_values(X: Any, name: str) -> NDArray[Any]:
     columns = [np.asarray(X[column]) for column in names]
     for column, held in zip(names, columns, strict=True):
         if held.dtype.kind not in _NUMBERS:
-            what = "Python objects" if held.dtype.kind == "O" else held.dtype
-            raise InvalidInputError(f"column {column!r} of {name} holds {what}; needed: numbers, so leave it out")
+            raise InvalidInputError(f"column {column!r} of {name} holds {_told(held)}")
     return np.column_stack(columns)
+
+
+def _told(held: NDArray[Any]) -> str:
+    """What a column holds in place of numbers, and what to do."""
+    row = next((row for row, value in enumerate(held.tolist()) if isinstance(value, str)), None)
+    if row is not None:
+        return (
+            f"text ({str(held[row])!r} in row {row:,}), and features are numbers; leave it out, or make it features of "
+            'its own: open_source(X, categories="onehot")'
+        )
+    what = "Python objects" if held.dtype.kind == "O" else held.dtype
+    return f"{what}; needed: numbers, so leave it out"
 
 
 def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:

@@ -60,7 +60,7 @@ class ParquetTable(UnitTable):
 
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
         path = self.paths[run.part]
-        if self._is_piece(run) and names == self._layout.names:
+        if self._is_piece(run) and names == self._row_names:
             yield from self._groups.take(path, (run.part, run.units[0]), run.skip, run.skip + run.n_rows, names)
             return
         with _GroupReader(path) as reader:

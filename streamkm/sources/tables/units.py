@@ -100,11 +100,13 @@ class UnitTable(ChunkedSource):
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         self._options, self.id_column = options, options.id_column
+        self._row_names: list[str] = []  # what rows are made of; heads are read before it is known
         self._layout = self._lay_out([file.fields for file in found])
         self.n_bytes = self._stored_bytes()
         if needs_values(self._layout, options):
             self._find_categories()
         layout = self._layout
+        self._row_names = layout.names
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
