@@ -227,6 +227,15 @@ def test_text_in_frames_is_refused_with_its_place(frame):
         StreamKMeans(2).fit(frame)
 
 
+def test_a_stream_in_a_file_is_named(tmp_path):
+    with ipc.new_stream(tmp_path / "x.arrow", TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    with pytest.raises(InvalidInputError, match=r"x\.arrow is a stream of Arrow, .* give pyarrow\.ipc\.open_stream"):
+        open_source(tmp_path / "x.arrow")
+    rows = ipc.open_stream(tmp_path / "x.arrow")
+    np.testing.assert_array_equal(whole(open_source(rows, **NUMBERS)), X)
+
+
 def test_a_reader_is_read_once():
     source = open_source(TABLE.select(list(NAMES)).to_reader())
     assert not source.replayable

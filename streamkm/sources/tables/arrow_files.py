@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from streamkm.core.exceptions import SourceError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.stored import open_binary, read_fully
 from streamkm.sources.tables.arrow import guarded, readable
 from streamkm.sources.tables.columns import TableOptions
@@ -39,8 +39,14 @@ class ArrowTable(UnitTable):
         import pyarrow as pa
 
         path = self.paths[part]
-        with _opened(path) as file, pa.ipc.open_file(file) as reader:
-            fields = {field.name: field.type for field in reader.schema}
+        with _opened(path) as file:
+            if file.read(len(_CONTINUATION)) == _CONTINUATION:
+                raise InvalidInputError(
+                    f"{path} is a stream of Arrow, not an Arrow file; give pyarrow.ipc.open_stream of it"
+                )
+            file.seek(0)
+            with pa.ipc.open_file(file) as reader:
+                fields = {field.name: field.type for field in reader.schema}
         self._fields.append(list(fields))
         return TableFile(fields, batch_rows(path))
 
