@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dask
+import dask.array  # before `pytest_configure`: it leaves garbage collection off for good if it was off meanwhile
 import distributed
 import numpy as np
 import psutil
@@ -50,7 +51,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files in memory where there is room, unless somebody says where."""
+    """Keep temporary files in memory where there is room, unless somebody says where; collect no garbage yet.
+
+    Importing the tests and rewriting their assertions makes millions of objects, which collections would look at.
+    """
+    gc.disable()
     memory = Path("/dev/shm")
     if (
         config.option.basetemp is None
@@ -74,6 +79,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was collected to no garbage collector: each full collection would look at half a million objects."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 # Clusters of the tests do nothing most of the time: what they do then (a look at every thread each 10 ms, a tick each
@@ -107,8 +113,9 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def client() -> Iterator[Client]:
     """A Dask cluster of two processes of one thread each. Tests that harm workers start their own."""
+    quiet = {"dashboard": False, "dashboard_address": ":0"}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, scheduler_kwargs=quiet) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

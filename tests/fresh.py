@@ -23,6 +23,8 @@ import ctypes, json, os, sys, traceback
 import numpy as np
 import streamkm.estimators.kernel_kmeans, streamkm.estimators.kmeans
 from streamkm.kernels.compiling import COMPILATION
+for name in sys.argv[1:]:
+    __import__(name)
 
 def pages_of_files():
     "Start of each mapped file, its bytes, and offsets of those pages that are in memory."
@@ -64,10 +66,10 @@ COMPILED = "100\n"
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
+def _server(imported: tuple[str, ...]) -> subprocess.Popen[str]:
     subprocess.run([sys.executable, "-c", "import scipy.stats"], check=True)  # compiling its bytecode takes memory, too
     started = subprocess.Popen(
-        [sys.executable, "-c", SERVE],
+        [sys.executable, "-c", SERVE, *imported],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -75,20 +77,49 @@ def _server() -> subprocess.Popen[str]:
     return started
 
 
-def run_fresh(code: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Any:
-    """Run the text of a program, with arguments and what is added to the environment; gives what it prints, of JSON."""
-    return _run(code, arguments, environment)[0]
+def run_fresh(
+    code: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    imported: tuple[str, ...] = (),
+) -> Any:
+    """Run the text of a program.
+
+    Parameters
+    ----------
+    code : str
+    arguments : sequence of str
+    environment : mapping, optional
+        What is added to it.
+    imported : tuple of str
+        What else has been imported, by name.
+
+    Returns
+    -------
+    object
+        What it prints, of JSON.
+    """
+    return _run(code, arguments, environment, imported)[0]
 
 
-def run_compiled(code: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Any:
+def run_compiled(
+    code: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    imported: tuple[str, ...] = (),
+) -> Any:
     """As `run_fresh`, once more where kernels were compiled: LLVM takes more memory than what is measured."""
-    printed, compiled = _run(code, arguments, environment)
-    return run_fresh(code, arguments, environment) if compiled else printed
+    printed, compiled = _run(code, arguments, environment, imported)
+    return run_fresh(code, arguments, environment, imported=imported) if compiled else printed
 
 
-def _run(code: str, arguments: Sequence[str], environment: Mapping[str, str] | None) -> tuple[Any, bool]:
+def _run(
+    code: str, arguments: Sequence[str], environment: Mapping[str, str] | None, imported: tuple[str, ...]
+) -> tuple[Any, bool]:
     """What a program prints, and whether kernels were compiled."""
-    server = _server()
+    server = _server(imported)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
         server.stdin.write(json.dumps([code, list(arguments), environment or {}, str(out)]) + "\n")

@@ -19,17 +19,11 @@ from typing import Any
 
 import dask
 
-PRELOADED = (
-    "tests.children", "tests.loaded", "streamkm.cli.main", "streamkm.cli.fit", "streamkm.cli.config", "dask.array",
-    "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny", "zarr", "h5py",
-    "matplotlib.pyplot",
-)  # fmt: skip
-
 
 def forking() -> Any:
     """What starts processes from one without threads that has imported what tests run; not what this one holds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload(["tests.loaded"])
     return context
 
 

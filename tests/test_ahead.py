@@ -79,7 +79,8 @@ def test_directions_that_do_not_hold_are_found_anew(small_sample, tmp_path, capl
 @pytest.mark.usefixtures("small_pieces")
 def test_threads_and_workers_give_the_same_bits(client, small_sample, tmp_path):
     source = in_file(tmp_path / "x.h5", rows())
-    one, *others = (kmeans(executor=executor, chunk_bytes=100_000).fit(source) for executor in (1, 3, client))
+    given = {"chunk_bytes": 100_000, "n_init": 2, "max_iter": 8}
+    one, *others = (kmeans(executor=executor, **given).fit(source) for executor in (1, 3, client))
     for other in others:
         np.testing.assert_array_equal(other.labels_, one.labels_)
         np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)

@@ -201,8 +201,8 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
 @pytest.mark.parametrize("coreset", [None, "sensitivity"])
 def test_the_time_of_both_passes_is_told(tmp_path, coreset):
     path = tmp_path / "x.npy"
-    np.save(path, np.random.default_rng(0).normal(size=(8000, 600)).astype(np.float32))
-    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=2 << 20)
+    np.save(path, np.random.default_rng(0).normal(size=(4000, 600)).astype(np.float32))
+    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=1 << 20)
     found = estimator.forecast(str(path), Cluster(workers=2))
     names = [step.name for step in found.stages]
     assert names == ["sketch", "sketch-all", "seed", "lloyd", "polish", "assign", "refine-1"]

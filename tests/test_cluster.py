@@ -725,6 +725,19 @@ def test_an_accelerated_run_goes_on_where_it_was(executor):
         assert again.history == whole.history
 
 
+def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_them(executor):
+    """They are where it is: sums that were rounded otherwise before may be lower, and it would go back for ever."""
+    X = overlapping(400)
+    blocks = in_blocks(executor, X, 2)
+    fixed = lloyd(blocks, X[:10], max_iter=500, tol=0)
+    lower = fixed.inertia * (1 - 1e-13)
+    begun = LloydResult(fixed.centers, lower, 2, False, (lower, lower), means=fixed.centers, pace=0)
+    kept = unpack_lloyd(pack_lloyd(begun))
+    found = lloyd(blocks, X[:10], max_iter=20, tol=1e-9, accelerated=True, begun=kept)
+    assert (found.n_iter, found.converged) == (3, True)
+    np.testing.assert_allclose(found.centers, fixed.centers, rtol=0, atol=1e-12)
+
+
 def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     X = np.concatenate([overlapping(300), [[50.0] * 6]])
     start = np.concatenate([X[:5], np.full((2, 6), 1e3)])

@@ -28,7 +28,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_of, watched, write_rows
 
-PARAMETERS = {"random_state": 0, "max_iter": 6, "tol": 0, "chunk_bytes": 20_000, "progress": False}
+PARAMETERS = {"random_state": 0, "max_iter": 4, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 N_WORKERS = 3
 FIT_SECONDS = 120  # for what takes some three; workers that were just started import everything first
 

@@ -149,7 +149,7 @@ def test_blocks_that_overlap(client):
 
 
 def test_persisted_blocks(client):
-    array = many_blocks(40)
+    array = many_blocks(12)
     wanted = StreamKMeans(executor=1, **KMEANS).fit(array)
     kept = client.persist(array)
     for made in (kept, client.persist(array * 2) / 2):

@@ -738,7 +738,7 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options)
     weights = np.random.default_rng(0).random(2000) if options else None
     chunk_bytes = 40_000 if kind == "dense" else 150_000  # six or seven each
     fits = [
-        kmeans(10, executor=executor, chunk_bytes=chunk_bytes, **options).fit(X, sample_weight=weights)
+        kmeans(10, executor=executor, chunk_bytes=chunk_bytes, max_iter=8, **options).fit(X, sample_weight=weights)
         for executor in (1, 2, 4, client)
     ]
     for other in fits[1:]:

@@ -278,7 +278,7 @@ def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample
     np.save(tmp_path / "x.npy", X)
     csr = sp.csr_array(np.maximum(X, 0))
     for rows, options in ((str(tmp_path / "x.npy"), {}), (csr, {"sketch": "countsketch", "n_components": 4})):
-        given = {"coreset": "uniform", "chunk_bytes": 30_000, **options}
+        given = {"coreset": "uniform", "chunk_bytes": 30_000, "n_init": 2, "max_iter": 8, **options}
         one, *others = (kmeans(executor=executor, **given).fit(rows) for executor in (1, 3, client))
         assert one.n_passes_ > 2
         for other in others:

@@ -13,7 +13,7 @@ from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits, cluster_of, write_rows
 
 N_WORKERS = 3
-PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 4, "chunk_bytes": 20_000}
+PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 3, "chunk_bytes": 20_000}
 
 
 def kernel_kmeans(**parameters):

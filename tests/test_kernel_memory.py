@@ -13,17 +13,14 @@ import zarr
 from streamkm import StreamKernelKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.planning.memory import LIBRARY_BYTES
-from tests.benchmarks.make_topics import Topics
-from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_compiled
 from tests.tables import cases
-from tests.test_memory import images
+from tests.test_memory import IMPORTED, images, long_text
 from tests.test_passes import CountingSource
 
 reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 FIT = """
 import json, sys
-import pandas, scipy.stats  # as whoever uses frames or other parts of scikit-learn has imported them
 path, k, limit, options = sys.argv[1:5]
 from streamkm import StreamKernelKMeans
 options = json.loads(options)
@@ -36,7 +33,7 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": p
 
 
 def fit(path, n_clusters, limit, **options):
-    return run_compiled(FIT, [str(path), str(n_clusters), limit, json.dumps(options)])
+    return run_compiled(FIT, [str(path), str(n_clusters), limit, json.dumps(options)], imported=IMPORTED)
 
 
 def check(got, data_bytes):
@@ -70,8 +67,8 @@ def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
     ],
 )
 def test_text_is_clustered_within_the_limit(disk_path, options):
-    write_topics(str(disk_path / "x.svm"), Topics(20_000, 20), 100_000, kind="svmlight")
-    check(fit(disk_path / "x.svm", 20, "350 MiB", **options), 12 * 57 * 100_000)
+    n_rows = 100_000
+    check(fit(long_text(disk_path / "x.svm", n_rows), 20, "350 MiB", **options), 12 * 57 * n_rows)
 
 
 @reads_proc

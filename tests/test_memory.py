@@ -37,9 +37,10 @@ from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_compiled, run_fresh
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+IMPORTED = ("pandas", "scipy.stats")
+"""As whoever uses frames or other parts of scikit-learn has imported them."""
 FIT = """
 import json, sys
-import pandas, scipy.stats  # as whoever uses frames or other parts of scikit-learn has imported them
 path, k, limit, coreset = sys.argv[1:5]
 from streamkm import StreamKMeans
 parameters = {"memory_limit": limit, "coreset": json.loads(coreset), "progress": False, "random_state": 0}
@@ -56,7 +57,7 @@ print(json.dumps({"peak": peak, "projected": projected, "limit": fitted.plan_.li
 
 def fit(path, k, limit, coreset="auto"):
     """Fit in a process of its own; what it says of its memory."""
-    return run_compiled(FIT, [str(path), str(k), limit, json.dumps(coreset)])
+    return run_compiled(FIT, [str(path), str(k), limit, json.dumps(coreset)], imported=IMPORTED)
 
 
 def images(path, n_rows, *, chunk_rows=4096):
@@ -70,15 +71,20 @@ def images(path, n_rows, *, chunk_rows=4096):
     return path
 
 
+def long_text(path, n_rows):
+    """Sparse rows of 20,000 words, each of them four times, because making them takes longer than clustering them."""
+    write_topics(str(path), Topics(20_000, 20), n_rows // 4, kind="svmlight")
+    path.write_bytes(4 * path.read_bytes())
+    return path
+
+
 @pytest.fixture(scope="module")
 def text(disk):
     """A function that gives text of so many rows."""
 
     @cache
     def written(n_rows):
-        path = disk / f"text{n_rows}.svm"
-        write_topics(str(path), Topics(20_000, 20), n_rows, kind="svmlight")
-        return path
+        return long_text(disk / f"text{n_rows}.svm", n_rows)
 
     return written
 
@@ -219,7 +225,7 @@ def test_documents_are_counted_and_clustered_within_the_limit(disk_path, reduced
         for _ in range(5 if reduced else 12):
             texts = words[rng.choice(30_000, (10_000, 50), p=shares / shares.sum())]
             file.writelines(json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
-    got = run_compiled(WORDS, [str(path), "20", "380 MiB", json.dumps("auto")])
+    got = run_compiled(WORDS, [str(path), "20", "380 MiB", json.dumps("auto")], imported=IMPORTED)
     assert got["peak"] <= got["limit"]
 
 
@@ -237,7 +243,7 @@ def test_the_client_of_a_cluster_stays_within_the_limit(disk_path, reduced):
     path = disk_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
     for limit, regime in (("400 MiB", "spilled"), ("460 MiB", "coreset"))[reduced:]:
-        got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")])
+        got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")], imported=IMPORTED)
         assert got["regime"] == regime
         assert got["peak"] <= got["limit"]
 
@@ -361,7 +367,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
 
 STREAM = """
 import json, sys
-import numpy as np, pandas, scipy.stats  # as in `FIT`
+import numpy as np
 from streamkm import StreamKMeans
 
 def chunks():
@@ -388,7 +394,7 @@ def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
     102 or 307 MB of rows.
     """
     once, again, roomy = (
-        run_compiled(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)})
+        run_compiled(STREAM, [most, str(n_chunks), *more], {"TMPDIR": str(disk_path)}, imported=IMPORTED)
         for most, *more in ((limit,), (limit, "again"), ("4 GiB",))
     )
     assert once["peak"] <= once["limit"] < roomy["peak"]

@@ -446,7 +446,7 @@ def test_a_stream_tells_its_seed(tmp_path):
 @cases("estimator", [StreamKMeans, StreamKernelKMeans])
 @cases("drawn", [None, np.random.RandomState(3), 7, np.int64(7)])
 def test_the_seed_gives_the_same_fit_again(estimator, drawn):
-    X = np.random.default_rng(0).random((3000, 30))
+    X = np.random.default_rng(0).random((600, 30))
     options = {"init": "random", "n_init": 1, "max_iter": 2, "progress": False}
     fitted = estimator(9, random_state=drawn, **options).fit(X)
     assert type(fitted.seed_) is int

@@ -319,6 +319,13 @@ def test_what_cannot_be_scaled(file):
         StreamKMeans(2).plan(file, 0)
     with pytest.raises(InvalidInputError, match="does not say how many rows"):
         StreamKMeans(2).plan((chunk for chunk in [np.eye(3)]), 10)
+    counted = open_source(chunk for chunk in [np.eye(3)])
+    counted.n_rows = 3  # known, but there are no chunks that could be more
+    with pytest.raises(InvalidInputError, match="cannot be scaled to 10; give a file whose chunks"):
+        ScaledSource(counted, 10)
+    for wrong in (True, 1.5, 2.0, "3", None, -1):
+        with pytest.raises(InvalidParameterError, match="needed: a whole number from 1"):
+            ScaledSource(open_source(file), wrong)
     with pytest.raises(InvalidInputError, match="lies in this process"):
         StreamKMeans(2).forecast(np.eye(30), Cluster(2))
     with pytest.raises(MemoryLimitError, match="above the limit"):

@@ -19,7 +19,7 @@ from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 MOST_WALK_BYTES = 100_000
-ROWS = 20_000
+ROWS = 5_000
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def walk_bytes(monkeypatch):
 
 
 def groups(n_rows=ROWS, d=64):
-    """float32, 5.1 MB by default."""
+    """float32, 1.3 MB by default."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(n_rows, d)) + 6 * (np.arange(n_rows) % 5)[:, None]).astype(np.float32)
 

@@ -145,8 +145,10 @@ class TestObjects:
     def test_what_numpy_makes_an_array_of(self):
         pd = pytest.importorskip("pandas")
         np.testing.assert_array_equal(all_rows(open_source(pd.DataFrame(X))), X)
-        with pytest.raises(InvalidInputError, match="Python objects"):
+        with pytest.raises(InvalidInputError, match=r"column 'b' of data frame holds text \('x' in row 0\)"):
             open_source(pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}))
+        with pytest.raises(InvalidInputError, match="column 'b' of data frame holds Python objects"):
+            open_source(pd.DataFrame({"a": [1.0, 2.0], "b": [{}, []]}))
 
     def test_chunks_that_a_program_makes(self):
         assert isinstance(open_source(iter([X])), IterableSource)
