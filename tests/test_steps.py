@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, open_source
 from streamkm.cli.config import load_run, parse_set
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels.preparation import rows as kernels
@@ -148,6 +148,28 @@ def test_the_same_bits_for_any_workers_and_on_a_cluster(client):
                 got = StreamKMeans(4, executor=executor, **options).fit(X)
                 np.testing.assert_array_equal(got.labels_, wanted.labels_)
                 np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+
+
+def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from streamkm.sources.tables.parquet import _GroupReader
+
+    X = groups(720_000, np.float32)
+    parquet.write_table(pa.table({f"x{j}": column for j, column in enumerate(X.T)}), tmp_path / "x.parquet")
+    begun, begin = [], _GroupReader.begin
+
+    def counted(self, groups, names):
+        begun.append(names)
+        begin(self, groups, names)
+
+    monkeypatch.setattr(_GroupReader, "begin", counted)
+    options = {"executor": 2, "chunk_bytes": X.nbytes // 60, "max_iter": 2, "refine": 0, "n_init": 1}
+    source = open_source(str(tmp_path / "x.parquet"))
+    assert source.in_turn
+    begun.clear()
+    fitted = StreamKMeans(4, steps=["standardize"], **(COMMON | options)).fit(source)
+    assert [stage.rows for stage in fitted.stages_ if stage.rows] == 3 * [len(X)]
+    assert len(begun) <= 2  # rows stay in memory after the first pass, whose first two chunks may change places
 
 
 def test_dask_arrays_are_prepared_where_they_are_computed(client):

@@ -185,8 +185,8 @@ class Executor(ABC):
             Length of `items`, at least 1.
         large : "state", "items" or None
             "state": a state takes more memory than an item; runs are longer then. "items": items are the rows
-            themselves, as of a source that streams; each is a run then, as all items of a run wait in memory for the
-            call that carries it.
+            themselves, as of a source that streams, or are read fastest in turn; each is a run then, as all items of a
+            run wait in memory for the call that carries it, and threads are at neighbours.
         listener : Listener, optional
         """
         listener = listener or Listener()

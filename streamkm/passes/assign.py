@@ -152,7 +152,7 @@ def _folded(
         context.items(chunk_rows),
         len(chunk_rows),
         context.share(model, model.table(), rule),
-        large="items" if walk.gives_rows else "state" if 8 * model.centers.size > walk.target_bytes else None,
+        large=walk.large(8 * model.centers.size),
         listener=listener,
     )
 

@@ -5,6 +5,7 @@ Knows nothing of estimators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from streamkm.passes.reader import Walk, Weighed
 from streamkm.passes.resume import Gathered, KeptSums
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
-from streamkm.preparation.moments import MomentsFit
+from streamkm.preparation.moments import SUM_BYTES, MomentsFit
 from streamkm.preparation.preparation import FOUND, Scaling
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -107,7 +108,7 @@ def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: s
         context.items(),
         n_chunks or 1,
         context.share(fit),
-        large="items" if context.walk.gives_rows else "state",
+        large=context.walk.large(SUM_BYTES * source.n_features if source.n_features else math.inf),
         listener=listener,
     )
     stage.rows, stage.read_bytes = int(state[0, 0]), source.take_read_bytes()

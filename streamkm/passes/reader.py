@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Metric, normalized
 from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
-from streamkm.compute import Executor
+from streamkm.compute import Executor, Large
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, Skimmed, row_places
@@ -56,6 +56,12 @@ class Walk:
     def gives_rows(self) -> bool:
         """Whether items are rows, and not chunks that calls read."""
         return not isinstance(self.source, ChunkedSource)
+
+    def large(self, state_bytes: float) -> Large:
+        """What takes memory, or time, in a fold over the items whose states are so large; see `Executor.fold`."""
+        if self.gives_rows or (self.source.in_turn and state_bytes <= self.target_bytes):
+            return "items"
+        return "state" if state_bytes > self.target_bytes else None
 
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None

@@ -6,6 +6,7 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,7 +200,7 @@ def fit_pass(
         context.items(chunk_rows),
         len(chunk_rows),
         shared,
-        large="items" if context.walk.gives_rows else "state",
+        large=context.walk.large(math.inf),
         listener=listener,
     )
     stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()

@@ -323,6 +323,7 @@ class _Asked:
             directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
             made_bytes=source.made_bytes,
             streams=not isinstance(source, ChunkedSource),
+            in_turn=source.in_turn,
             once=self.once,
             labels=gathers_labels,
             shared_bytes=source.shared_bytes,

@@ -106,6 +106,8 @@ class Needs:
         Of the source.
     streams : bool
         Whether the source only streams: pieces wait for threads.
+    in_turn : bool
+        Of the source.
     once : bool
         Whether it can be walked once only: labels are those of the sketched rows that are kept.
     labels : bool
@@ -148,6 +150,7 @@ class Needs:
     directions: int = 0
     made_bytes: int = 0
     streams: bool = False
+    in_turn: bool = False
     once: bool = False
     labels: bool = True
     shared_bytes: int = 0
@@ -343,8 +346,9 @@ class Needs:
 
     def states(self, state_bytes: int) -> int:
         """Sums that are there at a time in a fold over chunks: being gathered, or waiting to be joined."""
-        fewest = FEW_RUNS if state_bytes > self.largest_chunk else RUNS
-        n_runs = self.n_chunks if self.streams else count_runs(self.n_chunks, fewest)
+        is_large = state_bytes > self.largest_chunk
+        each = self.streams or (self.in_turn and not is_large)
+        n_runs = self.n_chunks if each else count_runs(self.n_chunks, FEW_RUNS if is_large else RUNS)
         return self.n_threads + STATES_AHEAD + count_levels(n_runs)
 
     def near(self, width: int, *, held: bool = False) -> int:

@@ -124,6 +124,8 @@ class RowSource(ABC):
     shared_bytes : int
         Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
         chunks do: processes that read one of the two each read it twice.
+    in_turn : bool
+        Whether a chunk is read fastest right after the one in front of it, by whichever thread.
     decodes : bool
         Whether reading takes much longer than copying what is read: of text, and of what is compressed or far away.
     in_process : bool
@@ -160,6 +162,7 @@ class RowSource(ABC):
     held_bytes: int = 0
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
+    in_turn: bool = False
     decodes: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()

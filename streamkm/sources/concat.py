@@ -78,6 +78,7 @@ class PartsSource(ChunkedSource):
             held_bytes=sum(part.held_bytes for part in parts),
             libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
             shared_bytes=max(part.shared_bytes for part in parts),
+            in_turn=any(part.in_turn for part in parts),
             decodes=any(part.decodes for part in parts),
             # Dask arrays among them: their graphs may hold rows too
             in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),

@@ -30,7 +30,7 @@ from tests.tables import cases
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
-    "libraries": ("h5py",), "shared_bytes": 99,
+    "libraries": ("h5py",), "shared_bytes": 99, "in_turn": True,
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "words": "a table of words",

@@ -22,7 +22,16 @@ from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.kmeans_plusplus import random_rows, seedings
 from streamkm.cluster.seeding.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding.portions import search_portions
-from streamkm.cluster.seeding.search_set import SAMPLED, Pool, centered, is_many, prefix, search_rows, search_set
+from streamkm.cluster.seeding.search_set import (
+    FEWEST_ROWS_PER_CLUSTER,
+    SAMPLED,
+    Pool,
+    centered,
+    is_many,
+    prefix,
+    search_rows,
+    search_set,
+)
 from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
@@ -33,7 +42,7 @@ FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters
 NEAR_BEST, SETTLED_SHARE = 3e-4, 1 / 3  # where such a share of starts ends so near to the best, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
 START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
-START_STEPS = 10  # of Lloyd after seeding
+START_STEPS, FIRST_STEP = 10, 1  # of Lloyd after seeding; where rows are too few for means to hold for others
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
 SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
@@ -96,7 +105,8 @@ def start_centers(
         "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
         "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
-        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps.
+        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; with one where there are
+        fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
         "auto": 10 where nothing is searched; else as many as `START_WORK` pays for, up to 10. For up to 10 clusters at
         least 4, and all of them; for more, no more once two have ended within 0.03 % of the best.
@@ -136,7 +146,9 @@ def _best_start(
     drawn = init if not isinstance(init, str) else None
     pieces = LocalBlocks.of(executor, block)
     best, inertias, seeded = None, list[float](), list[NDArray[np.float64]]()
-    starts = _starts(n_init, n_clusters, block, unsearched=init == "random" or drawn is not None)
+    unsearched = init == "random" or drawn is not None
+    starts = _starts(n_init, n_clusters, block, unsearched=unsearched)
+    n_steps = FIRST_STEP if unsearched and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
     while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding)
@@ -151,7 +163,7 @@ def _best_start(
             centers = seeded.pop(0)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
-        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
+        result = lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL, accelerated=True)
         if init == "k-means++":
             result = local_search(block, pieces, result, rng=streams.search)
         if best is None or result.inertia < min(inertias):

@@ -113,6 +113,7 @@ class UnitTable(ChunkedSource):
         self.made_with = described_table(layout)
         largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
+        self.in_turn = self.shared_bytes > 0
         self.made_bytes = WORKING_BYTES + self._decoder_bytes(largest)
 
     @abstractmethod
