@@ -15,6 +15,7 @@ from streamkm.sources.tables.units import Run, TableFile, UnitTable
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
 _BUFFER_BYTES = 1 << 18  # of a column that is read through a buffer, not whole
 _PAGE_BYTES = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
+_OTHERS_S = 0.02  # that another thread may take until it comes for the rows in front of those that are wanted
 _OPEN_GROUPS = 1  # that stay open between two of their pieces: each holds a page of every column
 
 Key = tuple[int, int]
@@ -98,15 +99,25 @@ class OpenGroups:
 
     def _acquire(self, key: Key, start: int, stop: int) -> _GroupReader | None:
         with self._turn:
+            found = self._at(key, start)
+            if found is not None:
+                del self._idle[key]
+            self._busy[key] = stop
+            return found
+
+    def _at(self, key: Key, start: int) -> _GroupReader | None:
+        """The reader that is at a row, or in front of it where nobody comes for the rows between."""
+        left: _GroupReader | None = None
+        while True:
             while key not in self._idle and self._busy.get(key, start + 1) <= start:
                 self._turn.wait()
             found = self._idle.get(key)
-            if found is not None and found.position is not None and found.position <= start:
-                del self._idle[key]
-            else:
-                found = None
-            self._busy[key] = stop
-            return found
+            if found is None or found.position is None or found.position > start:
+                return None
+            if found.position == start or found is left:
+                return found
+            notified = self._turn.wait(_OTHERS_S)
+            left = None if notified else self._idle.get(key)
 
     def _release(self, key: Key, reader: _GroupReader | None) -> None:
         dropped: list[_GroupReader] = []
