@@ -376,6 +376,8 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
         if not files:
             raise SourceNotFoundError(f"no file matches {file}")
         return [(each, inner) for each in files]
+    if os.path.islink(file):
+        raise SourceNotFoundError(f"{file} is a link to {os.readlink(file)}, which does not exist")
     folder = Path(file).parent
     here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     raise SourceNotFoundError(f"{file} does not exist{_near(Path(file).name, here)}")

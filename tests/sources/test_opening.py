@@ -70,7 +70,7 @@ def test_the_format_can_be_named(folder):
         open_source(folder / "x.npy", format="hdf")
 
 
-def test_a_path_inside_of_a_file(folder):
+def test_a_path_inside_of_a_file(folder, tmp_path):
     assert open_source(f"{folder}/x.h5:/X").name == f"{folder}/x.h5:/X"
     assert open_source(f"{folder}/x.h*:/X").n_rows == 53
     with pytest.raises(InvalidParameterError, match="names a dataset already"):
@@ -79,6 +79,9 @@ def test_a_path_inside_of_a_file(folder):
         open_source(f"{folder}/x.svm:/X")
     with pytest.raises(SourceNotFoundError, match=r"x\.h does not exist \(did you mean x\.h5\?\)"):
         open_source(f"{folder}/x.h:/X")
+    (tmp_path / "link.npy").symlink_to("nowhere.npy")
+    with pytest.raises(SourceNotFoundError, match=r"link\.npy is a link to nowhere\.npy, which does not exist"):
+        open_source(tmp_path / "link.npy")
 
 
 def test_several_files(folder):
