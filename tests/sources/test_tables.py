@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +32,7 @@ from streamkm.sources.registry import file_format
 from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
-from streamkm.sources.tables.parquet import ParquetTable
+from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases
 
@@ -530,6 +531,27 @@ class TestChunks:
             read = [rows.X for rows in pool.map(source.read, chunks)]
         np.testing.assert_array_equal(np.concatenate(read), np.arange(4e5).reshape(-1, 4))
         assert len(opened) <= 4
+
+    def test_rows_that_nobody_reads_are_not_waited_for(self, tmp_path):
+        """However often other row groups are read to their ends meanwhile."""
+        frame = pd.DataFrame(np.arange(8e3).reshape(-1, 4), columns=list("abcd"))
+        write_parquet(tmp_path / "x.parquet", frame, 1000)
+        groups, path, names, ended = OpenGroups(), str(tmp_path / "x.parquet"), list("abcd"), threading.Event()
+
+        def others():
+            while not ended.is_set():
+                groups.take(path, (0, 1), 0, 1000, names)
+
+        other = threading.Thread(target=others)
+        groups.take(path, (0, 0), 0, 10, names)
+        reader = threading.Thread(target=lambda: read.extend(groups.take(path, (0, 0), 500, 510, names)), daemon=True)
+        read = []
+        other.start()
+        reader.start()
+        reader.join(20)
+        ended.set()
+        other.join()
+        assert sum(batch.num_rows for batch in read) == 10
 
 
 def test_remote_tables(tmp_path):

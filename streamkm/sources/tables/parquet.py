@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -107,17 +108,20 @@ class OpenGroups:
 
     def _at(self, key: Key, start: int) -> _GroupReader | None:
         """The reader that is at a row, or in front of it where nobody comes for the rows between."""
-        left: _GroupReader | None = None
+        seen: tuple[_GroupReader, int] | None = None
+        until = 0.0
         while True:
             while key not in self._idle and self._busy.get(key, start + 1) <= start:
                 self._turn.wait()
             found = self._idle.get(key)
             if found is None or found.position is None or found.position > start:
                 return None
-            if found.position == start or found is left:
+            if seen != (found, found.position):
+                seen, until = (found, found.position), time.monotonic() + _OTHERS_S
+            left = until - time.monotonic()
+            if found.position == start or left <= 0:
                 return found
-            notified = self._turn.wait(_OTHERS_S)
-            left = None if notified else self._idle.get(key)
+            self._turn.wait(left)
 
     def _release(self, key: Key, reader: _GroupReader | None) -> None:
         dropped: list[_GroupReader] = []
