@@ -467,6 +467,21 @@ def test_few_clusters_have_fewer_starts_where_each_takes_long(executor, monkeypa
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize(("n_clusters", "n_init", "steps"), [(6, 2, [10, 10]), (6, 1, [1]), (5, 1, [10])])
+def test_random_starts_that_are_compared_take_all_steps(executor, monkeypatch, n_clusters, n_init, steps):
+    """Of 200 rows: a single start takes one step where there are fewer than 40 a cluster."""
+    taken = []
+
+    def counted(*given, max_iter, **options):
+        taken.append(max_iter)
+        return lloyd(*given, max_iter=max_iter, **options)
+
+    monkeypatch.setattr(init, "lloyd", counted)
+    X = one_block(rng().random((200, 4)))
+    start_centers(executor, X, n_clusters, init="random", n_init=n_init, streams=streams())
+    assert taken == steps
+
+
 def test_start_centers_do_not_depend_on_threads():
     X = rng().normal(size=(2000, 6)).astype(np.float32)
     found = []

@@ -105,8 +105,8 @@ def start_centers(
         "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
         "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
-        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; with one where there are
-        fewer than 40 rows a cluster.
+        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; a single one with one
+        step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
         "auto": 10 where nothing is searched; else as many as `START_WORK` pays for, up to 10. For up to 10 clusters at
         least 4, and all of them; for more, no more once two have ended within 0.03 % of the best.
@@ -148,7 +148,8 @@ def _best_start(
     best, inertias, seeded = None, list[float](), list[NDArray[np.float64]]()
     unsearched = init == "random" or drawn is not None
     starts = _starts(n_init, n_clusters, block, unsearched=unsearched)
-    n_steps = FIRST_STEP if unsearched and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
+    alone = unsearched and starts.most == 1  # it is compared with none
+    n_steps = FIRST_STEP if alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
     while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding)
