@@ -23,7 +23,7 @@ PRINTED = {
     "dask_pipeline.py": ["agreement of both: 1.000"],
     "embeddings.py": ["4,000 vectors of 64 numbers in 2 passes", "[800, 800, 800, 800, 800]"],
     "how_many_clusters.py": ["all 5,000\n", "verdict ", "6 clusters, by silhouette"],
-    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory 2", "objective per row"],
+    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory ", "objective per row"],
     "stream_of_chunks.py": ["30,000 rows in 2 passes", "day 2:"],
     "table.py": ["payment=card", "6 rows with missing values", "set apart by", "998"],
     "text.py": ["900 documents in 3 passes", "300: ", "300: ", "300: ", "later: 3 of 3"],

@@ -284,13 +284,15 @@ def test_vectors_keep_their_type(tmp_path, kind):
 
 
 def test_vectors_beside_numbers_and_with_nulls(tmp_path):
-    table = pa.table({"id": [1, 2, 3], "v": pa.array([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2))})
-    parquet.write_table(table, tmp_path / "x.parquet")
+    values, ids = [[1.0, 2.0], None, [3.0, None]], [1, 2, 3]
+    parquet.write_table(pa.table({"id": ids, "v": pa.array(values, pa.list_(pa.float32()))}), tmp_path / "x.parquet")
     with pytest.raises(InvalidInputError, match=r"'v' holds vectors, and 'id' is there too; .* columns=\"v\""):
         open_source(tmp_path / "x.parquet")
-    source = open_source(tmp_path / "x.parquet", columns=["v", "id"])
-    assert source.feature_names == ("v[0]", "v[1]", "id")
-    np.testing.assert_array_equal(whole(source), [[1, 2, 1], [np.nan, np.nan, 2], [3, np.nan, 3]])
+    fixed = pa.table({"id": ids, "v": pa.array(values, pa.list_(pa.float32(), 2))})
+    for data in (tmp_path / "x.parquet", fixed):
+        source = open_source(data, columns=["v", "id"])
+        assert source.feature_names == ("v[0]", "v[1]", "id")
+        np.testing.assert_array_equal(whole(source), [[1, 2, 1], [np.nan, np.nan, 2], [3, np.nan, 3]])
     ragged = pa.table({"v": [[1.0, 2.0], [3.0]]})
     parquet.write_table(ragged, tmp_path / "y.parquet")
     with pytest.raises(InvalidInputError, match=r"list of 1 values in row 1 of .*y\.parquet, and its first has 2"):
