@@ -17,6 +17,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.compute import open_executor
+from streamkm.fitting.labelling.certificate import AfterPass
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume
 from streamkm.passes.draw import Shares
@@ -271,6 +272,82 @@ def test_centers_that_are_given_or_drawn_at_random_stay(small_sample):
         fitted, warned = fit_warned(kmeans(init=init, max_iter=3, n_init=1), X)
         assert fitted.n_passes_ == 2
         assert not warned
+
+
+def heavy_rows(n=60_000):
+    """Heavy tails, many zeros, and six single rows that lie up to 1e7 away."""
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.normal(0, 2.0, (n, 4))) * (rng.random((n, 4)) < 0.3)
+    X[n // 2] = [1e7, 0, 0, 0]
+    for j in range(5):
+        X[1000 * j + 7] = [10.0 ** (7 - j / 2) if i == j % 4 else 0 for i in range(4)]
+    return X
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_further_rounds_keep_clusters_of_single_far_rows(seed):
+    X = heavy_rows()
+    best = min(kmeans(20, random_state=each).fit(X).inertia_ for each in range(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is left to gain
+        fitted = kmeans(20, random_state=seed, coreset="lightweight").fit(X)
+    assert fitted.n_passes_ > 2
+    passes = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "refine"]
+    assert fitted.inertia_ <= min(passes)
+    assert fitted.inertia_ < 1.1 * best
+
+
+def worse_search(monkeypatch):
+    """Have every search for another round end at centers that are worse."""
+
+    def bad(self, *_):
+        return self.totals.means(fallback=self.model.centers) + 3.0
+
+    monkeypatch.setattr(AfterPass, "next_centers", bad)
+    monkeypatch.setattr(AfterPass, "swapped", bad)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, monkeypatch, written):
+    X = rare_rows(12_000)
+    plain = fit_warned(kmeans(coreset="uniform", refine=0), X)[0]
+    worse_search(monkeypatch)
+    place = {"labels_to": tmp_path / "labels.zarr"} if written else {}
+    estimator = kmeans(coreset="uniform")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = estimator.fit(X, **place)
+    worse, again = (entry["inertia"] for entry in fitted.history_ if entry["stage"] == "refine")
+    assert worse > plain.inertia_
+    assert again == fitted.inertia_ == plain.inertia_
+    assert fitted.n_passes_ == 4
+    np.testing.assert_array_equal(fitted.labels_[:], plain.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, plain.cluster_centers_)
+    assert fitted.possible_gain_ > 0.01
+
+
+@pytest.mark.parametrize("record", ["refined", "assign-1", "assign-2"])
+def test_a_fit_stopped_after_a_worse_round_still_keeps_the_best_pass(small_sample, tmp_path, monkeypatch, record):
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
+    worse_search(monkeypatch)
+    np.save(tmp_path / "x.npy", rare_rows(12_000))
+    options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
+        estimator = kmeans(checkpoint=tmp_path / "state", **options)
+        with monkeypatch.context() as patched:
+            if record.startswith("assign"):
+                stopped_in_labels(patched, record)
+            else:
+                stopped_after(patched, record)
+            with pytest.raises(StoppedError):
+                estimator.fit(str(tmp_path / "x.npy"))
+        fitted = estimator.fit(str(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+    assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
 
 
 def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample, tmp_path):

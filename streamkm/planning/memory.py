@@ -214,7 +214,8 @@ class Needs:
         states = (self.states(centers) if self.many else n_states) * (centers + profile_bytes(self.n_clusters))
         rows = kept_blocks if self.once else reading
         rows += int(n_states * DRAWN_SLACK * self.drawn_rows * self.row_bytes) + sample * self.keeps_sample
-        stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width)
+        best = centers if self.drawn_rows else 0  # those of the best pass before
+        stages["assign"] = rows + LABEL_BYTES * self.n_rows * self.labels + states + self.table(width) + best
         if self.many:
             stages["assign"] += max(centers + sample + self.near(width, held=True), self.near(width) - states)
         else:
@@ -225,8 +226,9 @@ class Needs:
             centers = CHECK_CENTERS * 8 * self.n_clusters * width + self.table(width)
             stages["check"] = sample + looked_at + centers + LABEL_BYTES * self.n_rows * self.labels
         if self.keeps_sample:
-            floats = (kept + self.drawn_rows) * self._float_row(space)
-            stages["search"] = sample + ROUND_COPIES * floats + self.search(kept + self.drawn_rows) + self.steps(width)
+            n_searched = kept + self.drawn_rows + self.n_clusters  # with a mean of each cluster
+            floats = n_searched * self._float_row(space)
+            stages["search"] = sample + ROUND_COPIES * floats + self.search(n_searched) + self.steps(width)
             stages["search"] += LABEL_BYTES * self.n_rows * self.labels
         if self.sums_bytes:
             stages["prepare"] = reading + n_states * self.sums_bytes

@@ -123,17 +123,17 @@ def start_centers(
     elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
 
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
-            return _best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams)
+            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams)
 
         return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(executor, searched)
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    return _best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams) + shift
+    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams) + shift
 
 
-def _best_start(
+def best_start(
     executor: Executor,
     block: Block,
     n_clusters: int,

@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
-from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
-from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
+from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
 from streamkm.cluster.search.split_merge import split_gains, swaps_of
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
-from streamkm.cluster.seeding.init import local_search
+from streamkm.cluster.seeding.init import Streams, best_start, local_search
 from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
@@ -33,6 +34,9 @@ from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches import IdentitySketch
 
 WORTH = 0.01  # share of the objective that another round should gain, at least
+# Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
+# the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
+ANEW = 0.05
 SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
 CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothing is searched
 MOST_SWAPS = 256  # looked at
@@ -139,6 +143,8 @@ class AfterPass:
     ) -> NDArray[np.float64]:
         """Centers for another round (k, m): the search goes on, on the sample and the rows that were drawn.
 
+        Where much is to be gained, starts are searched on these rows anew, too, and the better centers count.
+
         Parameters
         ----------
         sample : Sample
@@ -147,7 +153,7 @@ class AfterPass:
             Weights of the sampled rows themselves.
         """
         start = self.totals.means(fallback=self.model.centers)
-        both = self._joined(sample, own_weights)
+        both = self._with_means(self._joined(sample, own_weights), start)
         if both.n_rows < ROWS_PER_CLUSTER * len(start):
             return self.swapped(found)
         framed = not self._is_sketched(both.X)
@@ -155,6 +161,10 @@ class AfterPass:
         pieces = LocalBlocks.of(self.here, block)
         begun = LloydResult(centers, float("nan"), 0, False, ())
         result = local_search(block, pieces, begun, rng=rng)
+        if found.gain > ANEW:
+            streams = Streams(*rng.spawn(2))
+            anew = best_start(self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams)
+            result = min(result, lloyd(pieces, anew, max_iter=1, tol=0), key=lambda each: each.inertia)
         rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)
         searched = result.centers + shift
         if not framed:
@@ -182,6 +192,23 @@ class AfterPass:
         drawn = replace(drawn, X=as_block_matrix(drawn.X, sketched=False))
         shares = np.concatenate([shares, drawn.d2])
         return combined([evenly, self.rule], [taken, drawn], [shares, shares])
+
+    def _with_means(self, drawn: Drawn, means: NDArray[np.float64]) -> Drawn:
+        """Drawn rows, and each cluster's mean with the weight that its drawn rows do not stand for.
+
+        A cluster of few rows near their mean has hardly a share of the objective: without its mean, the search would
+        not see it and would move its center elsewhere.
+        """
+        counts = self.totals.counts
+        weights = drawn.weights * (counts.sum() / drawn.weights.sum())
+        labels = nearest_in(self.here, drawn.X, self.model.table(), "search")
+        missing = counts - np.bincount(labels, weights, minlength=len(counts))
+        unseen = np.flatnonzero(missing > 0)
+        more: Matrix = means[unseen].astype(drawn.X.dtype)
+        if not isinstance(drawn.X, np.ndarray):
+            more = sp.csr_array(more)
+        X, places = stacked([drawn.X, more]), np.concatenate([drawn.places, np.full(len(unseen), -1)])
+        return replace(drawn, X=X, places=places, weights=np.concatenate([weights, missing[unseen]]))
 
     def swapped(self, found: Outlook, *, carried_on: bool = False) -> NDArray[np.float64]:
         """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).

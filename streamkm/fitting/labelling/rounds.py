@@ -19,7 +19,7 @@ from streamkm.cluster.spherical import on_sphere
 from streamkm.core.memory import give_back
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found
-from streamkm.fitting.labelling.certificate import WORTH, AfterPass
+from streamkm.fitting.labelling.certificate import ANEW, WORTH, AfterPass
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.fitting.labelling.promise import Promise, promise_of
 from streamkm.passes.assign import Assigned
@@ -28,6 +28,7 @@ from streamkm.passes.resume import Record
 
 LEAST_TOLD = 1e-4  # share of the objective to gain that is told
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
+ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +68,37 @@ class Labelled:
     size_cap: SizeCap | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The pass with the lowest objective so far.
+
+    Attributes
+    ----------
+    centers : float64 (k, m)
+    inertia : float
+    is_final : bool
+        Whether a later pass was worse, so that the search has ended and these centers label all rows once more.
+    """
+
+    centers: NDArray[np.float64]
+    inertia: float
+    is_final: bool = False
+
+    @classmethod
+    def after(cls, before: _Best | None, centers: NDArray[np.float64], inertia: float) -> _Best:
+        """The better one of what was best before and the last pass."""
+        if before is None or inertia <= before.inertia * (1 + ROUNDING):
+            return cls(centers, inertia, before is not None and before.is_final)
+        logger.info("objective %.6g: worse than %.6g, whose centers are kept", inertia, before.inertia)
+        return replace(before, is_final=True)
+
+
 def assign_found(context: FitContext, found: Found, sample: Sample | None = None) -> Labelled:
     """Label all rows; then, as often as `refine` says, move the centers to their clusters' means and label again.
 
     Where it is "auto": while rows drawn in the last pass say that it pays, look for better centers and label again.
+    The best pass counts: if one is worse than a pass before, the better centers label all rows once more, and no
+    further round follows.
 
     Parameters
     ----------
@@ -81,12 +109,14 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
     """
     rows, model, plan = found.chunk_rows, found.model(context.walk.metric), context.plan
     spherical = context.settings.spherical
-    history, n_asked = list(found.history), context.settings.n_refinements
+    history, n_asked, most_rounds = list(found.history), context.settings.n_refinements, _most_rounds(context)
     index = n_rounds = 0
+    best: _Best | None = None
     record = context.writer.load("refined")
     if record is not None:
         index, history, n_rounds = record[1]["index"], record[1]["history"], record[1]["n_rounds"]
         model = replace(model, centers=record[0]["centers"])
+        best = _Best(record[0]["best"], record[1]["best_inertia"], record[1]["is_final"])
     gain = None
     total_weight = float(context.weights.sum()) if len(context.weights) else float(rows.sum())
     while True:
@@ -102,23 +132,28 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
             promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
+        best = _Best.after(best, model.centers, assigned.totals.d2)
         centers = None
-        if index < n_asked:
+        if best.centers is not model.centers:
+            centers = best.centers
+            n_rounds += index >= n_asked
+        elif index < n_asked and not best.is_final:
             centers = assigned.totals.means(fallback=model.centers)
-        elif plan.drawn_rows or _most_rounds(context):
+        elif plan.drawn_rows or most_rounds:
             after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn, spherical)
-            gain, centers = _looked_further(context, found, after, promise, n_rounds)
+            most = 0 if best.is_final else most_rounds
+            gain, centers = _looked_further(context, found, after, promise, n_rounds, most)
             del after
             n_rounds += centers is not None
         if centers is None:
             break
-        if spherical:
+        if spherical and centers is not best.centers:
             centers = on_sphere(centers)
         index += 1
         model = replace(model, centers=centers)
         meta = {"index": index, "history": list(history), "n_rounds": n_rounds}
         # a run that makes this pass again would write its labels over those that the next pass has saved
-        context.writer.save("refined", partial(_refined, centers, meta), always=True)
+        context.writer.save("refined", partial(_refined, centers, best, meta), always=True)
         del assigned, held  # the next pass needs the memory
         give_back(plan.limit_bytes)
     return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)
@@ -152,7 +187,7 @@ def _most_rounds(context: FitContext) -> int:
 
 
 def _looked_further(
-    context: FitContext, found: Found, after: AfterPass, promise: Promise | None, n_rounds: int
+    context: FitContext, found: Found, after: AfterPass, promise: Promise | None, n_rounds: int, most_rounds: int
 ) -> tuple[float, NDArray[np.float64] | None]:
     """What could be gained, and centers for another round where it is worth one.
 
@@ -160,10 +195,10 @@ def _looked_further(
     ----------
     promise : Promise or None
         Of the sample, for the pass that was made.
-    n_rounds : int
-        That were made before.
+    n_rounds, most_rounds : int
+        That were made before, and that may be made in all.
     """
-    plan, most_rounds = context.plan, _most_rounds(context)
+    plan = context.plan
     give_back(plan.limit_bytes)
     outlook = after.outlook(promise)
     give_back(plan.limit_bytes)
@@ -172,8 +207,8 @@ def _looked_further(
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
-        # a search ends at means of sampled rows: those of all rows are better where moving gains more than swaps
-        if not plan.keeps_sample or outlook.by_swaps < outlook.by_moving:
+        # a search ends at means of sampled rows: those of all rows are better where little but moving gains
+        if not plan.keeps_sample or (outlook.gain <= ANEW and outlook.by_swaps < outlook.by_moving):
             return outlook.gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
         look = found.look
         whole = look.originals() if look.whole is None else look.whole
@@ -183,6 +218,7 @@ def _looked_further(
         return outlook.gain, after.next_centers(sample, own, outlook, rng)
 
 
-def _refined(centers: NDArray[np.float64], meta: dict[str, Any]) -> Record:
-    """Centers for the next pass, as a record."""
-    return {"centers": centers}, meta
+def _refined(centers: NDArray[np.float64], best: _Best, meta: dict[str, Any]) -> Record:
+    """Centers for the next pass, and the best ones so far, as a record."""
+    meta = {**meta, "best_inertia": best.inertia, "is_final": best.is_final}
+    return {"centers": centers, "best": best.centers}, meta
