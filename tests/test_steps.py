@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
+import anndata
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
 
 from streamkm import StreamKMeans, open_source
@@ -23,6 +25,7 @@ from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.prepared import prepared
 from tests import children
 from tests.sources.counting import CountingArray
 
@@ -290,6 +293,135 @@ def test_configurations_have_them(tmp_path):
         load_run(None, [*given[:1], parse_set("estimator.steps=[scale]")])
 
 
+def as_array(X, path):
+    return X
+
+
+def as_map(X, path):
+    np.save(path / "x.npy", X)
+    return np.load(path / "x.npy", mmap_mode="r")
+
+
+def as_csr(X, path):
+    return sp.csr_array(X)
+
+
+def as_dask(X, path):
+    return da.from_array(X, chunks=(170, X.shape[1]))
+
+
+def as_sparse_dask(X, path):
+    return as_dask(X, path).map_blocks(sp.csr_array, dtype=X.dtype, meta=sp.csr_array((0, 0), dtype=X.dtype))
+
+
+def as_anndata(X, path):
+    return anndata.AnnData(sp.csr_matrix(X))
+
+
+def as_svmlight(X, path):
+    dump_svmlight_file(X, np.zeros(len(X)), str(path / "x.svm"))
+    return {"path": str(path / "x.svm"), "dtype": X.dtype.name} if X.dtype == np.float32 else str(path / "x.svm")
+
+
+def as_chunks(X, path):
+    return lambda: iter([sp.csr_array(X[:300]), sp.csr_array(X[300:])])
+
+
+DENSE_KINDS, SPARSE_KINDS = (as_array, as_map, as_dask), (as_csr, as_sparse_dask, as_anndata, as_svmlight, as_chunks)
+
+
+def with_zeros(kind):
+    """Positive rows of four groups, a third of whose values are zeros."""
+    rng = np.random.default_rng(3)
+    X = (rng.random((700, 9)) + 3 * rng.integers(0, 4, (700, 1)) + 5) * np.logspace(-2, 2, 9)
+    return (X * (rng.random(X.shape) < 0.67)).astype(kind)
+
+
+class TestKindsOfRows:
+    """A model prepares later rows as the rows of its fit were prepared, dense or sparse."""
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    @pytest.mark.parametrize("fitted_on", [as_array, as_csr])
+    @pytest.mark.parametrize(
+        "steps", [["standardize"], ["robust"], ["log1p", "standardize"], ["robust", "unit"], ["unit"]], ids="-".join
+    )
+    def test_all_kinds_get_the_same_labels(self, tmp_path, steps, fitted_on, kind):
+        X = with_zeros(kind)
+        kmeans = StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path))
+        kmeans.save(tmp_path / "model.npz")
+        loaded = StreamKMeans.load(tmp_path / "model.npz")
+        distances = kmeans.transform(fitted_on(X, tmp_path))
+        for made in (*DENSE_KINDS, *SPARSE_KINDS):
+            for model in (kmeans, loaded):
+                np.testing.assert_array_equal(
+                    np.asarray(model.predict(made(X, tmp_path))), kmeans.labels_, made.__name__
+                )
+            exact = 1e-9 if kind == np.float64 else 2e-4
+            found = np.asarray(kmeans.transform(made(X, tmp_path)))
+            np.testing.assert_allclose(found, distances, rtol=exact, atol=exact, err_msg=made.__name__)
+            assert kmeans.score(made(X, tmp_path)) == pytest.approx(-kmeans.inertia_, rel=exact)
+
+    @pytest.mark.parametrize("fitted_on", [as_array, as_csr])
+    def test_on_a_cluster(self, tmp_path, client, fitted_on):
+        X = with_zeros(np.float64)
+        kmeans = StreamKMeans(6, steps=["standardize"], executor=client, **COMMON).fit(fitted_on(X, tmp_path))
+        for made in (as_array, as_dask, as_csr, as_sparse_dask, as_svmlight):
+            np.testing.assert_array_equal(np.asarray(kmeans.predict(made(X, tmp_path))), kmeans.labels_)
+            assert kmeans.score(made(X, tmp_path)) == pytest.approx(-kmeans.inertia_, rel=1e-9)
+
+    @pytest.mark.parametrize("steps", [["standardize"], ["robust"]], ids="-".join)
+    def test_a_stream_goes_on_with_the_other_kind(self, tmp_path, steps):
+        X = with_zeros(np.float64)
+        for fitted_on, other in ((as_array, as_csr), (as_csr, as_array)):
+            same, mixed = (StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path)) for _ in range(2))
+            same.partial_fit(fitted_on(X, tmp_path))
+            mixed.partial_fit(other(X, tmp_path))
+            np.testing.assert_array_equal(mixed.labels_, same.labels_)
+            assert mixed.inertia_ == pytest.approx(same.inertia_, rel=1e-9)
+        with pytest.raises(InvalidInputError, match="sparse rows in a stream of dense ones"):
+            mixed.partial_fit(as_csr(X, tmp_path))
+
+    def test_rows_that_become_dense_are_cut_to_the_chunks_that_were_planned(self, tmp_path):
+        X = np.zeros((4_000, 300), np.float32)
+        X[np.arange(4_000), np.arange(4_000) % 300] = 1 + np.arange(4_000) % 7
+        preparation = StreamKMeans(3, steps=["standardize"], max_iter=1, n_init=1, **COMMON).fit(X).preparation_
+        for made in (as_csr, as_svmlight, as_chunks):
+            source = prepared(open_source(made(X, tmp_path)), preparation)
+            rows = list(source.stream(120_000))
+            assert not source.is_sparse
+            assert source.n_features == source.estimated_features == 300
+            assert max(each.X.nbytes for each in rows) <= 2 * 120_000 * rows[0].X.itemsize // 4
+            np.testing.assert_allclose(np.concatenate([each.X for each in rows]), preparation.apply(X), rtol=1e-6)
+
+    def test_invalid_blocks_of_a_dask_array_are_skipped(self, tmp_path):
+        X = with_zeros(np.float64)
+        kmeans = StreamKMeans(6, steps=["standardize"], on_invalid="skip", **COMMON).fit(X)
+        spoilt = X.copy()
+        spoilt[:170] = np.nan
+        got = kmeans.predict(as_sparse_dask(spoilt, tmp_path)).compute()
+        assert (got[:170] == -1).all()
+        np.testing.assert_array_equal(got[170:], kmeans.labels_[170:])
+
+    def test_narrow_sparse_rows_have_zeros_behind_them(self, tmp_path):
+        X = with_zeros(np.float64)
+        X[:400, 6:] = 0
+        kmeans = StreamKMeans(6, steps=["standardize"], **COMMON).fit(X)
+        dump_svmlight_file(X[:400, :6], np.zeros(400), str(tmp_path / "narrow.svm"))
+        np.testing.assert_array_equal(kmeans.predict(str(tmp_path / "narrow.svm")), kmeans.labels_[:400])
+
+    def test_other_widths_are_refused_before_a_kernel_reads(self, tmp_path):
+        X = with_zeros(np.float64)
+        for fitted_on in (as_array, as_csr):
+            kmeans = StreamKMeans(6, steps=["standardize"], **COMMON).fit(fitted_on(X, tmp_path))
+            for width in (8, 10):
+                np.save(tmp_path / "other.npy", np.ones((50, width)))
+                with pytest.raises(InvalidInputError, match=f"rows have {width} features; the .* on 9"):
+                    kmeans.predict(tmp_path / "other.npy")
+            dump_svmlight_file(np.ones((50, 10)), np.zeros(50), str(tmp_path / "wide.svm"))
+            with pytest.raises(InvalidInputError, match=r"rows have 10 features; .* on 9"):
+                kmeans.predict(str(tmp_path / "wide.svm"))
+
+
 class TestSums:
     @given(
         st.integers(1, 400), st.integers(1, 5), st.lists(st.integers(0, 400), max_size=4),
@@ -355,5 +487,16 @@ class TestKernels:
 
     def test_features_beyond_those_that_were_seen_are_left(self):
         found = Preparation(("standardize",), (quartile_scaling(sp.csr_array(4 * np.eye(3)[[0, 0, 0, 1]])),))
-        X = sp.csr_array(np.array([[1.0, 0, 0, 5]]))
-        assert found.apply(X).toarray()[0, 3] == 5
+        X = np.array([[1.0, 0, 0, 5]])
+        assert found.apply(sp.csr_array(X)).toarray()[0, 3] == found.apply(X)[0, 3] == 5
+
+    def test_no_array_is_read_beyond_its_end(self):
+        shifted = Preparation(("robust",), (quartile_scaling(groups(9)),))
+        scaled = Preparation(("robust",), (quartile_scaling(sp.csr_array(groups(9))),))
+        cases = ((shifted, np.ones((2, 5))), (shifted, np.ones((2, 7))), (shifted, sp.csr_array((2, 7))),
+                 (scaled, np.ones((2, 5))))  # fmt: skip
+        for preparation, X in cases:
+            kind = "dense" if isinstance(X, np.ndarray) else "sparse"
+            message = f"{kind} rows have {X.shape[1]} features; the step 'robust' was found on 6: pass rows"
+            with pytest.raises(InvalidInputError, match=message):
+                preparation.apply(X)

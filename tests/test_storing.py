@@ -436,6 +436,24 @@ class TestClustering:
         with pytest.raises(InvalidInputError, match="sketched already"):
             StreamKMeans(3, steps=["unit"]).fit(tmp_path / "s")
 
+    @pytest.mark.parametrize("sketch", [IdentitySketch(40), SKETCH], ids=["identity", "countsketch"])
+    @pytest.mark.parametrize("step", ["standardize", "robust"])
+    def test_rows_of_the_other_kind_are_prepared_as_the_store_s(self, tmp_path, kind, step, sketch):
+        X, more = matrix("dense") + 5, matrix("dense", 50, seed=1) + 5  # no zeros
+        as_kind, as_other = (np.asarray, sp.csr_array) if kind == "dense" else (sp.csr_array, np.asarray)
+        stored = []
+        with open_executor(2) as workers:
+            for name, make in (("same", as_kind), ("other", as_other)):
+                walk, _ = walk_for_store(open_source(as_kind(X)), "euclidean", "raise", steps=(step,))
+                walk = prepared_walk(walk, workers, Progress(show=False))
+                store = write_store(tmp_path / name, walk, sketch, workers, Stage("test"))
+                walk = replace(walk, source=prepared_as(store, open_source(make(more))))
+                stored.append(stored_rows(append_rows(tmp_path / name, walk, workers, Stage("test"))))
+                narrow = replace(walk, source=prepared_as(store, open_source(make(more[:, :30]))))
+                with pytest.raises(StoreError, match=r"has 30 features; the rows of .* have 40"):
+                    append_rows(tmp_path / name, narrow, workers, Stage("test"))
+        np.testing.assert_allclose(stored[1], stored[0], rtol=1e-6, atol=1e-6)
+
     def test_what_steps_have_found_is_checked(self, tmp_path):
         with open_executor(1) as workers:
             walk, _ = walk_for_store(open_source(matrix("sparse")), "euclidean", "raise", steps=("standardize",))

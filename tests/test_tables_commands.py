@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKernelKMeans, StreamKMeans, open_documents, open_source
 from streamkm.cli.main import main
@@ -124,6 +125,19 @@ def test_stores_of_prepared_rows(trips):
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--steps", "scale", code=2)
     assert "leave steps out" in run("sketch", "x.zarr", "-o", "y.zarr", "--steps", "unit", code=2)
+
+
+def test_svmlight_rows_are_prepared_as_those_of_a_table(trips):
+    X = trips[["distance", "passengers"]].to_numpy(float)
+    dump_svmlight_file(X, np.zeros(N), "x.svm", zero_based=False)
+    given = ("trips.csv", "--columns", "distance,passengers", "--steps", "standardize")
+    run("fit", *given, "-k", 3, "-o", "out", "--no-report", "--seed", 1)
+    run("assign", "out/model.npz", "x.svm", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
+    run("sketch", *given, "-o", "x.zarr")
+    run("append", "x.zarr", "x.svm")
+    run("assign", "out/model.npz", "x.zarr", "-o", "stored.npy")
+    np.testing.assert_array_equal(np.load("stored.npy"), np.tile(np.load("labels.npy"), 2))
 
 
 def test_one_rule_for_tables_and_documents(trips):

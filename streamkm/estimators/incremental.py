@@ -91,10 +91,10 @@ class Incremental:
         streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
         self.preparation_ = self._preparation()
         source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
-        stream = self.stream_ if streaming else self._new_stream(source)
-        if fitted and not streaming:
-            self._begin(stream, source)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        stream = self.stream_ if streaming else self._new_stream(rows)
+        if fitted and not streaming:
+            self._begin(stream, rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         weights.check_rows(source.n_rows, source.name)
         n_rows = feed(stream, Walk(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
@@ -145,8 +145,8 @@ class Incremental:
         self.n_steps_, self._last_rows = n_steps, None
         return self
 
-    def _begin(self, stream: Stream, source: RowSource) -> None:
-        """Let a stream begin with the clusters of the fit that this estimator holds."""
+    def _begin(self, stream: Stream, rows: RowSource) -> None:
+        """Let a stream of prepared rows begin with the clusters of the fit that this estimator holds."""
         known = vars(self)
         if "cluster_means_" not in known:
             raise InvalidInputError(
@@ -159,8 +159,8 @@ class Incremental:
                 'assign_space="original", or call partial_fit of a new estimator'
             )
         n_valid = known["n_samples_"] - count_skipped(known["labels_"])
-        dtype = np.result_type(source.dtype, np.float32)
-        stream.begin(known["cluster_means_"], known["counts_"], n_valid, dtype=dtype, sparse=source.is_sparse)
+        dtype = np.result_type(rows.dtype, np.float32)
+        stream.begin(known["cluster_means_"], known["counts_"], n_valid, dtype=dtype, sparse=rows.is_sparse)
         stream.dtype = centers_dtype(np.asarray(known["cluster_centers_"]).dtype)
 
     def _follow(self, stream: Stream) -> None:
@@ -172,10 +172,10 @@ class Incremental:
         self.stream_, self.n_samples_seen_ = stream, stream.n_rows
         self.n_features_in_ = stream.n_features
 
-    def _new_stream(self, source: RowSource) -> Stream:
+    def _new_stream(self, rows: RowSource) -> Stream:
         given = parameters_of(self)
-        itemsize = np.result_type(source.dtype, np.float32).itemsize
-        row_bytes = 1024 if source.is_sparse or source.n_features is None else itemsize * source.n_features
+        itemsize = np.result_type(rows.dtype, np.float32).itemsize
+        row_bytes = 1024 if rows.is_sparse or rows.n_features is None else itemsize * rows.n_features
         self.seed_ = drawn_seed(given.random_state)
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
         half_life = np.inf if given.half_life is None else float(given.half_life)

@@ -113,9 +113,11 @@ class StreamKMeans(Incremental, Described, Planned):
         quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
         row add up to 10,000, for counts. "unit": length 1. Features that are constant, or whose quartiles agree, are
         scaled by 1; every row counts once, whatever it weighs. Rows with values that a step has no use for are
-        invalid: see `on_invalid`. Sparse rows stay sparse: they are scaled, and not shifted, which leaves distances
-        as they are. `cluster_centers_`, `inertia_` and all distances are those of prepared rows; `original_centers`
-        gives centers in the units of the data.
+        invalid: see `on_invalid`. A fit on sparse rows scales them and does not shift them, which leaves distances as
+        they are and keeps zeros. Later rows are prepared as those of the fit, whatever their kind: dense rows are then
+        scaled alone, and sparse rows are made dense, chunk by chunk, where the fit has shifted. `cluster_centers_`,
+        `inertia_` and all distances are those of prepared rows; `original_centers` gives centers in the units of the
+        data.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one

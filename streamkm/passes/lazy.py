@@ -19,7 +19,9 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.sources.base import Rows
+from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
 from streamkm.sources.dask.arrays import DaskSource
+from streamkm.sources.prepared import pieces
 
 
 def lazy_map(
@@ -70,10 +72,18 @@ def _prepared(
 
 
 def _mapped(rows: Rows, prepared: tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
+    """The function's values of a block; rows that are made dense are taken in pieces."""
     walk, model, function, table = prepared
+    parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
+    return np.concatenate([_mapped_part(part, walk, model, function, table) for part in parts])
+
+
+def _mapped_part(
+    rows: Rows, walk: Walk, model: Model, function: Callable[..., NDArray[Any]], table: CenterTable
+) -> NDArray[Any]:
     X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
     valid = walk.checked(X, rows.places)
-    X = valid.X if len(valid.places) else _zero_row(rows.X.shape[1], rows.X.dtype, sparse=sp.issparse(rows.X))
+    X = valid.X if len(valid.places) else _zero_row(X.shape[1], X.dtype, sparse=sp.issparse(X))
     values = function(model.place(X), table)
     if valid.kept is None:
         return values

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
 
@@ -56,12 +56,35 @@ class Scaling:
     Attributes
     ----------
     shift : float64 (d,), or (0,)
-        Taken off; empty for sparse rows, whose zeros stay.
+        Taken off; empty where it was found on sparse rows, whose zeros stay.
     factor : float64 (d,)
     """
 
     shift: NDArray[np.float64]
     factor: NDArray[np.float64]
+
+    def check_width(self, X: Matrix, step: str) -> None:
+        """Refuse rows with more features than a shift has, and dense rows with fewer: kernels trust widths.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        found, given, dense = len(self.factor), X.shape[1], isinstance(X, np.ndarray)
+        if (dense and given < found) or (len(self.shift) and given > found):
+            raise InvalidInputError(
+                f"{'dense' if dense else 'sparse'} rows have {given:,} features; the step {step!r} was found on "
+                f"{found:,}: pass rows with the same features"
+            )
+
+    def apply(self, X: Matrix, out: NDArray[Any]) -> None:
+        """Write shifted and scaled values of rows that `check_width` has passed; sparse ones take no shift."""
+        if not isinstance(X, np.ndarray):
+            kernels.scale_entries(X.indices, X.data, self.factor, out)
+            return
+        width = X.shape[1]
+        shift = self.shift if len(self.shift) else np.zeros(width)
+        kernels.scale_dense(X, shift, _lengthened(self.factor, width, 1.0), out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +112,11 @@ class Preparation:
         """Whether rows can be prepared."""
         return len(self.found) == len(self.finding)
 
+    @property
+    def dense_width(self) -> int | None:
+        """The number of features of prepared rows where a step takes a shift off, which makes sparse rows dense."""
+        return next((len(scaling.shift) for scaling in self.found if len(scaling.shift)), None)
+
     def before(self, number: int) -> Preparation:
         """The steps in front of one, which is given by its number."""
         steps = self.steps[:number]
@@ -100,36 +128,37 @@ class Preparation:
         Parameters
         ----------
         X : ndarray (n, d) of any real dtype, C-contiguous, or csr_array (n, d)
-            Rows wider than those that the steps were found on keep the further features as they are.
+            Rows wider than those that the steps were found on keep the further features as they are, if these steps
+            take nothing off.
 
         Returns
         -------
         ndarray or csr_array (n, d)
-            NaN stays NaN. Values become NaN that a step has no use for: up to -1 before "log1p", negative ones before
-            "total".
+            Dense where a step takes a shift off. NaN stays NaN. Values become NaN that a step has no use for: up to -1
+            before "log1p", negative ones before "total".
+
+        Raises
+        ------
+        InvalidInputError
+            Rows of another width than a step allows.
         """
         if not self.is_complete:
             raise ValueError(f"{self.steps} were not found yet")
-        given: NDArray[Any] = X if isinstance(X, np.ndarray) else X.data
-        starts = np.arange(len(X) + 1) * X.shape[1] if isinstance(X, np.ndarray) else X.indptr
-        starts = starts.astype(np.int64, copy=False)
+        given = _values(X)
         values = as_working(given)
-        out = np.empty_like(values) if values is given else values
+        rows, out = _with_values(X, values), np.empty_like(values) if values is given else values
         scalings = iter(self.found)
         for step in self.steps:
             if step not in FOUND:
-                _BY_ROW[step](values.reshape(-1), starts, out.reshape(-1))
-            elif isinstance(X, np.ndarray):
-                scaling = next(scalings)
-                kernels.scale_dense(values, scaling.shift, scaling.factor, out)
+                _BY_ROW[step](_values(rows).reshape(-1), _starts(rows), out.reshape(-1))
             else:
-                kernels.scale_entries(X.indices, values, next(scalings).factor, out)
-            values = out
-        if isinstance(X, np.ndarray):
-            return out
-        prepared = sp.csr_array(X.shape, dtype=out.dtype)
-        prepared.data, prepared.indices, prepared.indptr = out, X.indices, X.indptr
-        return prepared
+                scaling = next(scalings)
+                scaling.check_width(rows, step)
+                if len(scaling.shift) and not isinstance(rows, np.ndarray):
+                    rows = out = _dense(rows, len(scaling.shift))
+                scaling.apply(rows, out)
+            rows = _with_values(rows, out)
+        return rows
 
     @property
     def is_linear(self) -> bool:
@@ -150,13 +179,11 @@ class Preparation:
 
     def widened(self, n_features: int) -> Preparation:
         """The same for rows of more features, which stay as they are."""
-
-        def wide(values: NDArray[np.float64], fill: float) -> NDArray[np.float64]:
-            return np.append(values, np.full(max(0, n_features - len(values)), fill)) if len(values) else values
-
-        return Preparation(
-            self.steps, tuple(Scaling(wide(scaling.shift, 0.0), wide(scaling.factor, 1.0)) for scaling in self.found)
-        )
+        found = []
+        for scaling in self.found:
+            shift = _lengthened(scaling.shift, n_features, 0.0) if len(scaling.shift) else scaling.shift
+            found.append(Scaling(shift, _lengthened(scaling.factor, n_features, 1.0)))
+        return Preparation(self.steps, tuple(found))
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
@@ -185,3 +212,33 @@ class Preparation:
                 if not fits or not np.isfinite(values).all():
                     raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
         return cls(bare.steps, found)
+
+
+def _lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:
+    """Values with others behind them, where there are fewer than `length`."""
+    return np.append(values, np.full(max(0, length - len(values)), fill))
+
+
+def _values(X: Matrix) -> NDArray[Any]:
+    """The values that rows store."""
+    return X if isinstance(X, np.ndarray) else X.data
+
+
+def _starts(X: Matrix) -> NDArray[np.int64]:
+    """Where the values of each row begin, and where those of the last end."""
+    starts = np.arange(len(X) + 1) * X.shape[1] if isinstance(X, np.ndarray) else X.indptr
+    return starts.astype(np.int64, copy=False)
+
+
+def _with_values(X: Matrix, values: NDArray[Any]) -> Matrix:
+    """Rows that store other values in the same places."""
+    if isinstance(X, np.ndarray):
+        return values
+    rows = sp.csr_array(X.shape, dtype=values.dtype)
+    rows.data, rows.indices, rows.indptr = values, X.indices, X.indptr
+    return rows
+
+
+def _dense(X: sp.csr_array, width: int) -> NDArray[Any]:
+    """Sparse rows as dense ones with zeros for the features that they lack."""
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width)).toarray()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, Skimmed, WrappedSource
+from streamkm.sources.chunking import decoded_row_bytes
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
 
+logger = logging.getLogger(__name__)
+
 INDEX_BYTES = 4  # of a stored value
+DENSIFIED = (
+    "%s has sparse rows, and %s was found on dense ones and shifts them: each chunk is made dense, with %d features"
+)
 
 
 class PreparedRows(WrappedSource):
@@ -39,20 +46,37 @@ class PreparedRows(WrappedSource):
     def __init__(self, source: RowSource, preparation: Preparation) -> None:
         self.source, self.preparation = source, preparation
         dtype, beside = working_dtype(source.dtype), INDEX_BYTES * source.is_sparse
-        # prepared values over those that are read, in bytes
+        width = preparation.dense_width if source.is_sparse else None
+        # prepared rows over those that are read, in bytes
         self._growth = (dtype.itemsize + beside) / (source.dtype.itemsize + beside)
+        if width is not None:  # rows that store all their values grow least
+            least = dtype.itemsize / (source.dtype.itemsize + beside)
+            self._growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
+            logger.info(DENSIFIED, source.name, ", ".join(preparation.finding), width)
         made_with = {**(source.made_with or {}), "steps": list(preparation.steps)}
         read_factor = source.read_factor / self._growth + 1  # both are there at the same time
-        self.take_after(source, dtype=dtype, made_with=made_with, read_factor=read_factor)
+        self.take_after(
+            source,
+            dtype=dtype,
+            made_with=made_with,
+            read_factor=read_factor,
+            is_sparse=source.is_sparse and width is None,
+            n_features=source.n_features if width is None else width,
+        )
 
     @property
     def sums_bytes(self) -> int:
         """Of what a pass that finds a step holds for each call."""
         return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
 
+    @property
+    def estimated_features(self) -> int | None:
+        return self.source.estimated_features if self.n_features is None else self.n_features
+
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(self.original_bytes(target_bytes)):
-            yield self._prepared(rows)
+            for piece in pieces(rows, self.preparation, target_bytes):
+                yield self._prepared(piece)
 
     def describe(self, place: int) -> str:
         return _after(self.source, self.preparation.steps, place)
@@ -89,7 +113,10 @@ class PreparedChunks(PreparedRows, ChunkedSource):
 
     def skim(self, chunk: Chunk) -> Skimmed | None:
         found = self.source.skim(chunk)
-        return None if found is None else _PreparedSkimmed(found.places, found.n_features, found, self.preparation)
+        if found is None:
+            return None
+        n_features = found.n_features if self.n_features is None else self.n_features
+        return _PreparedSkimmed(found.places, n_features, found, self.preparation)
 
 
 class PreparedGraphs(PreparedChunks, GraphSource):
@@ -138,6 +165,18 @@ class _Described:
 
 def _after(source: RowSource, steps: tuple[str, ...], place: int) -> str:
     return f"{source.describe(place)}, after {', '.join(steps)}"
+
+
+def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:
+    """Cut sparse rows that preparing makes dense into pieces of so many prepared bytes; others stay whole."""
+    width, n_rows = preparation.dense_width, len(rows.places)
+    if isinstance(rows.X, np.ndarray) or width is None:
+        yield rows
+        return
+    step = max(1, target_bytes // (width * working_dtype(rows.X.dtype).itemsize))
+    for start in range(0, max(1, n_rows), step):
+        stop = min(n_rows, start + step)
+        yield Rows(rows_between(rows.X, start, stop), rows.places[start:stop])
 
 
 def prepared(source: RowSource, preparation: Preparation) -> PreparedRows:

@@ -23,6 +23,7 @@ from streamkm.core.progress import Stage
 from streamkm.passes.reader import Walk
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import (
     check_columns,
@@ -164,7 +165,7 @@ def append_rows(
     preparation = preparation_of(walk)
     check_steps_of(store, () if preparation is None else preparation.steps)
     check_inputs(store)
-    check_width(store, walk.source)
+    check_width(store, walk.source.source if isinstance(walk.source, PreparedRows) else walk.source)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
             f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
