@@ -365,6 +365,19 @@ def test_gamma_by_scale_is_scikit_learns(kernel, make):
     assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
 
 
+@cases("options", [{}, {"kernel": "laplacian"}, {"kernel": "polynomial"}, {"gamma": "scale"}])
+@cases("make", [np.asarray, sp.csr_array])
+def test_gamma_sees_weights(options, make):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(60, 5)) * np.repeat([0.1, 10], 30)[:, None], np.repeat([7, 1], 30)
+    repeated = kernel_kmeans(2, **options).fit(make(np.repeat(X, weights, axis=0)))
+    weighted = kernel_kmeans(2, **options).fit(make(X), sample_weight=weights)
+    assert weighted.kernel_.gamma == pytest.approx(repeated.kernel_.gamma, rel=1e-6)
+    more, zeros = np.concatenate([X, np.full((9, 5), 1e4)]), np.zeros(9)
+    skipped = kernel_kmeans(2, **options).fit(make(more), sample_weight=np.concatenate([weights, zeros]))
+    assert skipped.kernel_.gamma == pytest.approx(repeated.kernel_.gamma, rel=1e-6)
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path):
     X, _ = rings()
     numbers = {"gamma": 5.0, "degree": 2, "coef0": 0.5, "n_landmarks": 40, "rank": 8, "landmark_rank": 30, "tol": 0.125}

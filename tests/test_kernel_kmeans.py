@@ -17,7 +17,7 @@ from streamkm import StreamKernelKMeans
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
+from streamkm.fitting.kernel.bandwidth import gamma_by_rule, gamma_by_scale, mean_d2
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features
 from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
@@ -117,7 +117,7 @@ class TestExact:
 class TestBandwidth:
     def test_rules_are_means_over_pairs(self, blobs):
         X = np.abs(blobs[0][:200])
-        pairs = 200 * 199
+        pairs = 200 * 200
         assert mean_d2(X) == pytest.approx((euclidean_distances(X) ** 2).mean())
         assert mean_d2(sp.csr_array(X)) == pytest.approx(mean_d2(X))
         assert gamma_by_rule("rbf", X, 3.0) == pytest.approx(3 / (2 * mean_d2(X)))
@@ -126,6 +126,34 @@ class TestBandwidth:
         assert gamma_by_rule("chi2", sp.csr_array(X), 1.0) == pytest.approx(gamma_by_rule("chi2", X, 1.0))
         assert gamma_by_rule("polynomial", X, 2.0) == pytest.approx(2 * 200 / (X**2).sum())
         assert gamma_by_rule("cosine", X, 2.0) == 1.0
+
+    @cases("name", ["rbf", "laplacian", "chi2", "polynomial", "sigmoid", "scale"])
+    @cases("make", [np.asarray, sp.csr_array])
+    def test_weighted_rows_are_repeated_ones(self, name, make):
+        rng = np.random.default_rng(0)
+        X = np.abs(rng.normal(size=(60, 7)) * np.repeat([0.1, 10], 30)[:, None]) * (rng.random((60, 7)) < 0.7)
+        weights = np.repeat([7.0, 1.0], 30)
+
+        def gamma(X, *weights):
+            return gamma_by_scale(make(X), *weights) if name == "scale" else gamma_by_rule(name, make(X), 1.0, *weights)
+
+        wanted = gamma(np.repeat(X, weights.astype(int), axis=0))
+        assert gamma(X, weights) == pytest.approx(wanted, rel=1e-6)
+        assert gamma(X, weights * 1e-9) == pytest.approx(wanted, rel=1e-6)
+        assert gamma(X, np.full(60, 3.0)) == pytest.approx(gamma(X), rel=1e-6)
+        assert wanted > 1.5 * gamma(X)
+
+    @cases("name", ["rbf", "laplacian", "scale"])
+    def test_many_weighted_rows_are_stood_for(self, name):
+        rng = np.random.default_rng(1)
+        X, weights = rng.normal(size=(20_000, 3)) * np.repeat([1, 3], 10_000)[:, None], np.repeat([10.0, 1.0], 10_000)
+        rule = gamma_by_scale if name == "scale" else lambda *given: gamma_by_rule(name, given[0], 1.0, *given[1:])
+        found, wanted = [], []
+        for _ in range(20):
+            order = np.argsort(rng.exponential(size=20_000) / weights)  # as in a sample
+            found.append(1 / rule(X[order], weights[order]))
+            wanted.append(1 / rule(X[rng.choice(20_000, 5_000, p=weights / weights.sum())]))
+        assert np.mean(found) == pytest.approx(np.mean(wanted), rel=0.05)
 
     def test_equal_rows(self):
         assert gamma_by_rule("rbf", np.ones((10, 3)), 1.0) == 1.0

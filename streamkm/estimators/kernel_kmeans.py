@@ -54,7 +54,7 @@ class StreamKernelKMeans(Assigner):
     gamma : float or "scale", optional
         Of the kernel. "scale": one over d times the variance of the sampled values. None: `gamma_factor` over twice the
         mean squared distance of sampled rows for "rbf", over the mean distance for "laplacian" and "chi2", over the
-        mean squared norm for "polynomial" and "sigmoid".
+        mean squared norm for "polynomial" and "sigmoid". A row of weight w counts as w rows.
     gamma_factor : float, default=1.0
         More makes clusters more local.
     degree : int, default=3

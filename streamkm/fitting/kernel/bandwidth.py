@@ -2,78 +2,131 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 
-PAIR_ROWS = 256  # of the sample, whose differences are averaged where no formula gives the mean
+SUM_ROWS = 5000  # that set gamma by sums: within about one in a hundred
+PAIR_ROWS = 256  # whose differences are averaged where no formula gives the mean
 
 
-def mean_d2(X: Matrix) -> float:
+def mean_d2(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:
     """Mean squared distance of all pairs of rows, ``2 (mean |x|^2 - |mean x|^2)``, in float64; O(nnz)."""
+    mass = _mass(X, weights)
     if not isinstance(X, np.ndarray):
-        data = X.data.astype(np.float64)
-        mean = np.bincount(X.indices, data, minlength=X.shape[1]) / X.shape[0]
-        return float(2 * (data @ data / X.shape[0] - mean @ mean))
-    mean, total = X.mean(axis=0, dtype=np.float64), 0.0
+        data, each = X.data.astype(np.float64), _of_values(X, weights)
+        weighed = data * each if len(each) else data
+        mean = np.bincount(X.indices, weighed, minlength=X.shape[1]) / mass
+        return float(2 * (data @ weighed / mass - mean @ mean))
+    mean = np.einsum("i,ij->j", weights, X) / mass if len(weights) else X.mean(axis=0, dtype=np.float64)
+    total = 0.0
     for start in range(0, len(X), BATCH_ROWS):  # few enough to stay in the cache
         centered = X[start : start + BATCH_ROWS] - mean
-        total += float(np.vdot(centered, centered))
-    return 2 * total / len(X)
+        weighed = centered * weights[start : start + BATCH_ROWS, None] if len(weights) else centered
+        total += float(np.vdot(centered, weighed))
+    return 2 * total / mass
 
 
-def gamma_by_rule(name: str | KernelFunction, X: Matrix, factor: float) -> float:
-    """Gamma from sampled rows.
+def gamma_by_rule(
+    name: str | KernelFunction, X: Matrix, factor: float, weights: NDArray[np.float64] = NO_WEIGHTS
+) -> float:
+    """Gamma from sampled rows; a row of weight w counts as w equal rows.
 
     "rbf": ``factor / (2 s^2)`` with s^2 the mean squared distance of two rows. (Wang, Gittens and Mahoney, JMLR 20,
     2019, equation 5, reconstructed, take the mean distance times a factor; the sigma of 1840 that their published
     script has for MNIST's pixels is s over the root of 2, s being 2620: a factor of 2.) "laplacian" and "chi2": factor
-    over the mean of their distances (Zhang, Marszalek, Lazebnik and Schmid, IJCV 73, 2007, section 3.3). Others: factor
-    over the mean squared norm, so that products are about 1. 1 where rows are all equal, and for kernels without gamma.
+    over the mean distance of all pairs (Zhang, Marszalek, Lazebnik and Schmid, IJCV 73, 2007, section 3.3). Others:
+    factor over the mean squared norm, so that products are about 1. 1 where rows are all equal, and for kernels without
+    gamma.
 
     Parameters
     ----------
     X : ndarray or csr_array (s, d)
     factor : float
+    weights : float64 (s,) or (0,)
     """
     if callable(name) or name in WITHOUT_GAMMA:
         return 1.0
     if name == "rbf":
-        typical = 2 * mean_d2(X)
+        typical = 2 * mean_d2(*_standing_for(X, weights, SUM_ROWS))
     elif name in ("polynomial", "sigmoid"):
-        typical = float(np.square(X if isinstance(X, np.ndarray) else X.data, dtype=np.float64).sum() / X.shape[0])
+        typical = _mean_d2norm(*_standing_for(X, weights, SUM_ROWS))
     else:
-        typical = _mean_difference(name, X[:PAIR_ROWS])
+        typical = _mean_difference(name, *_standing_for(X, weights, PAIR_ROWS))
     largest = float(np.finfo(np.float32).tiny)
     return factor / typical if typical > largest else 1.0
 
 
-def gamma_by_scale(X: Matrix) -> float:
+def gamma_by_scale(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:
     """What scikit-learn calls "scale": one over the number of features times the variance of all values, in float64."""
-    values = X if isinstance(X, np.ndarray) else X.data
-    size = X.shape[0] * X.shape[1]
-    mean = values.sum(dtype=np.float64) / size
-    if isinstance(X, np.ndarray):
-        variance = float(X.var(dtype=np.float64))
-    else:  # zeros that are not stored count too
-        variance = (float(np.square(X.data - mean, dtype=np.float64).sum()) + (size - len(X.data)) * mean**2) / size
+    X, weights = _standing_for(X, weights, SUM_ROWS)
+    values, each = X if isinstance(X, np.ndarray) else X.data, _of_values(X, weights)
+    size = _mass(X, weights) * X.shape[1]
+    mean = _total(values, each) / size
+    squares = _total(np.square(np.subtract(values, mean, dtype=np.float64)), each)
+    if not isinstance(X, np.ndarray):  # zeros that are not stored count too
+        squares += (size - (each.sum() if len(each) else len(values))) * mean**2
+    variance = squares / size
     return 1 / (X.shape[1] * variance) if variance > float(np.finfo(np.float32).tiny) else 1.0
 
 
-def _mean_difference(name: str, X: Matrix) -> float:
-    """Mean distance of two different rows among a few, by differences."""
+def _mean_d2norm(X: Matrix, weights: NDArray[np.float64]) -> float:
+    """Mean squared norm of rows."""
+    squares = np.square(X if isinstance(X, np.ndarray) else X.data, dtype=np.float64)
+    return _total(squares, _of_values(X, weights)) / _mass(X, weights)
+
+
+def _mean_difference(name: str, X: Matrix, weights: NDArray[np.float64]) -> float:
+    """Mean distance of all pairs of a few rows, by differences."""
     rows = X if isinstance(X, np.ndarray) else X.toarray()
     rows = np.ascontiguousarray(rows[:, np.flatnonzero(np.any(rows != 0, axis=0))], np.float32)
     out = np.empty((len(rows), len(rows)), np.float32)
     (kernel_values.manhattan if name == "laplacian" else kernel_values.chi_squared)(rows, rows, out)
-    return float(-out.sum(dtype=np.float64) / max(1, len(rows) * (len(rows) - 1)))
+    if not len(weights):
+        return float(-out.sum(dtype=np.float64) / len(rows) ** 2)
+    shares = weights / weights.sum()
+    return float(-shares @ out.astype(np.float64) @ shares)
 
 
-def resolved(rule: KernelRule, X: Matrix) -> Kernel:
-    """The kernel that parameters mean on sampled rows `X`; gamma by a rule where it is None or "scale"."""
+def _standing_for(X: Matrix, weights: NDArray[np.float64], most: int) -> tuple[Matrix, NDArray[np.float64]]:
+    """At most so many rows of a sample that stand for all, and their weights.
+
+    Weighted rows are drawn at equal steps of the summed weights: the first ones of a sample are the heaviest.
+    """
+    if X.shape[0] <= most or not len(weights):
+        return X[:most], weights
+    ends = np.cumsum(weights)
+    rows, counts = np.unique(np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1]), return_counts=True)
+    return X[rows], counts.astype(np.float64)
+
+
+def _mass(X: Matrix, weights: NDArray[np.float64]) -> float:
+    """What rows weigh in all."""
+    return float(weights.sum()) if len(weights) else X.shape[0]
+
+
+def _of_values(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights of a dense matrix's rows, or of the values that a sparse one stores."""
+    return weights if isinstance(X, np.ndarray) or not len(weights) else np.repeat(weights, np.diff(X.indptr))
+
+
+def _total(values: NDArray[Any], weights: NDArray[np.float64]) -> float:
+    """Sum of values in float64, each times the weight of its row."""
+    if not len(weights):
+        return float(values.sum(dtype=np.float64))
+    return float(weights @ values.sum(axis=tuple(range(1, values.ndim)), dtype=np.float64))
+
+
+def resolved(rule: KernelRule, sample: Sample) -> Kernel:
+    """The kernel that parameters mean on sampled rows; gamma by a rule where it is None or "scale"."""
     if rule.gamma is None:
-        return rule.with_gamma(gamma_by_rule(rule.name, X, rule.factor))
-    return rule.with_gamma(gamma_by_scale(X) if isinstance(rule.gamma, str) else rule.gamma)
+        return rule.with_gamma(gamma_by_rule(rule.name, sample.X, rule.factor, sample.weights))
+    return rule.with_gamma(gamma_by_scale(sample.X, sample.weights) if isinstance(rule.gamma, str) else rule.gamma)

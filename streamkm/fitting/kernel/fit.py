@@ -41,8 +41,6 @@ from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
 
-BANDWIDTH_ROWS = 5000  # of the sample, that set gamma: within about one in a hundred
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSettings(Settings):
@@ -209,7 +207,7 @@ def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) 
     with progress.stage("landmarks"):
         mapping = Mapping.unpack(writer.load("landmarks"), settings.kernel)
         if mapping is None:
-            kernel = resolved(settings.kernel, sample.X[:BANDWIDTH_ROWS])
+            kernel = resolved(settings.kernel, sample)
             rng = settings.generator("landmarks")
             n_rows = int(chunk_rows.sum())
             mapping = Mapping(kernel, first_round(context.here, sample, kernel, settings.map, n_rows, rng))
