@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import numpy as np
@@ -13,14 +14,19 @@ from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
 from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.compute import open_executor
 from streamkm.fitting.labelling.certificate import AfterPass
+from streamkm.fitting.labelling.promise import promise_of
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import resume
 from streamkm.passes.draw import Shares
+from streamkm.planning import fit_plan
+from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after
 from tests.tables import cases, row
 
@@ -439,3 +445,66 @@ def test_joining_keeps_what_others_left_out():
     joined = rule.join([one, other])
     assert joined.places.tolist() == [0, 2]
     assert joined.limit == 0.2
+
+
+def heavy_rows(tail, seed, n=6000, d=4):
+    """Standard normal rows, each times a Pareto factor."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n, d)) * (1 + rng.pareto(tail, size=(n, 1)))).astype(np.float32)
+
+
+@pytest.mark.parametrize("tail", [1.5, 2.0, 3.0])
+def test_intervals_cover_or_are_not_told_on_heavy_tails(monkeypatch, tail):
+    """Of 60 intervals that cover with probability 0.9, fewer than 48 do with probability below 0.01."""
+    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 2000)
+    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    n_right = 0
+    for seed in range(60):
+        estimator = kmeans(8, coreset="uniform", refine=0, n_init=1, random_state=seed)
+        fitted, _ = fit_warned(estimator, heavy_rows(tail, seed // 10))
+        told = fitted.expected_inertia_ is not None
+        assert told == (fitted.expected_inertia_error_ is not None)
+        n_right += not told or abs(fitted.inertia_ - fitted.expected_inertia_) <= 1.96 * fitted.expected_inertia_error_
+    assert n_right >= 48
+
+
+def test_what_few_rows_decide_is_logged_and_not_told(caplog):
+    caplog.set_level(logging.INFO, logger="streamkm")
+    fitted, _ = fit_warned(kmeans(4, coreset="uniform", refine=0), heavy_rows(1.5, 0, n=20_000))
+    assert fitted.expected_inertia_ is fitted.expected_inertia_error_ is None
+    assert fitted.possible_gain_ is not None
+    assert "is not told: too few of its rows decide it" in caplog.text
+
+
+@pytest.mark.parametrize("weighting", ["none", "pareto", "by cluster"])
+def test_the_error_is_that_of_many_samples(weighting):
+    """Estimates minus the truth, over their errors, have mean 0 and deviation 1."""
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 4, 30_000)
+    X = (np.array([1.0, 1.0, 2.0, 3.0])[groups, None] * rng.normal(size=(30_000, 4))).astype(np.float32)
+    X[:, 0] += 100 * groups
+    weights = {
+        "none": np.empty(0),
+        "pareto": 1 + rng.pareto(1.5, len(X)),
+        "by cluster": np.array([0.1, 1.0, 5.0, 20.0])[groups],
+    }[weighting]
+    centers = np.zeros((4, 4))
+    centers[:, 0] = 100 * np.arange(4)
+    model = Model(centers, 4, "euclidean", "original", IdentitySketch(4)).with_table()
+    d2 = np.square(X - centers[groups]).sum(axis=1, dtype=np.float64)
+    total = float(weights.sum()) if len(weights) else float(len(X))
+    truth = float(d2 @ weights) if len(weights) else float(d2.sum())
+    scores = []
+    with open_executor(1) as here:
+        for seed in range(120):
+            rule = SampleRule.of(12_000, 7919 * seed + 1, len(X), weights)
+            collector = SampleCollector(12_000)
+            places = np.arange(len(X))
+            collector.add(rule.candidates(X, places, places, weights), 0)
+            sample = collector.sample(4, len(X), weights)
+            own = weights[sample.rows] if len(weights) else weights
+            promise = promise_of(here, sample, own, model, total)
+            assert not promise.few_decide
+            scores.append((promise.inertia - truth) / promise.error)
+    assert abs(np.mean(scores)) <= 4 / np.sqrt(120)
+    assert 0.8 <= np.std(scores) <= 1.2

@@ -190,8 +190,10 @@ class StreamKMeans(Incremental, Described, Planned):
     expected_inertia_ : float or None
         What the sample promised for `inertia_`, and
     expected_inertia_error_ : float or None
-        the standard error of that; 0 where the sample held all rows. None for data that can be walked once only, and
-        where the memory limit leaves no room to draw rows.
+        the standard error of that; 0 where the sample held all rows and each was looked at. An interval of twice the
+        error to both sides is one of 95 %. Both are None for data that can be walked once only, where the memory limit
+        leaves no room to draw rows, and where too few of the looked-at rows decide the sum, as in heavy tails: no
+        interval would hold there (Cochran's rule, 25 squared skewnesses against the number of rows). The log says so.
     possible_gain_ : float or None
         Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
         share of it; a warning where it is above 1 % and `refine` does not look further.

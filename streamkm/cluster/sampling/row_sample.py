@@ -20,6 +20,7 @@ from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.kernels.cluster.ordering import lowest_first
 from streamkm.kernels.cluster.rows import place_dense_rows, place_lengths, place_rows
+from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch
@@ -98,16 +99,23 @@ class SampleRule:
         return picked, keys[picked]
 
 
-def _limit_of(weights: NDArray[np.float64], wanted: float) -> float:
-    """The t with ``sum(1 - exp(-w t)) = wanted``; infinite where there are no more rows than that."""
+def _limit_of(weights: NDArray[np.float64], wanted: float, times: NDArray[np.float64] | None = None) -> float:
+    """The t with ``sum(1 - exp(-w t)) = wanted``; infinite where there are no more rows than that.
+
+    Parameters
+    ----------
+    times : float64 array, optional
+        Rows that each weight stands for; 1 by default.
+    """
+    times = np.ones(len(weights)) if times is None else times
     if len(weights) <= wanted:
         return np.inf
     t = wanted / weights.sum()
     for _ in range(20):  # Newton's method on a concave increasing function, from below: no overshoot
-        short = wanted + np.expm1(-weights * t).sum()
+        short = wanted + float(weighted_sum(times, np.expm1(-weights * t)))
         if short <= 1e-3 * wanted:
             break
-        t += short / (weights @ np.exp(-weights * t))
+        t += short / float(weighted_sum(times, weights * np.exp(-weights * t)))
     return float(t)
 
 
@@ -156,6 +164,29 @@ class Sample:
         weights = self.weights[start:stop] if len(self.weights) else self.weights
         whole = self.complete and start == 0 and stop >= len(self.rows)
         return Sample(rows_between(self.X, start, stop), self.rows[start:stop], weights, whole)
+
+    def first(
+        self, n_rows: int, own_weights: NDArray[np.float64], total_weight: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What each of the first rows stands for as a sample of its own, and how likely it was to be in that.
+
+        Heavy rows come first, so `weights` of the whole sample would count them too much.
+
+        Parameters
+        ----------
+        own_weights : float64 (s,) or (0,)
+            Of the sampled rows, as they were given.
+        total_weight : float
+            Of all rows.
+        """
+        if not len(own_weights):
+            n_all = len(self.rows) if self.complete else total_weight
+            return np.ones(n_rows), np.full(n_rows, n_rows / n_all)
+        own = own_weights[:n_rows]
+        if n_rows == len(self.rows):
+            return self.weights, own / self.weights
+        chances = -np.expm1(-own * _limit_of(own_weights, n_rows, self.weights / own_weights))
+        return own / chances, chances
 
     def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
         """The first rows (all, by default), sketched, by threads of this process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
 SURE = 0.005  # share of a promised objective that its error may be, where it is trusted,
 PRECISE = 0.002  # and where no more rows are looked at
+COCHRAN = 25.0  # squared skewnesses that the number of rows must exceed for intervals by the standard error to hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,18 @@ class Promise:
     inertia : float
     error : float
         Standard error of it; 0 where the sample holds all rows.
+    few_decide : bool
+        Whether a few rows decide both, so that intervals by the error do not hold: W. G. Cochran, "Sampling techniques"
+        (1977), section 2.15, asks for more rows than 25 times their squared skewness.
     """
 
     inertia: float
     error: float
+    few_decide: bool = False
 
     def times(self, factor: float) -> Promise:
         """The same of so many times the weight."""
-        return Promise(factor * self.inertia, factor * self.error)
+        return replace(self, inertia=factor * self.inertia, error=factor * self.error)
 
     def is_kept(self, inertia: float) -> bool:
         """Whether it was sure, and the objective is what it said."""
@@ -45,13 +50,17 @@ class Promise:
         return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
 
 
-def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float) -> Promise:
+def promise_of(
+    here: Executor, sample: Sample, own_weights: NDArray[np.float64], model: Model, total_weight: float
+) -> Promise:
     """What the sample promises: a few rows of it, or more where these leave it unsure. O(PROMISE_ROWS * d * k).
 
     Parameters
     ----------
     sample : Sample
         Original rows.
+    own_weights : float64 (s,) or (0,)
+        Of these, as they were given.
     total_weight : float
         Of all rows.
     """
@@ -60,17 +69,23 @@ def promise_of(here: Executor, sample: Sample, model: Model, total_weight: float
     for n_rows in (PROMISE_ROWS,) if whole else (FEW_PROMISE_ROWS, PROMISE_ROWS):
         X = model.place(rows_between(sample.X, len(d2), n_rows))
         d2 = np.concatenate([d2, row_d2(X, nearest_in(here, X, table, "promise"), table)])
-        promise = _promised(sample, d2, total_weight)
+        promise = _promised(sample, own_weights, d2, total_weight)
         if promise.error <= PRECISE * promise.inertia or len(d2) == n_sampled:
             break
     return promise
 
 
-def _promised(sample: Sample, d2: NDArray[np.float64], total_weight: float) -> Promise:
+def _promised(
+    sample: Sample, own_weights: NDArray[np.float64], d2: NDArray[np.float64], total_weight: float
+) -> Promise:
     """The same by squared distances of the first rows."""
-    weights = sample.weights[: len(d2)] if len(sample.weights) else np.ones(len(d2))
+    weights, chances = sample.first(len(d2), own_weights, total_weight)
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
         return Promise(total_weight * mean, 0.0)
-    spread = float(np.sqrt(weighted_sum(np.square(weights), np.square(d2 - mean)))) / float(weights.sum())
-    return Promise(total_weight * mean, total_weight * spread)
+    # what a row that was sure to be here adds is known; each other one may have been missed
+    residuals = weights * (d2 - mean)
+    variance = float(weighted_sum(1 - chances, np.square(residuals)))
+    third = float(weighted_sum(1 - chances, residuals**3))
+    error = total_weight * float(np.sqrt(variance)) / float(weights.sum())
+    return Promise(total_weight * mean, error, COCHRAN * third * third > variance**3)

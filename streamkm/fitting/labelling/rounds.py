@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.cluster.size_cap import SizeCap
@@ -48,7 +49,7 @@ class Labelled:
         Number of the last pass.
     history : tuple of dict
     promise : Promise or None
-        What the sample said of the objective; None where nothing was drawn.
+        What the sample said of the objective; None where nothing was drawn, or too few rows decide it.
     gain : float or None
         Share of the objective that another round could gain, estimated from below.
     n_rounds : int
@@ -123,7 +124,10 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         promise = rule = None
         tabled = model.with_table()
         if plan.drawn_rows and index >= n_asked:
-            promise = promise_of(context.here, found.look.originals(), tabled, total_weight)
+            looked = found.look.originals()
+            own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
+            promise = promise_of(context.here, looked, own, tabled, total_weight)
+            del looked
             seed = context.settings.word("draws") ^ index
             rule = DrawRule.of(plan.drawn_rows, seed, total_weight, promise.inertia)
         assigned, held = label_once(context, tabled, rows, index, sample, rule)
@@ -156,6 +160,9 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         context.writer.save("refined", partial(_refined, centers, best, meta), always=True)
         del assigned, held  # the next pass needs the memory
         give_back(plan.limit_bytes)
+    if promise is not None and promise.few_decide:
+        logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
+        promise = None
     return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)
 
 
