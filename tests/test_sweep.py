@@ -23,9 +23,10 @@ from streamkm.core import memory as limits
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.ownership import MARKER
 from streamkm.model_selection.sweep_parameters import clusters_of
-from streamkm.model_selection.sweep_result import COLUMNS, elbow
+from streamkm.model_selection.sweep_result import COLUMNS, SweepResult, SweepRow, elbow
 from streamkm.model_selection.swept_rows import draw_more
 from streamkm.passes import resume
+from streamkm.reports.sweep import sweep_page
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from tests import naive
@@ -401,7 +402,7 @@ def test_picture_of_little(blobs):
 
 def test_written_results(swept, tmp_path, monkeypatch, caplog):
     pytest.importorskip("matplotlib")
-    folder = write_sweep(tmp_path / "out", swept)
+    folder = write_sweep(tmp_path / "out", swept, "streamkm fit x.npy -k 8")
     assert sorted(path.name for path in folder.iterdir()) == [
         MARKER,
         "sweep.csv",
@@ -412,11 +413,11 @@ def test_written_results(swept, tmp_path, monkeypatch, caplog):
     assert json.loads((folder / "sweep.json").read_text()) == swept.to_dict()
     assert (folder / "sweep.csv").read_text() == swept.csv_text()
     picture = (folder / "sweep.svg").read_text()
-    write_sweep(folder, swept)
+    write_sweep(folder, swept, "streamkm fit x.npy -k 8")
     assert (folder / "sweep.svg").read_text() == picture
     assert (folder / "sweep.html").read_text().count("<path") == picture.count("<path")  # one figure in both
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    write_sweep(tmp_path / "bare", swept)
+    write_sweep(tmp_path / "bare", swept, "streamkm fit x.npy -k 8")
     assert "pip install 'streamkm[plot]'" in caplog.text
     assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [
         MARKER,
@@ -430,7 +431,7 @@ def test_the_figure_is_drawn_once_for_page_and_file(swept, tmp_path, monkeypatch
     figure = pytest.importorskip("matplotlib.figure")
     drawn, savefig = [], figure.Figure.savefig
     monkeypatch.setattr(figure.Figure, "savefig", lambda *given, **how: drawn.append(savefig(*given, **how)))
-    write_sweep(tmp_path / "out", swept)
+    write_sweep(tmp_path / "out", swept, "streamkm fit x.npy -k 8")
     assert len(drawn) == 1
 
 
@@ -454,3 +455,81 @@ def test_files_are_read_too(blobs, swept, tmp_path):
 def test_any_sketch_by_name(name):
     X = np.random.default_rng(0).normal(size=(300, 40))
     assert sweep(X, [2, 3], sketch=name, n_components=8, random_state=0, progress=False).sketch.kind == name
+
+
+# ---- what makes a verdict uncertain
+
+
+def told(votes, n_clusters, extreme=None):
+    """A sweep of made scores: each name of `votes` is best at its k, all others equally bad."""
+    rows = tuple(
+        SweepRow(
+            k, 0, k, 1.0, 1.0, *(float(k == votes.get(name)) for name in ("silhouette", "calinski_harabasz")),
+            1.0 - (k == votes.get("davies_bouldin")), float("nan"), 0.0,
+        )
+        for k in n_clusters
+    )  # fmt: skip
+    labels = dict.fromkeys(n_clusters, np.zeros(1))
+    return SweepResult(rows, "original", 1000, 1000, 1000, np.arange(1000), None, labels, None, {})
+
+
+def test_a_vote_for_the_end_of_the_range_is_no_answer():
+    result = told({"silhouette": 20, "calinski_harabasz": 20, "davies_bouldin": 5}, range(2, 21))
+    assert result.at_the_end() == ("silhouette", "calinski_harabasz")
+    assert result.verdict() == (5, ("davies_bouldin",))
+    said = "the best value of silhouette, Calinski-Harabasz lies at the end of the range, 20 clusters; look further"
+    assert dict(result.lines())["end of range"] == said
+    everywhere = told(dict.fromkeys(("silhouette", "calinski_harabasz", "davies_bouldin"), 20), range(2, 21))
+    assert everywhere.verdict() == (20, ())
+    assert everywhere.to_dict()["verdict"] is None
+    assert dict(everywhere.lines())["verdict"].startswith("none: the best values lie at the end of the range")
+    low = dict.fromkeys(("silhouette", "calinski_harabasz", "davies_bouldin"), 10)
+    assert told(low, range(10, 21)).verdict() == (10, ())
+    assert told({**low, "silhouette": 2}, range(2, 21)).at_the_end() == ()  # nothing lies below
+
+
+def test_disagreement_comes_first(tmp_path):
+    result = told({"silhouette": 7, "calinski_harabasz": 7, "davies_bouldin": 17}, range(2, 21))
+    said = "criteria name different numbers of clusters: 7 by silhouette, Calinski-Harabasz; 17 by Davies-Bouldin"
+    assert result.lines()[0] == ("disagreement", said)
+    assert str(result).startswith("disagreement")
+    assert dict(result.lines())["verdict"] == "7 clusters, by silhouette, Calinski-Harabasz; 2 of 3 criteria"
+    table = result.to_dict()
+    assert next(iter(table)) == "cautions"
+    assert table["cautions"] == [said]
+    result.report(tmp_path / "sweep.html")
+    page = (tmp_path / "sweep.html").read_text()
+    assert 0 < page.index("Criteria name different") < page.index("Verdict: 7 clusters") < page.index("<table")
+
+
+def test_where_criteria_agree_nothing_is_cautioned(swept):
+    assert swept.cautions() == swept.to_dict()["cautions"] == []
+    assert swept.to_dict()["verdict"] == 8
+
+
+def test_of_equally_stable_numbers_all_are_told(swept):
+    said = dict(swept.lines())["most stable"]
+    stable = {row.n_clusters for row in swept.rows if row.stability == 1}
+    assert len(stable) > 1
+    assert {int(k) for k in said.partition(" clusters")[0].replace(" and ", ", ").split(", ")} == stable
+
+
+def test_the_range_is_extended_where_asked(blobs, tmp_path):
+    short = sweep(blobs, range(2, 6), **QUIET)
+    assert short.at_the_end() == ("silhouette", "calinski_harabasz", "davies_bouldin")
+    further = sweep(blobs, range(2, 6), extend=True, checkpoint=tmp_path / "state", **QUIET)
+    assert further.n_clusters == tuple(range(2, 11))
+    assert further.verdict()[0] == 8
+    assert not list(tmp_path.iterdir())
+    assert sweep(blobs, range(2, 13), extend=True, **QUIET).n_clusters == tuple(range(2, 13))
+    with pytest.raises(InvalidParameterError, match=r"extend=True .* needed: data that can be read again"):
+        sweep(iter([blobs]), [2, 3], extend=True, **QUIET)
+
+
+def test_the_next_step_clusters_as_the_sweep_did(blobs, swept, tmp_path):
+    swept.report(tmp_path / "sweep.html")
+    assert "StreamKMeans(8).fit_predict(X)" in (tmp_path / "sweep.html").read_text()
+    unit = sweep(blobs, range(6, 10), steps=["standardize"], on_invalid="skip", **QUIET)
+    assert "steps=[&#x27;standardize&#x27;], on_invalid=&#x27;skip&#x27;).fit" in sweep_page(
+        unit.to_dict(), unit.lines(), unit.next_step(), None
+    )

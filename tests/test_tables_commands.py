@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pickle
 import warnings
@@ -112,6 +113,11 @@ def test_other_commands(trips):
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
     steps = ("--steps", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
+    page = html.unescape(Path("swept/sweep.html").read_text())
+    command = page.partition("streamkm fit ")[2].partition("<")[0]
+    given = "trips.parquet --seed 1 --metric cosine --steps log1p,standardize --skip-invalid"
+    assert sorted(command.split()[:-4]) == sorted([*given.split(), *columns])
+    run("fit", *command.split()[:-1], "swept-results", "--no-report")  # as it stands
     assert "steps=['standardize'] out" in run("sweep", "x.zarr", "-k", "2:4", "--steps", "standardize", code=2)
 
 

@@ -80,10 +80,17 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
     return folder / REPORT
 
 
-def write_sweep(directory: str | os.PathLike[str], result: SweepResult) -> Path:
+def write_sweep(directory: str | os.PathLike[str], result: SweepResult, next_step: str) -> Path:
     """Write sweep.csv, sweep.json, sweep.html and the picture sweep.svg into a directory, made where it is missing.
 
     Without matplotlib there is no picture, which is logged.
+
+    Parameters
+    ----------
+    directory : path
+    result : SweepResult
+    next_step : str
+        The command that clusters all rows as the sweep did.
 
     Returns
     -------
@@ -100,7 +107,7 @@ def write_sweep(directory: str | os.PathLike[str], result: SweepResult) -> Path:
     picture = sweep_svg(table)
     if picture is not None:
         write_text(folder / SWEEP_SVG, picture)
-    write_text(folder / SWEEP_PAGE, sweep_page(table, result.lines(), result.verdict()[0], picture))
+    write_text(folder / SWEEP_PAGE, sweep_page(table, result.lines(), next_step, picture))
     write_text(folder / SWEEP_JSON, json.dumps(table, indent=2, allow_nan=False) + "\n")
     return folder
 

@@ -6,11 +6,13 @@ elsewhere.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from streamkm.cli.common import (
     Talk,
@@ -23,6 +25,11 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
+
+_OF_A_FIT = (  # options of a sweep that a fit has too
+    "random_state", "metric", "steps", "skip_invalid", "memory_limit", "settings", "columns", "exclude", "id_column",
+    "categories",
+)  # fmt: skip
 
 
 @click.command()
@@ -39,6 +46,7 @@ from streamkm.cli.common import (
 @memory_option
 @set_option
 @table_options
+@click.option("--extend", is_flag=True, help="Try more clusters where a score is best at the end of the range.")
 @overwrite_option
 @restart_option
 @talk_options
@@ -67,9 +75,29 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 memory_limit=options["memory_limit"],
                 checkpoint=f"{Path(output)}.checkpoint",
                 restart=options["restart"],
+                extend=options["extend"],
                 progress=False if options["quiet"] else "auto",
             )
-        talk.say([*result.lines(), ("results", str(write_sweep(output, result)))])
+        written = write_sweep(output, result, _fit_command(result.verdict()[0]))
+        talk.say([*result.lines(), ("results", str(written))])
+
+
+def _fit_command(n_clusters: int) -> str:
+    """The command that clusters all rows as this sweep did: with those of its options that `fit` has too."""
+    context = click.get_current_context()
+    words = ["streamkm", "fit", *context.params["paths"]]
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in _OF_A_FIT or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        if isinstance(option, click.Option) and option.is_flag:
+            words.append(option.opts[0])
+        elif option.multiple:
+            words += [word for each in value for word in (option.opts[0], each)]
+        else:
+            words += [option.opts[0], ",".join(value) if isinstance(value, list) else str(value)]
+    return shlex.join([*words, "-k", str(n_clusters), "-o", "results"])
 
 
 def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:

@@ -22,19 +22,27 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.model import Metric
-from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.model import Metric, Space
+from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.search.incremental_k import around_mean
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.core.memory import give_back, human_bytes
 from streamkm.core.progress import Progress
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
 from streamkm.metrics.incremental import Distances, Rescoring
-from streamkm.model_selection.sweep_parameters import check_count, planned_rows, sample_sizes, wanted_clusters
+from streamkm.model_selection.sweep_parameters import (
+    check_choice,
+    check_count,
+    check_seeds,
+    planned_rows,
+    sample_sizes,
+    wanted_clusters,
+)
 from streamkm.model_selection.sweep_result import SweepResult
 from streamkm.model_selection.sweep_runs import grown, kept_run, table_rows
 from streamkm.model_selection.swept_rows import SweptRows, draw_more, pack_drawn, unpack_drawn
@@ -78,6 +86,7 @@ def sweep(
     progress: bool | str = "auto",
     random_state: Any = None,
     restart: bool = False,
+    extend: bool = False,
 ) -> SweepResult:
     """Cluster rows into many numbers of clusters and score each.
 
@@ -105,6 +114,9 @@ def sweep(
         was killed and is called again with the same data and parameters goes on there. It is removed at the end.
     restart : bool, default=False
         Forget what the checkpoint holds.
+    extend : bool, default=False
+        Where the elbow or a score is best at the largest k, sweep again, up to twice as many clusters with the last
+        step between them, and so on, while there are 20 clustered rows for each. Data must be readable again.
 
     Returns
     -------
@@ -141,21 +153,20 @@ def sweep(
     (2, 0.0)
     """
     wanted = wanted_clusters(n_clusters)
-    for name, value, choices in (
-        ("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT)),
-        ("metric", metric, get_args(Metric)),
-        ("on_invalid", on_invalid, get_args(OnInvalid)),
-    ):
-        if value not in choices:
-            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+    check_choice("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT))
+    check_choice("metric", metric, get_args(Metric))
+    check_choice("on_invalid", on_invalid, get_args(OnInvalid))
     given, steps = open_source(X), check_steps(steps)
     source = planned_rows(given, steps)
+    if extend and not source.replayable:
+        raise InvalidParameterError(
+            f"extend=True for {source.name}; needed: data that can be read again, as from files"
+        )
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
     kind, m, _ = choose_sketch(source, sketch, check_count("n_components", n_components), wanted[-1])
     n_clustered, n_kept = sample_sizes(source, wanted[-1], check_count("sample_rows", sample_rows))
-    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:
-        raise InvalidParameterError(f"seeds={seeds!r}; needed: an integer from 1")
+    check_seeds(seeds)
     n_judged = min(n_clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
     plan = plan_sweep(
         source,
@@ -198,24 +209,57 @@ def sweep(
             warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
         clustered = swept.clustered
         with stages.stage("sketch"):
-            block = around_mean(clustered.block(here, made))
-            original = space == "original"
-            rows = as_block_matrix(clustered.X, sketched=False) if original else merged(block.X)
-            n_judged = min(n_judged, swept.n_even)
-            distances = Distances(rows, n_judged)
+            block, rows, distances = _to_score(here, swept, made, space, n_judged)
         with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:
-            found = []
-            for number, run_seed in enumerate(_streams(seed)[2].spawn(seeds)):
-                scoring = Rescoring(here, rows, distances, wanted[-1], clustered.weights)
-                run = partial(grown, here, block, wanted, scoring, run_seed, stage)
-                found.append(kept_run(run, writer, f"run-{number}", stage))
+            scoring = partial(Rescoring, here, rows, distances, wanted[-1], clustered.weights)
+            found = [
+                kept_run(
+                    partial(grown, here, block, wanted, scoring(), run_seed, stage), writer, f"run-{number}", stage
+                )
+                for number, run_seed in enumerate(_streams(seed)[2].spawn(seeds))
+            ]
         if saved is not None:
             saved.discard()
     table = tuple(table_rows(found, wanted, block.n_rows))
     labels = {
         k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
     }
-    return SweepResult(table, space, read.n_valid, block.n_rows, n_judged, clustered.rows, made, labels, swept)
+    used = {"metric": metric, "steps": list(steps), "on_invalid": on_invalid}
+    result = SweepResult(
+        table, space, read.n_valid, block.n_rows, min(n_judged, swept.n_even), clustered.rows, made, labels, swept, used
+    )
+    more = result.further() if extend else []
+    if not more:
+        return result
+    logger.info("the best value of a score lies at %d clusters: sweeping on, to %d", wanted[-1], more[-1])
+    return sweep(
+        given,
+        [*wanted, *more],
+        seeds=seeds,
+        sketch=sketch,
+        n_components=n_components,
+        metric=metric,
+        steps=steps,
+        sample_rows=sample_rows,
+        memory_limit=memory_limit,
+        chunk_bytes=chunk_bytes,
+        executor=executor,
+        on_invalid=on_invalid,
+        checkpoint=None if checkpoint is None else f"{os.fspath(checkpoint)}-{more[-1]}",
+        progress=progress,
+        random_state=random_state,
+        restart=restart,
+        extend=True,
+    )
+
+
+def _to_score(
+    here: Executor, swept: SweptRows, sketch: Sketch, space: Space, n_judged: int
+) -> tuple[Block, Matrix, Distances]:
+    """Rows to cluster, the same rows where they are scored, and their distances for silhouettes."""
+    block = around_mean(swept.clustered.block(here, sketch))
+    rows = as_block_matrix(swept.clustered.X, sketched=False) if space == "original" else merged(block.X)
+    return block, rows, Distances(rows, min(n_judged, swept.n_even))
 
 
 def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:

@@ -62,6 +62,18 @@ def wanted_clusters(n_clusters: int | Iterable[int]) -> list[int]:
     return sorted({int(k) for k in given})
 
 
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices."""
+    if value not in choices:
+        raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+
+
+def check_seeds(seeds: Any) -> None:
+    """Refuse what is no positive integer."""
+    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or seeds < 1:
+        raise InvalidParameterError(f"seeds={seeds!r}; needed: an integer from 1")
+
+
 def check_count(name: str, value: Any) -> Any:
     """Refuse what is neither a positive integer nor "auto"."""
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
@@ -94,6 +94,7 @@ class SweepResult(Lines):
     sketch: Sketch
     _labels: dict[int, NDArray[Any]] = field(repr=False)
     _swept: SweptRows = field(repr=False)
+    _given: dict[str, Any] = field(repr=False)
 
     @property
     def n_clusters(self) -> tuple[int, ...]:
@@ -129,33 +130,69 @@ class SweepResult(Lines):
         """
         if score not in _SCORES:
             raise InvalidParameterError(f"score={score!r}; needed: one of {', '.join(map(repr, _SCORES))}")
-        means = [np.mean([getattr(row, score) for row in self.rows if row.n_clusters == k]) for k in self.n_clusters]
-        values = np.where(np.isnan(means), -np.inf, -np.array(means) if score == "davies_bouldin" else means)
+        means = np.array(list(self._means(score).values()))
+        values = np.where(np.isnan(means), -np.inf, -means if score == "davies_bouldin" else means)
         if not np.isfinite(values).any():
             raise InvalidParameterError(f"{score} has no value for any k of this sweep; use more seeds, or k from 2")
         best = np.flatnonzero(values == values.max())
         return self.n_clusters[int(best[-1 if score == "stability" else 0])]
 
+    def votes(self) -> dict[str, int]:
+        """The k that the elbow and each score name. Stability does not vote: few clusters are nearly always stable."""
+        votes = {} if self.best is None else {"elbow": self.best}
+        for name in _SCORES:
+            if name != "stability" and self._has(name):
+                votes[name] = self.best_by(name)
+        return votes
+
+    def at_the_end(self) -> tuple[str, ...]:
+        """Which votes name the first or last k of the sweep: a better one may lie beyond. No k lies below 2."""
+        first, last = self.n_clusters[0], self.n_clusters[-1]
+        ends = {last} | ({first} if first > 2 else set()) if last > first else set()
+        return tuple(name for name, k in self.votes().items() if k in ends)
+
+    def further(self) -> list[int]:
+        """Numbers of clusters to sweep next where a vote names the last: up to twice it, in the last step.
+
+        None that leaves fewer than 20 clustered rows for each cluster.
+        """
+        ks, votes = self.n_clusters, self.votes()
+        if all(votes[name] < ks[-1] for name in self.at_the_end()):
+            return []
+        step = ks[-1] - ks[-2]
+        return list(range(ks[-1] + step, min(2 * ks[-1], self.n_sampled // ROWS_TO_EXTEND) + 1, step))
+
     def verdict(self) -> tuple[int, tuple[str, ...]]:
         """The number of clusters that most of the elbow and the scores name, and which do; of equals, the first named.
 
-        Stability does not vote: few clusters are nearly always stable.
+        A vote for the end of the range, as of `at_the_end`, is no answer and does not count.
 
         Returns
         -------
         n_clusters : int
+            Where no vote counts, the one that most name all the same, or the one with the lowest objective.
         named_by : tuple of str
-            "elbow" and names of scores.
+            "elbow" and names of scores; empty where no vote counts.
         """
-        votes = {} if self.best is None else {"elbow": self.best}
-        for name in _SCORES:
-            if name != "stability" and any(np.isfinite(getattr(row, name)) for row in self.rows):
-                votes[name] = self.best_by(name)
+        votes, ends = self.votes(), self.at_the_end()
+        counted = {name: k for name, k in votes.items() if name not in ends}
         if not votes:
             return min(self.rows, key=lambda row: row.inertia).n_clusters, ()
-        named = list(votes.values())
-        k = max(votes.values(), key=named.count)
-        return k, tuple(name for name, value in votes.items() if value == k)
+        named = list((counted or votes).values())
+        k = max(named, key=named.count)
+        return k, tuple(name for name, value in counted.items() if value == k)
+
+    def cautions(self) -> list[tuple[str, str]]:
+        """Label and text: what makes the verdict uncertain, that criteria disagree or name the end of the range."""
+        votes, ends, cautions = self.votes(), self.at_the_end(), []
+        if len(set(votes.values())) > 1:
+            said = "; ".join(f"{k:,} by {_names(name for name in votes if votes[name] == k)}" for k in _once(votes))
+            cautions.append(("disagreement", f"criteria name different numbers of clusters: {said}"))
+        for k in _once({name: votes[name] for name in ends}):
+            who = _names(name for name in ends if votes[name] == k)
+            where = f"the best value of {who} lies at the end of the range, {k:,} clusters; look further"
+            cautions.append(("end of range", where))
+        return cautions
 
     def labels(self, n_clusters: int) -> NDArray[np.int32]:
         """Labels (n_sampled,) of the clustered rows, `sample_rows`, by the seed of the lowest inertia.
@@ -189,8 +226,14 @@ class SweepResult(Lines):
             return polish(here, self._swept.all_rows(), means, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: the rows, the elbow, and what they were computed on; null for NaN."""
+        """JSON values: cautions, votes and the verdict (null where no vote counts), what all is of, and the rows."""
+        k, named_by = self.verdict()
         return {
+            "cautions": [text for _, text in self.cautions()],
+            "votes": self.votes(),
+            "at_the_end": list(self.at_the_end()),
+            "verdict": k if named_by else None,
+            "named_by": list(named_by),
             "space": self.space,
             "n_samples": self.n_samples,
             "n_sampled": self.n_sampled,
@@ -244,13 +287,19 @@ class SweepResult(Lines):
             Something else than a report is there, or it cannot be written; what was there is as it was.
         """
         table = self.to_dict()
-        write_page(path, sweep_page(table, self.lines(), self.verdict()[0], sweep_svg(table)))
+        write_page(path, sweep_page(table, self.lines(), self.next_step(), sweep_svg(table)))
+
+    def next_step(self) -> str:
+        """A line of Python that clusters all rows as the sweep did, into as many clusters as the verdict names."""
+        given = "".join(f", {name}={value!r}" for name, value in self._given.items() if value not in _DEFAULTS)
+        return f"labels = StreamKMeans({self.verdict()[0]}{given}).fit_predict(X)"
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
         ks = self.n_clusters
         part = "all" if self.n_sampled == self.n_samples else f"{self.n_sampled:,} of"
         lines = [
+            *self.cautions(),
             ("rows", f"{part} {self.n_samples:,}"),
             ("clusters", f"{len(ks):,} numbers from {ks[0]:,} to {ks[-1]:,}"),
             ("scored", f"in the {self.space} space; silhouettes on {self.n_judged:,} rows"),
@@ -258,13 +307,34 @@ class SweepResult(Lines):
         if self.best is not None:
             lines.append(("elbow", f"{self.best:,} clusters"))
         for name, said in _SCORES.items():
-            if any(np.isfinite(getattr(row, name)) for row in self.rows):
-                k = self.best_by(name)
-                value = np.mean([getattr(row, name) for row in self.rows if row.n_clusters == k])
-                lines.append((said, f"{k:,} clusters ({value:,.4g})"))
-        k, named_by = self.verdict()
-        names = [_SCORES.get(name, name).removeprefix("best ") for name in named_by]
-        return [*lines, ("verdict", f"{k:,} clusters, by {', '.join(names) or 'nothing but the lowest objective'}")]
+            if self._has(name):
+                means = self._means(name)
+                value = means[self.best_by(name)]
+                equal = [f"{k:,}" for k in ks if means[k] == value]
+                shown = equal[0] if len(equal) == 1 else f"{', '.join(equal[:-1])} and {equal[-1]}"
+                lines.append((said, f"{shown} clusters ({value:,.4g})"))
+        return [*lines, ("verdict", self._verdict_text())]
+
+    def _verdict_text(self) -> str:
+        """The verdict, for people."""
+        (k, named_by), votes = self.verdict(), self.votes()
+        if not votes:
+            return f"{k:,} clusters, by nothing but the lowest objective"
+        if not named_by:
+            return "none: the best values lie at the end of the range; look further"
+        part = "" if len(named_by) == len(votes) else f"; {len(named_by)} of {len(votes)} criteria"
+        return f"{k:,} clusters, by {_names(named_by)}{part}"
+
+    def _has(self, score: str) -> bool:
+        """Whether a score has a value for any k."""
+        return any(np.isfinite(getattr(row, score)) for row in self.rows)
+
+    def _means(self, score: str) -> dict[int, float]:
+        """Means of a score over seeds, by k."""
+        return {
+            k: float(np.mean([getattr(row, score) for row in self.rows if row.n_clusters == k]))
+            for k in self.n_clusters
+        }
 
 
 def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
@@ -279,7 +349,9 @@ def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
     return int(np.argmax(below))
 
 
+ROWS_TO_EXTEND = 20  # clustered rows for each cluster of a sweep that goes on by itself
 COLUMNS = tuple(entry.name for entry in fields(SweepRow))
+_DEFAULTS = ("euclidean", [], "raise")
 _SCORES = {
     "silhouette": "best silhouette",
     "calinski_harabasz": "best Calinski-Harabasz",
@@ -290,6 +362,16 @@ _SCORES = {
 
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _names(scores: Iterable[str]) -> str:
+    """Names of scores, for people."""
+    return ", ".join(_SCORES.get(name, name).removeprefix("best ") for name in scores)
+
+
+def _once(votes: dict[str, int]) -> list[int]:
+    """Every k that is named, in the order of the votes."""
+    return list(dict.fromkeys(votes.values()))
 
 
 def _shortly(values: Sequence[int]) -> str:

@@ -36,7 +36,7 @@ def sweep_svg(table: dict[str, Any]) -> str | None:
     return svg_file(sweep_figure(table))
 
 
-def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_clusters: int, drawn: str | None) -> str:
+def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], next_step: str, drawn: str | None) -> str:
     """The page of a sweep, one file that needs no other.
 
     Parameters
@@ -45,8 +45,8 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_cluste
         As of `SweepResult.to_dict`.
     lines : sequence of (str, str)
         As of `SweepResult.lines`.
-    n_clusters : int
-        What most scores name, to go on with.
+    next_step : str
+        The command, or line of Python, that clusters all rows as the sweep did.
     drawn : str or None
         As of `sweep_svg`.
     """
@@ -57,24 +57,26 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], n_cluste
         picture = figure_html("Numbers of clusters", svg_of_page(drawn))
     best = table["best"]
     elbow = "The curve has no elbow." if best is None else f"The elbow is at {best:,} clusters."
-    verdict = f"{dict(lines)['verdict']}. {elbow}"
+    cautions = " ".join(f"{text[:1].upper()}{text[1:]}." for text in table["cautions"])
+    caution = f'<p class="lead warn">{html.escape(cautions)}</p>\n' if cautions else ""
+    verdict = f"Verdict: {dict(lines)['verdict']}. {elbow}"
     used = [name for name in _COLUMNS if any(row[name] is not None for row in table["rows"])]
     rows = [tuple(_text(name, row) for name in used) for row in table["rows"]]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"{TITLE}sweep</title>\n"
         f'<meta name="viewport" content="width=device-width">\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n'
-        f'<h1>How many clusters?</h1>\n<p class="lead">{html.escape(verdict)}</p>\n'
+        f'<h1>How many clusters?</h1>\n{caution}<p class="lead">{html.escape(verdict)}</p>\n'
         f'<div class="screen">\n<section style="margin:0">{picture}</section>\n<section style="margin:0">'
         f"<h2>What was found</h2>\n{table_html(lines)}<h2>What to do next</h2>\n"
-        f"<pre tabindex=0>{html.escape(_next_steps(n_clusters))}</pre></section>\n</div>\n"
+        f"<pre tabindex=0>{html.escape(_next_steps(next_step))}</pre></section>\n</div>\n"
         f'<details><summary>All runs</summary><div class="scroll" tabindex="0" role="region" aria-label="All runs">'
         f"{table_html(rows, tuple(_COLUMNS[name] for name in used))}</div></details>\n</main>\n</body>\n</html>\n"
     )
 
 
-def _next_steps(n_clusters: int) -> str:
-    return f"# all rows, with the number of clusters you choose\nstreamkm fit DATA -k {n_clusters} -o results"
+def _next_steps(next_step: str) -> str:
+    return f"# all rows, with the number of clusters you choose\n{next_step}"
 
 
 def _text(name: str, row: Mapping[str, Any]) -> str:
