@@ -224,9 +224,17 @@ def sweep(
     labels = {
         k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
     }
-    used = {"metric": metric, "steps": list(steps), "on_invalid": on_invalid}
     result = SweepResult(
-        table, space, read.n_valid, block.n_rows, min(n_judged, swept.n_even), clustered.rows, made, labels, swept, used
+        table,
+        space,
+        read.n_valid,
+        block.n_rows,
+        min(n_judged, swept.n_even),
+        clustered.rows,
+        made,
+        labels,
+        swept,
+        {"metric": metric, "steps": list(steps), "on_invalid": on_invalid},
     )
     more = result.further() if extend else []
     if not more:

@@ -291,7 +291,7 @@ class SweepResult(Lines):
 
     def next_step(self) -> str:
         """A line of Python that clusters all rows as the sweep did, into as many clusters as the verdict names."""
-        given = "".join(f", {name}={value!r}" for name, value in self._given.items() if value not in _DEFAULTS)
+        given = "".join(f", {name}={value!r}" for name, value in self._given.items() if value != _DEFAULTS[name])
         return f"labels = StreamKMeans({self.verdict()[0]}{given}).fit_predict(X)"
 
     def lines(self) -> list[tuple[str, str]]:
@@ -351,7 +351,7 @@ def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
 
 ROWS_TO_EXTEND = 20  # clustered rows for each cluster of a sweep that goes on by itself
 COLUMNS = tuple(entry.name for entry in fields(SweepRow))
-_DEFAULTS = ("euclidean", [], "raise")
+_DEFAULTS: dict[str, Any] = {"metric": "euclidean", "steps": [], "on_invalid": "raise"}
 _SCORES = {
     "silhouette": "best silhouette",
     "calinski_harabasz": "best Calinski-Harabasz",
