@@ -310,9 +310,8 @@ class SweepResult(Lines):
             if self._has(name):
                 means = self._means(name)
                 value = means[self.best_by(name)]
-                equal = [f"{k:,}" for k in ks if means[k] == value]
-                shown = equal[0] if len(equal) == 1 else f"{', '.join(equal[:-1])} and {equal[-1]}"
-                lines.append((said, f"{shown} clusters ({value:,.4g})"))
+                equal = [k for k in ks if means[k] == value]
+                lines.append((said, f"{_shortly(equal)} clusters ({value:,.4g})"))
         return [*lines, ("verdict", self._verdict_text())]
 
     def _verdict_text(self) -> str:
