@@ -277,7 +277,7 @@ def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
 
 
 def test_centers_that_do_not_fit_are_kept_in_the_sketch():
-    source = UnreadSource(1000, 1_000_000, sparse=True)
+    source = UnreadSource(10_000, 1_000_000, sparse=True)
     assert plan(source, n_clusters=10).assign_space == "original"
     got = plan(source, n_clusters=1000)
     assert got.assign_space == "sketch"
@@ -288,7 +288,7 @@ def test_centers_that_do_not_fit_are_kept_in_the_sketch():
 
 def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     """Before the last pass, and in plan, log and summary by their right name."""
-    X = sp.random_array((300, 3000), density=0.01, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    X = sp.random_array((300, 3000), density=1.0, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     X.resize((300, 2_000_000))
     estimator = StreamKMeans(30, memory_limit="600 MiB", n_components=64, random_state=0, progress=False)
     said = dict(estimator.plan(X).lines())["assignment"]
@@ -306,8 +306,17 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     lines = (f"1 {row + 1}:1 {1_999_000 + row}:2\n" for row in range(300))
     (tmp_path / "x.svm").write_text("".join(lines))
     assert dict(estimator.plan(tmp_path / "x.svm").lines())["assignment"] == (
-        "in the sketch space, if there are about 1,999,300 features; settled after the first pass"
+        "in the original space, if there are about 1,999,300 features; settled after the first pass"
     )
+
+
+def test_centers_of_few_documents_are_planned_by_what_may_occur():
+    """At most as many features as there are entries, where the sample has all rows."""
+    few, many = (UnreadSource(n_rows, 1 << 20, sparse=True) for n_rows in (1000, 60_000))
+    assert plan(few, n_clusters=50).needs.center_features <= 1000 * 75  # of 8 bytes
+    assert plan(few, n_clusters=50).peak_bytes < plan(many, n_clusters=50).peak_bytes - 3 * 50 * 8 * (1 << 19)
+    assert plan(many, n_clusters=50).needs.center_features == 1 << 20
+    assert plan(few, n_clusters=50, sketch="svd").needs.center_features == 1 << 20
 
 
 def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.metrics import euclidean_distances
+from sklearn.preprocessing import normalize
 
 from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
+from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
 from tests.tables import cases
 
@@ -486,3 +490,123 @@ def test_sublinear_counts_by_one_word():
     np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
     with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
         open_documents(documents, tfidf=False, sublinear_tf=True)
+
+
+N_FEATURES = 1 << 20  # of hashed words
+
+
+def short_texts(n_rows, seed=0, n_words=1500, n_topics=8):
+    """Hashed texts of five words: CSR rows of unit length, whose words are mostly those of a topic."""
+    rng = np.random.default_rng(seed)
+    words = np.sort(np.random.default_rng(1).choice(N_FEATURES, n_words, replace=False))
+    by_topic = rng.integers(0, n_words // n_topics, (n_rows, 4)) * n_topics + rng.integers(0, n_topics, (n_rows, 1))
+    indices = words[np.hstack([by_topic, rng.integers(0, n_words, (n_rows, 1))])]
+    X = sp.csr_array((np.ones(5 * n_rows), indices.ravel(), np.arange(0, 5 * n_rows + 1, 5)), (n_rows, N_FEATURES))
+    X.sum_duplicates()
+    return sp.csr_array(normalize(X), dtype=np.float32)
+
+
+FIT_SHORT_TEXTS = """
+import json
+import numpy as np
+from streamkm import StreamKMeans
+from tests.test_text import short_texts
+
+def peak():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+X = short_texts(6000)
+StreamKMeans(8, random_state=0, progress=False).fit(X[:, np.unique(X.indices)])  # loads kernels
+before = peak()
+fitted = StreamKMeans(40, random_state=0, progress=False).fit(X)
+fitted.predict(X), fitted.summary(), fitted.save("{path}")
+StreamKMeans.load("{path}").predict(X)
+print(json.dumps([peak() - before, fitted.plan_.peak_bytes - fitted.plan_.base_bytes]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+def test_documents_take_the_memory_of_their_words(tmp_path):
+    # centers of all hashed features would take 320 MiB, each copy of them
+    taken, planned = run_compiled(FIT_SHORT_TEXTS.replace("{path}", str(tmp_path / "model.npz")))
+    assert taken < 100 << 20
+    assert taken < planned < 3 * 40 * 8 * N_FEATURES
+
+
+@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"steps": ["standardize"]}])
+def test_clusters_of_documents_are_those_of_their_words(options):
+    X = short_texts(3000)
+    occurring = np.unique(X.indices)
+    given = {"tol": 0, "random_state": 0, "progress": False, **options}
+    fitted = StreamKMeans(8, **given).fit(X)
+    labels, centers = fitted.labels_, fitted.cluster_centers_
+    assert centers.shape == (len(fitted.counts_), N_FEATURES)
+    assert not np.delete(centers, occurring, axis=1).any()
+    np.testing.assert_array_equal(fitted.predict(X), labels)
+    X = fitted.preparation_.apply(X) if "steps" in options else X
+    away = X.astype(np.float64)[:, occurring].toarray() - centers[:, occurring].astype(np.float64)[labels]
+    assert fitted.inertia_ == pytest.approx(np.square(away).sum(), rel=1e-6)
+    means = [X[np.flatnonzero(labels == each)].mean(axis=0) for each in range(len(centers))]
+    np.testing.assert_allclose(fitted.cluster_means_, np.array(means), atol=1e-6)
+
+
+def test_documents_have_the_clusters_that_their_words_alone_have():
+    X = short_texts(3000)
+    occurring = np.unique(X.indices)
+    fitted = StreamKMeans(8, tol=0, random_state=0, progress=False).fit(X)
+    given = {"sketch": "identity", "max_iter": 1, "tol": 0, "refine": 0, "progress": False}
+    again = StreamKMeans(8, init=fitted.cluster_centers_[:, occurring], **given).fit(X[:, occurring])
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+    assert again.inertia_ == pytest.approx(fitted.inertia_, rel=1e-9)
+
+
+def test_documents_with_other_words_than_those_of_the_fit(tmp_path):
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(short_texts(3000))
+    known, others = short_texts(50, seed=1), short_texts(50, seed=2)
+    others.indices = (others.indices + np.int32(1)) % np.int32(N_FEATURES)
+    X = sp.csr_array(normalize(known + others))
+    assert np.setdiff1d(X.indices, fitted.model_.columns.occurring).size
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    pickled = pickle.loads(pickle.dumps(fitted))
+    found = fitted.transform(X)
+    for each in (loaded, pickled):
+        np.testing.assert_array_equal(each.transform(X), found)
+        np.testing.assert_array_equal(each.predict(X), found.argmin(axis=1))
+    wanted = euclidean_distances(X.astype(np.float64), fitted.cluster_centers_.astype(np.float64))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert fitted.score(X) == pytest.approx(-np.square(wanted.min(axis=1)).sum(), rel=1e-5)
+    np.testing.assert_allclose(fitted.transform(X[:3].toarray()), wanted[:3], rtol=1e-5)
+    np.testing.assert_array_equal(loaded.cluster_centers_.astype(np.float32), fitted.cluster_centers_)
+
+
+def test_centers_of_documents_may_be_written_to():
+    X = short_texts(3000)
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(X)
+    labels = fitted.labels_
+    fitted.cluster_centers_[[0, 1]] = fitted.cluster_centers_[[1, 0]]
+    swapped = fitted.predict(X)
+    np.testing.assert_array_equal(swapped, np.array([1, 0, 2, 3, 4, 5, 6, 7])[labels])
+    fitted.fit(X)
+    np.testing.assert_array_equal(fitted.predict(X), labels)
+
+
+def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
+    X = short_texts(3000)
+    given = {"n_clusters": 8, "random_state": 0, "progress": False, "refine": 2, "checkpoint": tmp_path / "kept"}
+    whole = StreamKMeans(**given).fit(X)
+    again = StreamKMeans(**given).fit(X)
+    assert again.inertia_ == whole.inertia_
+    np.testing.assert_array_equal(again.cluster_means_, whole.cluster_means_)
+    assert again.partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
+
+
+@pytest.mark.parametrize("features", [np.array([2.0, 3.0]), np.array([3, 2]), np.array([-1, 2]), np.array([2, 9])])
+def test_a_model_file_with_features_that_are_none(tmp_path, features):
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(short_texts(3000))
+    fitted.save(tmp_path / "model.npz")
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    np.savez(tmp_path / "changed.npz", **arrays | {"center_features": features})
+    with pytest.raises(ModelFileError, match="center_features"):
+        StreamKMeans.load(tmp_path / "changed.npz")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
 from streamkm.cluster.rows import row_d2norms, safe_scale
@@ -35,6 +36,7 @@ SMALLEST_NORM = 1e-30
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
 INDEX_ARRAYS = ("index_directions", "index_groups")
+OCCURRING = "center_features"  # the features that centers have, where these are few of all
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -46,7 +48,7 @@ class Model:
 
     Attributes
     ----------
-    centers : float64 (k, d), or (k, m) in the sketch's space
+    centers : float64 (k, d), (k, m) in the sketch's space, or (k, u + 1) of `columns`
     n_features : int
         d.
     metric : "euclidean" or "cosine"
@@ -62,6 +64,8 @@ class Model:
         Directions and groups of an index of the centers, where there is one; see `centers.index`.
     laid_out : CenterTable or None
         The table of these centers, where it is kept; see `with_table`.
+    columns : Columns or None
+        The features that centers have, where they are few of all.
     """
 
     centers: NDArray[np.float64]
@@ -73,6 +77,7 @@ class Model:
     preparation: Preparation | None = None
     index: IndexParts | None = None
     laid_out: CenterTable | None = None
+    columns: Columns | None = None
 
     def indexed(self) -> Model:
         """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
@@ -97,7 +102,17 @@ class Model:
         too_wide = X.shape[1] > self.n_features
         if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the model was fitted on {self.n_features:,}")
-        return merged(self.sketch.apply(X)) if self.space == "sketch" else X
+        if self.space == "sketch":
+            return merged(self.sketch.apply(X))
+        return X if self.columns is None else self.columns.narrow(X)
+
+    def sketched(self, X: Matrix) -> Matrix:
+        """Sketch rows or points that are in the original space as `place` gives them."""
+        return merged(self.sketch.apply(X if self.columns is None else self.columns.wide_rows(X)))
+
+    def wide_centers(self) -> NDArray[np.float64]:
+        """The centers with all features."""
+        return self.centers if self.columns is None else self.columns.wide(self.centers)
 
     def table(self) -> CenterTable:
         """The centers, for rows in their space."""
@@ -144,7 +159,7 @@ class Model:
         }
         arrays = {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
         arrays |= {} if fit is None else fit.arrays()
-        header["format"], stored = _packed_centers(self.centers)
+        header["format"], stored = _packed_centers(self.centers, self.columns)
         if self.preparation is not None:
             header["format"], header["steps"] = PREPARED_FORMAT, list(self.preparation.steps)
             arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
@@ -212,7 +227,10 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
             f"the {sketch.kind} sketch is for other rows than the model's {header['n_features']} features"
         )
     width = sketch.n_components if header["space"] == "sketch" else header["n_features"]
-    centers = arrays["centers"] if "centers" in arrays else _unpacked_centers(arrays, width)
+    columns = _checked_columns(arrays, width)
+    if columns is not None:
+        width = columns.n_columns
+    centers = arrays["centers"] if "centers" in arrays else _unpacked_centers(arrays, width, columns)
     if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
         raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
     if not np.isfinite(centers).all():
@@ -222,20 +240,36 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
     given = (header["n_features"], header["metric"], header["space"], sketch)
-    return Model(centers, *given, preparation=preparation, index=_checked_index(arrays, centers))
+    index = _checked_index(arrays, centers)
+    return Model(centers, *given, preparation=preparation, index=index, columns=columns)
 
 
-def _packed_centers(centers: NDArray[np.float64]) -> tuple[int, dict[str, NDArray[Any]]]:
-    """The format that centers are stored in, and arrays: entry by entry where that takes less than half, to the bit."""
+def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tuple[int, dict[str, NDArray[Any]]]:
+    """The format that centers are stored in, and arrays: entry by entry where that takes less than half, to the bit.
+
+    Earlier releases, which do not read which features occur, find the same centers.
+    """
     rows, columns = np.nonzero(centers.view(np.int64))  # -0.0 is kept
-    if 2 * (8 + 4) * len(rows) >= centers.nbytes:
+    if known is None and 2 * (8 + 4) * len(rows) >= centers.nbytes:
         return FORMAT, {"centers": centers}
-    counts = np.bincount(rows, minlength=len(centers))
-    values = centers[rows, columns]
-    return SPARSE_FORMAT, {"center_counts": counts, "center_columns": columns.astype(np.int32), "center_values": values}
+    arrays = {"center_counts": np.bincount(rows, minlength=len(centers)), "center_values": centers[rows, columns]}
+    if known is not None:
+        arrays[OCCURRING], columns = known.occurring, known.occurring[columns]
+    return SPARSE_FORMAT, {**arrays, "center_columns": columns.astype(np.int32)}
 
 
-def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int) -> NDArray[np.float64]:
+def _checked_columns(arrays: dict[str, NDArray[Any]], n_features: int) -> Columns | None:
+    """The features that stored centers have, where they are few of all; any values may stand there."""
+    if OCCURRING not in arrays:
+        return None
+    occurring = arrays[OCCURRING]
+    ascends = occurring.dtype == np.int64 and occurring.ndim == 1 and bool((np.diff(occurring) > 0).all())
+    if "centers" in arrays or not ascends or (len(occurring) and not 0 <= occurring[0] <= occurring[-1] < n_features):
+        raise ModelFileError(f"{OCCURRING} are no ascending int64 numbers of {n_features:,} features")
+    return Columns(occurring, n_features)
+
+
+def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None = None) -> NDArray[np.float64]:
     """The inverse of `_packed_centers`; any values may stand there."""
     counts, columns, values = (arrays[f"center_{name}"] for name in ("counts", "columns", "values"))
     if counts.dtype != np.int64 or columns.dtype != np.int32 or values.dtype != np.float64:
@@ -244,6 +278,11 @@ def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int) -> NDArray[np
         )
     if counts.ndim != 1 or columns.ndim != 1 or columns.shape != values.shape:
         raise ModelFileError("stored entries of centers do not fit each other")
+    if known is not None:
+        found = np.searchsorted(known.occurring, columns)
+        if not np.isin(columns, known.occurring).all():
+            raise ModelFileError(f"stored entries of centers are not among the features that {OCCURRING} names")
+        columns = found
     if (counts < 0).any() or (counts > width).any() or counts.sum() != len(columns):
         raise ModelFileError("numbers of stored entries of centers do not fit these")
     if len(columns) and not 0 <= columns.min() <= columns.max() < width:

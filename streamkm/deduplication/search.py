@@ -243,7 +243,7 @@ class _Run:
             arrays, meta = record
             return _Clustered(arrays["labels"], arrays["centers"], meta["seed"])
         fitted = self.estimator.set_params(checkpoint=self.saved).fit(self.source)
-        found = _Clustered(fitted.labels_, fitted.model_.centers, fitted.seed_)
+        found = _Clustered(fitted.labels_, fitted.model_.wide_centers(), fitted.seed_)
         if self.saved is not None:
             self.saved.save("clustered", {"labels": found.labels, "centers": found.centers}, {"seed": found.seed})
         return found

@@ -207,7 +207,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
     @property
     def _n_features_out(self) -> int:
         """Columns of `transform`, for scikit-learn's feature names."""
-        return len(self.cluster_centers_)
+        return len(self._held("cluster_centers_"))
 
     def _given(self, seed: int) -> tuple[Any, np.random.SeedSequence]:
         """`init`, and the random streams of a fit."""
@@ -227,8 +227,10 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
-        self.cluster_centers_ = fitted.model.centers.astype(centers_dtype(source.dtype), copy=False)
-        self.cluster_means_ = fitted.totals.to_means(fallback=fitted.model.centers)
+        self._take_centers(
+            cluster_centers_=fitted.model.centers.astype(centers_dtype(source.dtype), copy=False),
+            cluster_means_=fitted.totals.to_means(fallback=fitted.model.centers),
+        )
         self.counts_ = factor * fitted.totals.counts
         self.inertia_ = factor * fitted.totals.d2
         promise = fitted.promise
@@ -253,9 +255,9 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.sketch_ = model.sketch
         self.plan_ = context.plan
         self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(self.cluster_centers_) < self.n_clusters:
+        if len(model.centers) < self.n_clusters:
             warnings.warn(
-                f"found {len(self.cluster_centers_)} clusters, fewer than n_clusters={self.n_clusters}: "
+                f"found {len(model.centers)} clusters, fewer than n_clusters={self.n_clusters}: "
                 "the data have no more distinct rows",
                 ConvergenceWarning,
                 stacklevel=4,

@@ -58,7 +58,7 @@ class Described(Assigner):
                 "original_centers() is for centers of features, and for steps that only shift and scale them: "
                 "standardize and robust"
             )
-        centers = self._current_model().centers
+        centers = self._current_model().wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)
 
     def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
@@ -105,24 +105,28 @@ class Described(Assigner):
             word = words.name(number) if words else None if names is None else str(names[number])
             return f"x{number}" if word is None else word
 
-        means, preparation = getattr(self, "cluster_means_", self.model_.centers), self.model_.preparation
-        summary = describe_clusters(
-            means,
-            self.counts_,
-            steadied(deviations) if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"] else deviations,
-            Told(
-                name,
-                n_traits,
-                words.features if words else None,
-                preparation.undone(means) if preparation is not None and preparation.is_linear else None,
-            ),
-            profile=getattr(self, "profile_", None),
-        )
+        if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
+            deviations = steadied(deviations)
+        means, preparation, columns = self._known_means(), self.model_.preparation, self.model_.columns
+        shown = None
+        if preparation is not None and preparation.is_linear:
+            shown = preparation.undone(means if columns is None else columns.wide(means))
+        features = words.features if words else None
+        told = Told(name, n_traits, features, shown)
+        if columns is not None:
+            told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
+            deviations[-1] = 0.0  # what rows have elsewhere is no feature
+        summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
         if rows is None:
             return summary
         source = self._open(rows, reset=None)
         shown = summary.example_rows()
         return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
+
+    def _known_means(self) -> NDArray[np.float64]:
+        """The clusters' means, of the columns of `model_`; its centers where it was loaded."""
+        known = "cluster_means_" in self._narrow or hasattr(self, "cluster_means_")
+        return self._held("cluster_means_") if known else self.model_.centers
 
     def plot(self) -> Any:
         """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.

@@ -59,7 +59,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
             "stored_bytes": estimator.fitted_on_["stored_bytes"],
         },
         "result": {
-            "n_clusters": len(estimator.cluster_centers_),
+            "n_clusters": len(estimator.counts_),
             "objective": estimator.inertia_,
             "objective_per_row": estimator.inertia_ / max(n_assigned, 1),
             "distortion": estimator.distortion_,
@@ -129,7 +129,7 @@ def shown_clusters(
         values = {} if shape is None else rows_as_values(source, wanted)
     if shape is None:
         return told
-    centers = estimator.model_.centers
+    centers = estimator.model_.wide_centers()
     if preparation is not None and preparation.is_linear:
         centers = preparation.undone(centers)
     elif preparation is not None:
@@ -141,7 +141,7 @@ def _shares(estimator: Any) -> dict[str, float]:
     """What clusters explain of the rows' squared distances to their mean, and the mean silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
     if estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_") and total > 0:
-        means = estimator.cluster_means_
+        means = estimator._known_means()
         everywhere = counts @ means / total
         between = float(counts @ np.einsum("ij,ij->i", means, means)) - total * float(everywhere @ everywhere)
         if between + estimator.inertia_ > 0:

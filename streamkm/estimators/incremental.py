@@ -5,10 +5,11 @@ The state is a `stream.Stream`; what is fitted follows from it when it is asked 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -51,6 +52,8 @@ class Incremental:
     preparation_: Preparation | None
     n_steps_: int
     labels_: Any
+    cluster_means_: NDArray[np.float64]
+    _narrow: Mapping[str, NDArray[Any]]
     _last_rows: RowSource | None
     _label_blocks: tuple[tuple[int, ...], bool] | None
 
@@ -148,7 +151,7 @@ class Incremental:
     def _begin(self, stream: Stream, rows: RowSource) -> None:
         """Let a stream of prepared rows begin with the clusters of the fit that this estimator holds."""
         known = vars(self)
-        if "cluster_means_" not in known:
+        if not hasattr(self, "cluster_means_"):
             raise InvalidInputError(
                 f"this {type(self).__name__} was loaded, and does not know the means of its clusters; call fit, "
                 "or partial_fit of a new estimator"
@@ -160,14 +163,15 @@ class Incremental:
             )
         n_valid = known["n_samples_"] - count_skipped(known["labels_"])
         dtype = np.result_type(rows.dtype, np.float32)
-        stream.begin(known["cluster_means_"], known["counts_"], n_valid, dtype=dtype, sparse=rows.is_sparse)
-        stream.dtype = centers_dtype(np.asarray(known["cluster_centers_"]).dtype)
+        stream.begin(self.cluster_means_, known["counts_"], n_valid, dtype=dtype, sparse=rows.is_sparse)
+        stream.dtype = centers_dtype(np.asarray(self.cluster_centers_).dtype)
 
     def _follow(self, stream: Stream) -> None:
         """Set what is known at once; forget what was found before."""
         kept = ("stream_", *_OF_INPUT)
         for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
             delattr(self, name)
+        self._narrow = {}
         self._label_blocks = None
         self.stream_, self.n_samples_seen_ = stream, stream.n_rows
         self.n_features_in_ = stream.n_features

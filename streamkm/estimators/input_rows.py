@@ -6,8 +6,10 @@ Every method that takes rows walks them once.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,8 +50,39 @@ class InputRows:
     verbose: int
     random_state: Any
     model_: Model
-    cluster_centers_: NDArray[Any]
     feature_names_in_: NDArray[Any]
+    _narrow: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    """Centers and means with the features that occur alone, by their attributes, where these are few of all."""
+
+    @cached_property
+    def cluster_centers_(self) -> NDArray[Any]:
+        """The centers that made the labels."""
+        return self._wide("cluster_centers_")
+
+    @cached_property
+    def cluster_means_(self) -> NDArray[Any]:
+        """The exact means of the clusters."""
+        return self._wide("cluster_means_")
+
+    def _take_centers(self, **values: NDArray[Any]) -> None:
+        """Set attributes to centers or means of `model_`, or keep these as they are until they are asked for."""
+        if self.model_.columns is None:
+            vars(self).update(values)
+            self._narrow = {}
+            return
+        for name in values:
+            vars(self).pop(name, None)  # of the fit before
+        self._narrow = values
+
+    def _wide(self, name: str) -> NDArray[Any]:
+        """What an attribute holds, with all features: made when it is first asked for."""
+        if name not in self._narrow or self.model_.columns is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.model_.columns.wide(self._narrow[name])
+
+    def _held(self, name: str) -> NDArray[Any]:
+        """What an attribute holds; with few features where all have not been asked for."""
+        return self._narrow[name] if name in self._narrow and name not in vars(self) else getattr(self, name)
 
     def _progress(self) -> Progress:
         """How stages are shown."""
@@ -65,16 +98,21 @@ class InputRows:
         InvalidInputError
             For centers that no row can be compared with.
         """
-        model, centers = self.model_, np.asarray(self.cluster_centers_)
+        model, columns = self.model_, self.model_.columns
+        centers = np.asarray(self._held("cluster_centers_"))
+        wanted = model.centers.shape[1]
         rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
         if centers is model.centers or np.array_equal(centers, rounded):
             return model
-        wanted = model.centers.shape[1]
+        if columns is not None:
+            wanted = columns.n_features
+            if centers.shape == (len(rounded), wanted) and np.array_equal(columns.narrow(centers), rounded):
+                return model
         if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
             raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
         if not np.isfinite(centers).all():
             raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None)
+        return replace(model, centers=np.array(centers, np.float64, order="C"), index=None, columns=None)
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, ("model_", "stream_"), all_or_any=any)

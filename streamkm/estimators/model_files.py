@@ -49,7 +49,6 @@ class SavedModel(InputRows):
     stream_: Stream
     n_samples_seen_: int
     n_steps_: int
-    cluster_centers_: Any
     _last_rows: Any
     _label_blocks: Any
 
@@ -106,7 +105,7 @@ class SavedModel(InputRows):
         except TypeError as error:
             raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
         estimator.model_ = model
-        estimator.cluster_centers_ = model.centers
+        estimator._take_centers(cluster_centers_=model.centers)
         estimator.assign_space_ = model.space
         estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
         estimator.n_components_ = model.sketch.n_components

@@ -15,6 +15,7 @@ from typing import Any
 import joblib
 import numpy as np
 
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.cluster.totals import Totals, join_totals
@@ -198,7 +199,8 @@ def _walked(
         if sketched.blocks is not None:
             blocks, centers = sketched.blocks, np.asarray(found.result.centers, np.float64)
             if found.space == "original" and blocks.n_components != centers.shape[1]:
-                centers = np.asarray(found.sketch.apply(centers), np.float64)
+                points = model.sketched(centers)
+                centers = densified(points, np.arange(len(centers)), points.shape[1])
             step = workers.cost(lambda: blocks.totals(centers)).a_row(n_rows)
     return (sample, first.a_row(n_rows), last.a_row(n_rows), step), first.caller_s / len(sketched.chunk_rows)
 

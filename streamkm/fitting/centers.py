@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.columns import Columns
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
-from streamkm.cluster.sampling.row_sample import as_block_matrix
+from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
 from streamkm.cluster.seeding.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
@@ -37,8 +38,11 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
     sample, plan, progress = sketched.sample, context.plan, context.progress
     n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
-    space = plan.space_for(n_features)
+    columns = _occurring(sample, sketch)
+    space = plan.space_for(n_features if columns is None else columns.n_columns)
     polished = space == "original" and not isinstance(sketch, IdentitySketch)
+    if not polished:
+        columns = None
     if plan.regime == "spilled":
         give_back(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
     with progress.stage("seed"):
@@ -72,32 +76,40 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     result = replace(result, last=None)  # the assign pass finds the labels
     history = noted("lloyd", result)
     if polished:
-        result, more = _polished(context, framed, sampled, result)
+        polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
+        result, more = _polished(context, sketch, polishing, sampled, result)
         history += more
+        frame = frame if columns is None else columns.frame(frame)
     if context.settings.spherical:
-        rows = LocalBlocks.of(context.here, sample.original_block()) if polished else rows
+        rows = LocalBlocks.of(context.here, polishing.original_block()) if polished else rows
         result = _on_sphere(context, rows, result, frame, whole=sample.complete or not polished)
         history += noted("sphere", result)
     keeps = plan.keeps_sample
-    look = Look.of(context.here, sample, sampled, frame, n_rows=n_searched, keeps_sample=keeps)
+    look = Look.of(context.here, sample, sampled, framed.frame, n_rows=n_searched, keeps_sample=keeps)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:
         step["inertia"] /= frame.scale * frame.scale
     if context.settings.spherical:
         centers = on_sphere(centers)  # a frame rounds
-    result, sketch = frame.result(result, centers), frame.sketch(sketch)
-    return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows)
+    result, sketch = frame.result(result, centers), framed.frame.sketch(sketch)
+    return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
+
+
+def _occurring(sample: Sample, sketch: Sketch) -> Columns | None:
+    """The features that all rows have, where the sample knows them and they are few; directions have all features."""
+    if not sample.complete or isinstance(sketch, PCASketch | TruncatedSVDSketch):
+        return None
+    return Columns.of(sample.X)
 
 
 def _polished(
-    context: FitContext, framed: Framed, sampled: Block, result: LloydResult
+    context: FitContext, sketch: Sketch, sample: Sample, sampled: Block, result: LloydResult
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
     """Centers among the original features, and the history of finding them.
 
     Directions that were iterated along need no polishing: it would fit the sample, and where all rows took part they
     know better.
     """
-    sample, sketch = framed.sketched.sample, framed.sketch
     with context.progress.stage("polish", None, "steps") as stage:
         centers, explained = original_centers(context.here, sample, sampled, result.centers)
         iterated = isinstance(sketch, PCASketch)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.columns import Columns
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
@@ -38,6 +39,8 @@ class Found:
     look : Look
     n_features : int
     chunk_rows : int64 (chunks,)
+    columns : Columns or None
+        The features that centers have, where they are few of all.
     """
 
     result: LloydResult
@@ -47,14 +50,15 @@ class Found:
     look: Look
     n_features: int
     chunk_rows: NDArray[np.int64]
+    columns: Columns | None = None
 
     def model(self, metric: Metric) -> Model:
         """What assigns rows."""
-        model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch)
+        model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
         X, frame = rows_between(self.look.sample.X, 0, FAR_ROWS), self.look.frame
         if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or len(frame.origin):
             return model
-        X = frame.original_rows(X)
+        X = model.place(frame.original_rows(X))
         return replace(model, far=_are_far(X, model.centers))
 
     def pack(self) -> Record:
@@ -70,6 +74,8 @@ class Found:
         whole = self.look.whole
         if whole is not None:
             arrays |= pack_matrix("whole", whole.X) | {"whole_rows": whole.rows, "whole_weights": whole.weights}
+        if self.columns is not None:
+            arrays["occurring"] = self.columns.occurring
         return arrays, meta | {"n_features": self.n_features}
 
     @classmethod
@@ -89,7 +95,9 @@ class Found:
             drawn = (arrays["whole_rows"], arrays["whole_weights"])
             whole = Sample(unpack_matrix("whole", arrays), *drawn, complete=bool(meta["complete"]))
         look, history = Look(sample, block, Frame(arrays["origin"], meta["scale"]), whole), tuple(meta["history"])
-        return cls(result, meta["space"], sketch, history, look, meta["n_features"], arrays["chunk_rows"])
+        n_features = meta["n_features"]
+        columns = Columns(arrays["occurring"], n_features) if "occurring" in arrays else None
+        return cls(result, meta["space"], sketch, history, look, n_features, arrays["chunk_rows"], columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.columns import Columns
 from streamkm.cluster.profile import Profile
 from streamkm.core.matrix import Matrix
 from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
@@ -41,6 +42,16 @@ class Told:
     n_traits: int
     words: NDArray[np.int64] | None = None
     means: NDArray[np.float64] | None = None
+
+    def narrowed(self, columns: Columns) -> Told:
+        """The same for means that have these columns alone."""
+        features = columns.occurring
+        return Told(
+            lambda number: self.name(int(features[number])),
+            self.n_traits,
+            None if self.words is None else np.flatnonzero(np.isin(features, self.words)),
+            None if self.means is None else np.asarray(columns.narrow(self.means)),
+        )
 
 
 def describe_clusters(

@@ -148,7 +148,7 @@ class _Model:
     def width(self) -> int:
         """Features of the space that rows are assigned in."""
         original = self.plan.space_for(self.needs.n_features) == "original"
-        return self.needs.n_features if original else self.needs.n_components
+        return self.needs.center_features if original else self.needs.n_components
 
     @property
     def state_bytes(self) -> int:

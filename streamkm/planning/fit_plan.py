@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.columns import FEWEST_FEATURES, MOST_OCCUR
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
@@ -23,7 +24,7 @@ from streamkm.planning.memory import MIB, Needs, Regime
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -286,6 +287,15 @@ class _Asked:
     def _n_features(self) -> int:
         return self.source.estimated_features or self.n_components
 
+    @property
+    def _n_occurring(self) -> int:
+        """Features that occur, at most, where rows have fewer entries than features; 0: any may."""
+        source = self.source
+        if not source.is_sparse or self.kind in (IdentitySketch.kind, TruncatedSVDSketch.kind):
+            return 0
+        n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
+        return n_entries if self._n_features >= FEWEST_FEATURES and n_entries <= MOST_OCCUR * self._n_features else 0
+
     def check_once(self) -> None:
         """Refuse what one pass cannot give."""
         refused = {
@@ -330,6 +340,7 @@ class _Asked:
             sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
             dense=not source.is_sparse,
             on_cluster=on_cluster,
+            n_occurring=self._n_occurring,
         )
 
     def regimes(self, sample_rows: int) -> dict[Regime, str]:

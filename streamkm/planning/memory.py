@@ -130,6 +130,8 @@ class Needs:
         Of the rows that starts are searched on, one after the other.
     on_cluster : bool
         Whether workers of a Dask cluster read, and tell this process what they found.
+    n_occurring : int
+        Features that occur, at most, if the sample holds all rows and knows them; 0: any may.
     """
 
     n_rows: int
@@ -162,6 +164,12 @@ class Needs:
     parts: bool = False
     n_portions: int = 1
     on_cluster: bool = False
+    n_occurring: int = 0
+
+    @property
+    def center_features(self) -> int:
+        """Features of centers in the original space."""
+        return self.n_occurring if self.n_occurring and self.n_rows <= self.sample_rows else self.n_features
 
     @property
     def many(self) -> bool:
@@ -207,8 +215,8 @@ class Needs:
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
-            stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.n_features)
-        width = self.n_features if space == "original" else self.n_components
+            stages["polish"] = sample + sketched + kept_blocks + floats + self.steps(self.center_features)
+        width = self.center_features if space == "original" else self.n_components
         n_states = waiting + IN_FLIGHT
         centers = 8 * self.n_clusters * width
         states = (self.states(centers) if self.many else n_states) * (centers + profile_bytes(self.n_clusters))

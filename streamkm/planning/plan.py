@@ -124,14 +124,14 @@ class Plan(Lines):
         """Where rows are assigned, once the number of features is known."""
         if self.assign_space is not None or self.needs is None:
             return self.assign_space or "original"
-        needs = replace(self.needs, n_features=n_features)
+        needs = replace(self.needs, n_features=n_features, n_occurring=0)
         memory = needs.stages(self.regime, "original", self.base_bytes, self.block_room or 0)
         return "original" if max(memory.values()) <= self.limit_bytes else "sketch"
 
     @property
     def expected_space(self) -> Space:
         """Where rows are assigned, by the number of features that is known or estimated."""
-        return self.space_for(0 if self.needs is None else self.needs.n_features)
+        return self.space_for(0 if self.needs is None else self.needs.center_features)
 
     @property
     def sketches_later(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import merged
+from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
@@ -56,7 +56,7 @@ class AfterPass:
     model : Model
         Its centers made the labels.
     frame : Frame
-        In which clusters are looked for.
+        In which clusters are looked for, of rows in the model's space.
     totals : Totals
         Of all rows.
     rule : DrawRule or None
@@ -235,8 +235,9 @@ class AfterPass:
     ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
         """Rows and centers where clusters are looked for, and what was taken from both; see `_is_sketched`."""
         if self._is_sketched(X):
-            X = as_block_matrix(merged(self.model.sketch.apply(X)))
-            centers = np.asarray(self.model.sketch.apply(centers), np.float64)
+            X, n_clusters = as_block_matrix(self.model.sketched(X)), len(centers)
+            points = self.model.sketched(centers)
+            centers = densified(points, np.arange(n_clusters), points.shape[1])
             return Block(X, row_d2norms(X), weights), centers, np.zeros(centers.shape[1])
         return self._framed(X, weights, centers, exactly=False)
 
@@ -269,7 +270,7 @@ class AfterPass:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What splitting each cluster gains (k,), and the halves (k, 2, m); of wide sparse rows in the sketch."""
         if self._is_sketched(half.X):
-            X = as_block_matrix(merged(self.model.sketch.apply(half.X)))
+            X = as_block_matrix(self.model.sketched(half.X))
             half = Block(X, row_d2norms(X), half.weights)
         return split_gains(self.here, half, labels, d2, n_clusters, rng, {})
 
@@ -278,7 +279,7 @@ class AfterPass:
         if not self._is_sketched(half.X):
             return pair
         X = half.X[rows]
-        sketched = as_block_matrix(merged(self.model.sketch.apply(X)))
+        sketched = as_block_matrix(self.model.sketched(X))
         labels = CenterTable.build(pair, sketched.dtype, around_origin=True).labels(sketched)
         totals = Totals.zeros(2, self.model.centers.shape[1])
         add_rows(X, half.weights[rows], labels, totals.sums, totals.counts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,10 +35,10 @@ def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labe
         between = means - counts @ means / counts.sum() if isinstance(model.sketch, PCASketch) else means
         lost = between - (between @ directions) @ directions.T
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
-    n_clusters = len(model.centers)
+    n_clusters, sample = len(model.centers), replace(look.sample, X=model.place(look.sample.X))
     within = [
         _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
-        for block in (look.sample.original_block(), look.sketched)
+        for block in (sample.original_block(), look.sketched)
     ]
     return within[1] / within[0] if within[0] > 0 else 1.0
 

@@ -63,11 +63,11 @@ def assign_sample(
     n_rows : int
         Rows of the source, invalid ones included.
     """
-    table = model.table()
-    d2, gaps = np.empty(sample.X.shape[0]), np.empty(sample.X.shape[0])
-    found = nearest_in(executor, sample.X, table, stage.name, gaps)
-    totals = label_sums(executor, sample.X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
-    drawn = None if rule is None else rule.draw(sample.X, sample.rows, NO_WEIGHTS, d2)
+    table, X = model.table(), model.place(sample.X)
+    d2, gaps = np.empty(X.shape[0]), np.empty(X.shape[0])
+    found = nearest_in(executor, X, table, stage.name, gaps)
+    totals = label_sums(executor, X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
+    drawn = None if rule is None else rule.draw(X, sample.rows, NO_WEIGHTS, d2)
     labels = np.full(n_rows, -1, np.int32)
     labels[sample.rows] = found
     stage.rows = n_rows

@@ -144,7 +144,8 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         elif index < n_asked and not best.is_final:
             centers = assigned.totals.means(fallback=model.centers)
         elif plan.drawn_rows or most_rounds:
-            after = AfterPass(context.here, model, found.look.frame, assigned.totals, rule, assigned.drawn, spherical)
+            frame = found.look.frame if model.columns is None else model.columns.frame(found.look.frame)
+            after = AfterPass(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
             most = 0 if best.is_final else most_rounds
             gain, centers = _looked_further(context, found, after, promise, n_rounds, most)
             del after

@@ -185,8 +185,9 @@ def _split(
     seed = context.settings.word("size cap") ^ now.number
     with context.progress.stage(f"split-{now.number}", None if sample is not None else len(chunk_rows)) as stage:
         if sample is not None:
-            labels = nearest_in(context.here, sample.X, model.table(), stage.name)
-            members = members_of(sample.X, sample.rows, labels, NO_WEIGHTS, shares, seed)
+            X = model.place(sample.X)
+            labels = nearest_in(context.here, X, model.table(), stage.name)
+            members = members_of(X, sample.rows, labels, NO_WEIGHTS, shares, seed)
         else:
             members = gather_pass(context, model, chunk_rows, stage, shares=shares, seed=seed)
         return _replaced(context, model, members, large, parts)

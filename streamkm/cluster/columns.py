@@ -1,0 +1,113 @@
+"""The features that occur in wide sparse rows, as the columns of narrower ones.
+
+Hashed words have 2^20 features, of which short texts use a few thousand: centers hold those alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.frame import Frame
+from streamkm.cluster.rows import batch_rows
+from streamkm.core.matrix import Matrix, as_working
+
+FEWEST_FEATURES = 1 << 14  # of rows whose features are counted: the centers of narrower ones are small
+MOST_OCCUR = 0.5  # share of the features that occur, from which all are kept
+TABLE_SHARE = 16  # features for each stored entry, up to which a table of all of them is made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The features that occur in rows, and one column more, the last, for what a row has among all others.
+
+    A row has there the length of that part of it, and centers have 0: distances and labels stay the same.
+
+    Attributes
+    ----------
+    occurring : int64 (u,)
+        Features, ascending.
+    n_features : int
+        d.
+    """
+
+    occurring: NDArray[np.int64]
+    n_features: int
+
+    @classmethod
+    def of(cls, X: Matrix) -> Columns | None:
+        """The features with entries in CSR rows; None for dense and narrow rows, and where most features occur."""
+        n_features = X.shape[1]
+        if isinstance(X, np.ndarray) or n_features < FEWEST_FEATURES:
+            return None
+        if n_features > TABLE_SHARE * len(X.indices):
+            occurring = np.unique(X.indices).astype(np.int64)
+        else:
+            seen = np.zeros(n_features, np.bool_)
+            seen[X.indices] = True
+            occurring = np.flatnonzero(seen)
+        return cls(occurring, n_features) if len(occurring) <= MOST_OCCUR * n_features else None
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of narrow rows: u + 1."""
+        return len(self.occurring) + 1
+
+    def narrow(self, X: Matrix) -> Matrix:
+        """Rows (n, at most d) as rows (n, u + 1)."""
+        if isinstance(X, np.ndarray):
+            return self._narrow_dense(X)
+        places = self._places(X.indices)
+        inside = places < len(self.occurring)
+        if inside.all():
+            return sp.csr_array((X.data, places, X.indptr), shape=(X.shape[0], self.n_columns))
+        data = as_working(X.data)
+        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        others = np.bincount(rows[~inside], np.square(data[~inside], dtype=np.float64), minlength=X.shape[0])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[inside], minlength=X.shape[0]))])
+        known = sp.csr_array((data[inside], places[inside], indptr), shape=(X.shape[0], len(self.occurring)))
+        lengths = sp.csr_array(np.sqrt(others)[:, None].astype(data.dtype))
+        return sp.csr_array(sp.hstack([known, lengths], format="csr"))
+
+    def wide(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Points (k, u + 1), 0 in the last column, with all features (k, d)."""
+        out = np.zeros((len(points), self.n_features), points.dtype)
+        out[:, self.occurring] = points[:, :-1]
+        return out
+
+    def wide_rows(self, X: Matrix) -> sp.csr_array:
+        """Rows or points (n, u + 1), 0 in the last column, as CSR rows of all features (n, d)."""
+        X = sp.csr_array(X[:, :-1]) if isinstance(X, np.ndarray) else X
+        index = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
+        return sp.csr_array((X.data, self.occurring[X.indices].astype(index), X.indptr), (X.shape[0], self.n_features))
+
+    def frame(self, frame: Frame) -> Frame:
+        """A frame of rows that have all features, for narrow rows."""
+        if not len(frame.origin):
+            return frame
+        return Frame(np.append(frame.origin[self.occurring], 0.0), frame.scale)
+
+    def _places(self, features: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+        """Columns of features (e,)."""
+        n_occurring = len(self.occurring)
+        if self.n_features > TABLE_SHARE * len(features):
+            places = np.searchsorted(self.occurring, features).astype(np.int32)
+            found = self.occurring[np.minimum(places, n_occurring - 1)] == features if n_occurring else False
+            return np.where(found, places, np.int32(n_occurring))
+        table = np.full(self.n_features, n_occurring, np.int32)
+        table[self.occurring] = np.arange(n_occurring, dtype=np.int32)
+        return table[features]
+
+    def _narrow_dense(self, X: NDArray[Any]) -> NDArray[Any]:
+        out = np.empty((len(X), self.n_columns), as_working(X[:0]).dtype)
+        n_batch = batch_rows(self.n_features)
+        for start in range(0, len(X), n_batch):
+            others = X[start : start + n_batch].astype(np.float64)
+            out[start : start + n_batch, :-1] = others[:, self.occurring]
+            others[:, self.occurring] = 0.0
+            out[start : start + n_batch, -1] = np.sqrt(np.einsum("ij,ij->i", others, others))
+        return out
