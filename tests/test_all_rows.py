@@ -212,3 +212,39 @@ def test_the_time_of_both_passes_is_told(tmp_path, coreset):
     n_bytes = open_source(str(path)).n_bytes
     assert [step.read_bytes for step in found.stages if step.read_bytes] == [n_bytes] * 4
     assert math.isfinite(estimator.estimate_seconds(str(path)))
+
+
+def topic_rows(n_rows=2000, n_features=3000):
+    """CSR rows of forty words, most of them of one of twelve topics of different sizes."""
+    rng = np.random.default_rng(0)
+    topics = np.minimum(rng.geometric(0.2, (n_rows, 1)), K) - 1
+    words = topics * 200 + rng.integers(0, 200, (n_rows, 40))
+    words = np.where(rng.random(words.shape) < 0.3, rng.integers(0, n_features, words.shape), words)
+    X = sp.csr_array((np.ones(words.size, np.float32), words.ravel(), np.arange(0, words.size + 1, 40)))
+    X.sum_duplicates()
+    return X
+
+
+def test_wide_sparse_rows_are_all_clustered_by_default(small_sample):
+    X, given = topic_rows(), {"coreset": "auto", "refine": "auto", "chunk_bytes": 64_000}
+    found = {each: kmeans(executor=each, **given).fit(X) for each in (1, 2, 3)}
+    assert found[1].plan_.regime == "blocks"
+    for other in (found[2], found[3]):
+        np.testing.assert_array_equal(other.labels_, found[1].labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, found[1].cluster_centers_)
+    sampled = kmeans(**given | {"coreset": "uniform"}).fit(X)
+    assert sampled.plan_.regime == "sample"
+    assert found[1].inertia_ <= 1.001 * sampled.inertia_
+
+
+def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(client):
+    """Sketched chunks together, k-means++ and Lloyd on all of them, as the README asks for it."""
+    X, given = topic_rows(), {"sketch": "countsketch", "n_components": 512, "chunk_bytes": 64_000}
+    here = kmeans(**given).fit(X)
+    assert here.plan_.regime == "blocks"
+    assert "as asked for" in dict(here.plan_.lines())["clustering"]
+    assert [stage.name for stage in here.stages_] == ["sketch", "seed", "lloyd", "polish", "assign"]
+    there = kmeans(**given | {"executor": client}).fit(X)
+    np.testing.assert_array_equal(there.labels_, here.labels_)
+    np.testing.assert_array_equal(there.cluster_centers_, here.cluster_centers_)
+    assert there.inertia_ == here.inertia_

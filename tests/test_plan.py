@@ -319,6 +319,18 @@ def test_centers_of_few_documents_are_planned_by_what_may_occur():
     assert plan(few, n_clusters=50, sketch="svd").needs.center_features == 1 << 20
 
 
+@pytest.mark.parametrize(("times", "regime"), [(0.5, "sample"), (2, "blocks"), (9, "blocks"), (11, "sample")])
+def test_wide_sparse_rows_are_all_clustered_up_to_ten_times_the_sample(times, regime):
+    source = UnreadSource(int(times * 50_000), 47_236, sparse=True)
+    got = plan(source, n_clusters=20)
+    assert (got.sketch, got.regime, got.passes, got.reads_ahead) == ("countsketch", regime, 2, False)
+    said = {0.5: "on all rows: the row sample", 11: "coreset=None clusters all sketched rows"}
+    assert said.get(times, "on all sketched rows, seeding too") in dict(got.lines())["clustering"]
+    for asked, found in (("uniform", "sample"), (None, "blocks")):
+        assert plan(source, n_clusters=20, coreset=asked).regime == found
+    assert plan(source, n_clusters=20, memory_limit="600 MiB").regime == ("sample" if times > 2 else regime)
+
+
 def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     """The room that they may take is not more than the machine has left, whatever the limit."""
     monkeypatch.setattr(allowance, "available_memory", lambda: 2 * GIB)

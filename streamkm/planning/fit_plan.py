@@ -34,6 +34,12 @@ from streamkm.sources.prepared import PreparedRows
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
+WHOLE = "on all rows: the row sample has room for them"
+POLISHED = (
+    "on the row sample: with its means polished in the original space, all rows change little; coreset=None clusters "
+    "all sketched rows"
+)
+ON_ALL = "on all sketched rows, seeding too: they are at most ten times as many as would be sampled"
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
 FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts are searched on, whatever the memory
@@ -124,15 +130,16 @@ def plan_fit(
     regimes = asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
-    choice, ahead = None, bool(serving) and asked.reads_ahead(first.sample_rows)
-    if ahead:
+    choice, all_rows = None, bool(serving) and asked.clusters_all(first.sample_rows)
+    if all_rows:
         choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance)
-        ahead = max(choice.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
-    if choice is None or not ahead:
+        all_rows = choice.fits(allowance)
+    if choice is None or not all_rows:
         choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
+    ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
-    why_regime = ALONG if ahead else regimes[choice.regime]
+    why_regime = (ALONG if ahead else ON_ALL) if all_rows else regimes[choice.regime]
     plan = _plan(asked, choice, allowance, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if keeps_rows:
         plan = keeping_rows(plan, source, allowance)
@@ -355,16 +362,26 @@ class _Asked:
         """Whether centers may be found on a sample of so many rows alone."""
         return sample_rows >= self._serving_sample
 
-    def reads_ahead(self, sample_rows: int) -> bool:
-        """Whether all rows are clustered along directions found on a few read ahead, where memory holds them.
+    def clusters_all(self, sample_rows: int) -> bool:
+        """Whether all rows are clustered, and not the sample, where memory holds them sketched.
 
-        That takes no pass more, and time in proportion to that of a pass.
+        Wide dense ones are, along directions found on a few rows read ahead, and wide sparse ones. That takes no pass
+        more, and time in proportion to that of a pass.
         """
         source = self.source
-        found = self.kind == PCASketch.kind and self.found and not self.streamed and not self.once
-        if not found or self.coreset != "auto" or source.n_rows is None or not isinstance(source, ChunkedSource):
+        if self.coreset != "auto" or self.once:
             return False
-        return sample_rows < source.n_rows <= MOST_PROJECTED * self.wanted_sample
+        if self.found:
+            along = self.kind == PCASketch.kind and not self.streamed and isinstance(source, ChunkedSource)
+            n_rows = source.n_rows if along else None
+        else:
+            n_rows = source.estimated_rows if self._is_polished and source.is_sparse else None
+        return n_rows is not None and sample_rows < n_rows <= MOST_PROJECTED * self.wanted_sample
+
+    @property
+    def _is_polished(self) -> bool:
+        """Whether centers are found in a sketch, and polished on the sample in the original space."""
+        return self.kind != IdentitySketch.kind and self.assign_space != "sketch"
 
     def _sampled(self, sample_rows: int, spilled: str) -> dict[Regime, str]:
         """The row sample, where it serves or was asked for."""
@@ -388,11 +405,10 @@ class _Asked:
             return {"blocks": why, "spilled": why + spilled}
         if self.coreset != "auto":
             return {"coreset": f"on a {self.coreset} coreset of the sketched rows, as asked for"}
-        if self.kind != IdentitySketch.kind and self.assign_space != "sketch":
-            # a sketch of all rows would only find starts for polishing on the sample: the sample finds them as well
-            return {
-                "sample": "on the row sample: with its means polished in the original space, all rows change little"
-            }
+        if self._is_polished:
+            # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
+            whole = (self.source.estimated_rows or np.inf) <= sample_rows
+            return {"sample": WHOLE if whole else POLISHED}
         as_they_are = self.kind == IdentitySketch.kind
         kept = "rows, which are kept as they are" if as_they_are else "sketched rows: labels are the sketch's"
         return {
