@@ -108,11 +108,11 @@ class Described(Assigner):
         if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
             deviations = steadied(deviations)
         means, preparation, columns = self._known_means(), self.model_.preparation, self.model_.columns
-        shown = None
+        undone = None
         if preparation is not None and preparation.is_linear:
-            shown = preparation.undone(means if columns is None else columns.wide(means))
+            undone = preparation.undone(means if columns is None else columns.wide(means))
         features = words.features if words else None
-        told = Told(name, n_traits, features, shown)
+        told = Told(name, n_traits, features, undone)
         if columns is not None:
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
