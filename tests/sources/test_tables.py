@@ -138,7 +138,7 @@ CHUNKED = {
     "csv": one("x.csv", write_csv),
     "csv, line ends of Windows": one("x.csv", lambda path: write_csv(path, lineterminator="\r\n")),
     "csv, all quoted": one("x.csv", lambda path: write_csv(path, quoting=csv.QUOTE_ALL)),
-    "csv, no header": one("x.csv", lambda path: write_csv(path, FRAME[list(NAMES)], header=False), {}),
+    "csv, no header": one("x.csv", lambda path: write_csv(path, FRAME[list(NAMES)], header=False), {"header": False}),
     "csv, tabs": one("x.tsv", lambda path: write_csv(path, sep="\t")),
     "csv, one-hot": one("x.csv", write_csv, {**WITH_CITY, "categories": "onehot"}, ONE_HOT),
     "csv, hashed": one("x.csv", write_csv, {**WITH_CITY, "categories": "hash", "n_features": 16}, hashed_rows()),
@@ -368,11 +368,25 @@ class TestCsvText:
 
     @cases("text", [
             "a,b\n1,2\n3,4", "a,b\r\n1,2\r\n\r\n3,4\r\n", "\ufeffa,b\n1,2\n3,4\n", '"a","b"\n"1",2\n3,"4"\n',
-            "a,b\n\n1, 2 \n 3,4\n\n", "1,2\n3,4\n", "a,b\n1e0,.2e1\n+3,4.\n", 'a,b\n1,2\n"3",4\n',
+            "a,b\n\n1, 2 \n 3,4\n\n", "a,b\n1e0,.2e1\n+3,4.\n", 'a,b\n1,2\n"3",4\n',
         ])  # fmt: skip
     def test_numbers(self, tmp_path, text):
         for target in (1, 20, 1 << 20):
             np.testing.assert_array_equal(self.read(tmp_path, text, target), [[1, 2], [3, 4]])
+
+    @cases("text", ["1,2\n3,4\n", '"1","2"\n3,4', "2001,2002\n3,4\n"])
+    def test_a_first_record_of_numbers_is_told(self, tmp_path, text):
+        with pytest.warns(UserWarning, match=r"x\.csv: its first record, .*, holds numbers only .*header=True") as told:
+            assert len(self.read(tmp_path, text)) == 2
+        assert len(told) == 1
+        assert "\n" not in str(told[0].message)
+        assert len(self.read(tmp_path, text, header=False)) == 2
+        np.testing.assert_array_equal(self.read(tmp_path, text, header=True), [[3, 4]])
+
+    @cases("text", ["1,1\n3,4\n", "1,\n3,4\n"])
+    def test_a_first_record_that_names_nothing_is_a_row(self, tmp_path, text):
+        """Without a word: names are distinct, and none is empty."""
+        assert len(self.read(tmp_path, text)) == 2
 
     @cases("word", NULLS)
     def test_words_for_nothing(self, tmp_path, word):

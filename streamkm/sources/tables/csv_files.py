@@ -5,7 +5,9 @@ Pieces of text come from the readers in `csv_tables`, rows go out.
 
 from __future__ import annotations
 
+import csv
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +43,7 @@ from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_n
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
+_SHOWN = 40  # characters of a first record
 _OTHER_DELIMITERS = (";", "\t", "|", ",")
 
 
@@ -138,6 +141,7 @@ class CsvFiles(RowSource, ABC):
                 raise
             raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
         self._check_delimiter(path)
+        self._warn_of_names(path)
         text = padded(self._head)
         try:
             kinds = {name: pa.string() for name in _given(options)}
@@ -165,6 +169,21 @@ class CsvFiles(RowSource, ABC):
                     f"{path} has one column {self._names[0]!r}, and seems to be separated by {delimiter!r}; pass "
                     f"delimiter={delimiter!r}"
                 )
+
+    def _warn_of_names(self, path: str) -> None:
+        """Say so where a first record that is read as a row could name the columns: distinct numbers."""
+        if self._named or self._format.header is not None:
+            return
+        first = self._head[: self._head.find(b"\n")].decode("utf-8", "replace").strip()
+        cells = next(csv.reader([first], delimiter=self._format.delimiter), [])
+        if all(cells) and len(set(cells)) == len(cells):
+            shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
+            warnings.warn(
+                f"{path}: its first record, {shown}, holds numbers only and is read as a row; pass header=True if it "
+                f"names the columns, or header=False",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
         """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""
