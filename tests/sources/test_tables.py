@@ -392,6 +392,31 @@ class TestCsvText:
     def test_words_for_nothing(self, tmp_path, word):
         np.testing.assert_array_equal(self.read(tmp_path, f"a,b\n1,{word}\n{word},2\n"), [[1, np.nan], [np.nan, 2]])
 
+    @cases("form", ["x.csv", "x.csv.gz"])
+    @cases("newlines", [False, True])
+    def test_a_file_that_is_cut_within_quotes(self, tmp_path, form, newlines):
+        text = 'a,b,note\n1,2,"fine"\n30,31,"note th'
+        (tmp_path / form).write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+        for target in (1, 20, 1 << 20):
+            source = open_source(tmp_path / form, exclude="note", newlines_in_values=newlines)
+            with pytest.raises(
+                InvalidInputError, match=r"x\.csv.*, line 3 \(byte 20\): .*quotes does not end; the file"
+            ):
+                assemble(source.stream(target), 2)
+
+    def test_no_row_is_read_within_quotes(self, tmp_path):
+        """Where a chunk ends at a line feed in quotes, and what follows looks like a record."""
+        text = "a,b,note\n" + "1,2,x\n" * 10 + '3,4,"one\n5,6,two"\n' + "7,8,y\n" * 10
+        for target in range(1, 200):
+            with pytest.raises(InvalidInputError, match=r"x\.csv, line 1[23] "):
+                self.read(tmp_path, text, target, exclude="note")
+
+    def test_a_head_that_ends_within_quotes(self, tmp_path):
+        """Quotes that the first 1 MiB end in are whole in the file."""
+        text = "a,note,b\n5,y,6\n" + '1,"' + "word\n" * 400_000 + '",2\n3,x,4\n'
+        got = self.read(tmp_path, text, exclude="note", newlines_in_values=True)
+        np.testing.assert_array_equal(got, [[5, 6], [1, 2], [3, 4]])
+
     def test_true_and_false(self, tmp_path):
         np.testing.assert_array_equal(self.read(tmp_path, "a,b\ntrue,1\nfalse,2\n"), [[1, 1], [0, 2]])
 
@@ -420,7 +445,7 @@ class TestCsvText:
         [
             ("1,x", r"column 'b' holds 'x', and its first rows are numbers; .*exclude=\"b\""),
             ("1", "a record of 1, where 2"),
-            ('1,"2', "malformed CSV"),
+            ('1,"2', "malformed CSV: a field in quotes does not end; the file is cut short, or it goes on"),
         ],
     )
     def test_a_record_far_behind_the_head(self, tmp_path, row, message):

@@ -1,4 +1,4 @@
-"""Numbers of comma-separated text to rows of a matrix, in one pass over the bytes; and where records start.
+"""Numbers of comma-separated text to rows of a matrix, in one pass over the bytes.
 
 Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
 anything else it stops, and its caller takes a parser that knows all of CSV. May import `words` and `decimals` only;
@@ -211,38 +211,3 @@ def _skip_word(text, at, words):
         if word & mask == words[i, 0]:
             longest = max(longest, n_bytes)
     return at + longest if longest > 0 else -1
-
-
-@kernel
-def record_starts(buf, span, quoted, starts):
-    """Find where records start; empty lines are none.
-
-    Parameters
-    ----------
-    buf : uint8 ndarray
-    span : (start, end) of int64
-        A record's first byte; behind the text.
-    quoted : bool
-        Whether a line feed between quotes ends no record.
-    starts : int64 ndarray, mutated
-        Room for a record a line feed, and one more.
-
-    Returns
-    -------
-    n_records : int64
-    last : int64
-        Behind the last line feed that ends a record; the first byte if there is none.
-    """
-    at, end = span
-    n_records, last, begun, inside = 0, at, at, False
-    for i in range(at, end):
-        byte = buf[i]
-        if byte == _QUOTE:
-            inside = quoted and not inside
-        elif byte == _LINE_FEED and not inside:
-            blank = i == begun or (i == begun + 1 and buf[begun] == _RETURN)
-            if not blank:
-                starts[n_records] = begun
-                n_records += 1
-            begun = last = i + 1
-    return n_records, last

@@ -9,6 +9,7 @@ from __future__ import annotations
 from streamkm.kernels.compiling import kernel
 
 FIELD_START, IN_FIELD, IN_QUOTES, QUOTE_IN_QUOTES = range(4)
+_LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
 
 
 @kernel
@@ -37,20 +38,62 @@ def record_starts(text, base, delimiter, state, step, starts, n_starts):
     n_starts : int
     """
     for i in range(len(text)):
-        byte = text[i]
-        if state == IN_QUOTES:
-            if byte == 34:
-                state = QUOTE_IN_QUOTES
-        elif byte == 10:
-            state = FIELD_START
+        if text[i] == _LINE_FEED and state != IN_QUOTES:
             position = base + i + 1
             while n_starts < len(starts) and n_starts * step <= position:
                 starts[n_starts] = position
                 n_starts += 1
-        elif byte == delimiter:
-            state = FIELD_START
-        elif byte == 34 and state != IN_FIELD:
-            state = IN_QUOTES
-        else:
-            state = IN_FIELD
+        state = _next_state(state, text[i], delimiter)
     return state, n_starts
+
+
+@kernel
+def records_of_piece(text, span, delimiter, quoted, starts):
+    """Find all records of a piece of text; empty lines are none.
+
+    Parameters
+    ----------
+    text : uint8 (b,)
+    span : (start, end) of int64
+        A record's first byte; behind the text.
+    delimiter : uint8
+    quoted : bool
+        Whether a line feed within quotes ends no record; else it ends one, which is told.
+    starts : int64 (records,)
+        Mutated; room for a record a line feed.
+
+    Returns
+    -------
+    n_records : int
+    last : int
+        Behind the last line feed that ends a record; the first byte if there is none.
+    unclosed : int
+        Start of the first record whose quotes are open at its end, or at the end of the text; -1 if there is none.
+    """
+    first, end = span
+    n_records, last, begun, unclosed, state = 0, first, first, -1, FIELD_START
+    for i in range(first, end):
+        if text[i] == _LINE_FEED and not (quoted and state == IN_QUOTES):
+            if state == IN_QUOTES and unclosed < 0:
+                unclosed = begun
+            blank = i == begun or (i == begun + 1 and text[begun] == _RETURN)
+            if not blank:
+                starts[n_records] = begun
+                n_records += 1
+            begun = last = i + 1
+            state = FIELD_START
+        else:
+            state = _next_state(state, text[i], delimiter)
+    if state == IN_QUOTES and unclosed < 0:
+        unclosed = begun
+    return n_records, last, unclosed
+
+
+@kernel(forceinline=True)
+def _next_state(state, byte, delimiter):
+    """Go over a byte."""
+    if state == IN_QUOTES:
+        return QUOTE_IN_QUOTES if byte == _QUOTE else IN_QUOTES
+    if byte == _LINE_FEED or byte == delimiter:
+        return FIELD_START
+    return IN_QUOTES if byte == _QUOTE and state != IN_FIELD else IN_FIELD

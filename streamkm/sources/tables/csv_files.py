@@ -124,7 +124,7 @@ class CsvFiles(RowSource, ABC):
                 self._part_of_head = part
             if not self._head and text[start:].strip():
                 whole = len(text) < _HEAD_BYTES
-                self._head = text[start:] + b"\n" if whole else text[start : text.rfind(b"\n") + 1]
+                self._head = text[start:] + b"\n" if whole else text[start : self._format.last_end(text, start)]
                 self._part_of_head = part
                 self._used = len(text) / max(1, used)
         if not self._head.strip():
@@ -145,7 +145,7 @@ class CsvFiles(RowSource, ABC):
         text = padded(self._head)
         try:
             kinds = {name: pa.string() for name in _given(options)}
-            head = read_table(text, 0, len(self._head), self._format, self._names, kinds, chosen)
+            head = read_table(text[: len(self._head)], self._format, self._names, kinds, chosen)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self._bad_head(text, str(error), chosen) from None
         self._rows_a_byte = head.num_rows / len(self._head)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
+from streamkm.kernels.text.csv_records import records_of_piece
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.signatures import NAMES, signed
 from streamkm.sources.tables.columns import Layout
@@ -53,6 +54,19 @@ class CsvFormat:
     delimiter: str = ","
     header: bool | None = None
     newlines_in_values: bool = False
+
+    def last_end(self, text: bytes, start: int) -> int:
+        """Where the last record ends that ends in a text."""
+        if not self.newlines_in_values:
+            return text.rfind(b"\n") + 1
+        return self.records(np.frombuffer(text, np.uint8), start, len(text))[1]
+
+    def records(self, text: NDArray[np.uint8], start: int, end: int) -> tuple[NDArray[np.int64], int, int]:
+        """Starts of records, behind the last one that ends, and the first one whose quotes do not; -1 if all do."""
+        starts = np.empty(kernel.count_line_feeds(text[start:end]), np.int64)
+        span, delimiter = (start, end), ord(self.delimiter)
+        n_records, last, unclosed = records_of_piece(text, span, delimiter, self.newlines_in_values, starts)
+        return starts[:n_records], last, unclosed
 
     def begin(self, head: bytes, name: str) -> tuple[tuple[str, ...], int, bool]:
         """Read the beginning of a file.
@@ -159,7 +173,9 @@ class CsvParser:
         """Read columns by pyarrow: a table, and the first byte of each of its rows; see `parse`."""
         import pyarrow as pa
 
-        starts = self._record_starts(text, start, end)
+        starts, _, unclosed = self.format.records(text, start, end)
+        if unclosed >= 0:  # pyarrow takes the end of a text for that of its quotes
+            raise self._unclosed(unclosed + base)
         n_rows = len(starts)
         kinds = {column.name: column.kind for column in self.layout.columns}
         # a column that names rows is no feature, and text
@@ -171,20 +187,28 @@ class CsvParser:
         if n_rows == 0:
             return pa.table({name: pa.array([], types[name]) for name in names}), starts
         try:
-            table = read_table(text, start, end, self.format, self.names, types, names)
+            table = read_table(text[start:end], self.format, self.names, types, names)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self.located(text, start, end, base, str(error)) from None
         if table.num_rows != n_rows:
             raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
         return table, starts + base
 
-    def _record_starts(self, text: NDArray[np.uint8], start: int, end: int) -> NDArray[np.int64]:
-        starts = np.empty(kernel.count_line_feeds(text[start:end]) + 1, np.int64)
-        return starts[: kernel.record_starts(text, (start, end), self.format.newlines_in_values, starts)[0]]
+    def _unclosed(self, place: int) -> MalformedCsvError:
+        remedy = (
+            "or a quote in a field is not doubled"
+            if self.format.newlines_in_values
+            else "or it goes on in the next line, which needs newlines_in_values=True"
+        )
+        return MalformedCsvError(
+            f"malformed CSV: a field in quotes does not end; the file is cut short, {remedy}", place
+        )
 
     def located(self, text: NDArray[np.uint8], start: int, end: int, base: int, problem: str) -> MalformedCsvError:
         """Find the first record that is wrong; a loop over all of them, for messages only."""
-        starts = self._record_starts(text, start, end)
+        starts, _, unclosed = self.format.records(text, start, end)
+        if unclosed >= 0:
+            return self._unclosed(unclosed + base)
         kinds = {column.name: column.kind for column in self.layout.columns}
         stops = [*starts[1:].tolist(), end]
         for begin, stop in zip(starts.tolist(), stops, strict=True):
@@ -197,13 +221,11 @@ class CsvParser:
         """What is wrong with a record, if anything."""
         try:
             lines = line.decode("utf-8").splitlines(keepends=True)
-            cells = next(csv.reader(lines, delimiter=self.format.delimiter, strict=True))
+            cells = next(csv.reader(lines, delimiter=self.format.delimiter))
         except UnicodeDecodeError as error:
             return f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file"
         except (csv.Error, StopIteration) as error:
-            open_quote = not self.format.newlines_in_values and line.count(b'"') % 2
-            remedy = "; a field in quotes that goes on in the next line needs newlines_in_values=True" * open_quote
-            return f"malformed CSV: {error}{remedy}"
+            return f"malformed CSV: {error}"
         if len(cells) != len(self.names):
             return f"a record of {len(cells):,}, where {len(self.names):,} columns are needed"
         if b"\r" in line:
@@ -228,20 +250,18 @@ class CsvParser:
 
 def read_table(
     text: NDArray[np.uint8],
-    start: int,
-    end: int,
     form: CsvFormat,
     names: Sequence[str],
     types: Mapping[str, Any],
-    wanted: Sequence[str] | None,
+    wanted: Sequence[str],
 ) -> Any:
-    """Read columns of a piece of text by pyarrow; `types` are those that are known, others are inferred."""
+    """Read columns by pyarrow; `types` are those that are known, others are inferred."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     return arrow_csv.read_csv(
-        pa.py_buffer(memoryview(text.data)[start:end]),
-        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=max(1, end - start)),
+        pa.py_buffer(text.data),
+        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=max(1, len(text))),
         parse_options=arrow_csv.ParseOptions(
             delimiter=form.delimiter, newlines_in_values=form.newlines_in_values, ignore_empty_lines=True
         ),
@@ -249,7 +269,7 @@ def read_table(
             column_types=dict(types),
             null_values=list(NULLS),
             strings_can_be_null=True,
-            include_columns=None if wanted is None else list(wanted),
+            include_columns=list(wanted),
         ),
     )
 

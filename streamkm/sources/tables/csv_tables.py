@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
-from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.csv_scan import record_starts
@@ -117,7 +116,9 @@ class CompressedCsvTable(CsvFiles):
                         break
                     view = padded(text)
                     begin = max(0, start - base)
-                    end = self._last_end(view, begin, len(text))
+                    end = len(text)
+                    if more:  # else what is left is the last record
+                        end = self._format.last_end(text, begin) if begin < len(text) else 0
                     if end > begin:
                         yield part, view, begin, end, base
                     elif len(text) > MAX_LINE_BYTES:
@@ -128,15 +129,6 @@ class CompressedCsvTable(CsvFiles):
                     if not more:
                         break
                     held, base = text[end:], base + end
-
-    def _last_end(self, text: NDArray[np.uint8], begin: int, end: int) -> int:
-        """Behind the last record that ends in a piece of text."""
-        if begin >= end:
-            return 0  # all of it is header
-        if not self._format.newlines_in_values:
-            return bytes(text[:end]).rfind(b"\n") + 1
-        starts = np.empty(kernel.count_line_feeds(text[begin:end]) + 1, np.int64)
-        return int(kernel.record_starts(text, (begin, end), True, starts)[1])
 
 
 def _read_range(path: str, start: int, stop: int) -> tuple[NDArray[np.uint8], int]:
