@@ -111,6 +111,7 @@ class _Data(_Section):
     delimiter: str | None = None
     header: bool | None = None
     newlines_in_values: bool | None = None
+    null_values: str | list[str] | None = None
     storage_options: dict[str, Any] | None = None
 
 

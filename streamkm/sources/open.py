@@ -64,7 +64,7 @@ class Reader:
 
 
 _COLUMNS = ("columns", "exclude", "id_column", "categories", "dtype", "n_features")
-_CSV = (*_COLUMNS, "delimiter", "header", "newlines_in_values")
+_CSV = (*_COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 FORMATS = {
     "svmlight": Reader("svmlight text", "svmlight.source:SvmlightSource", ("n_features", "zero_based", "dtype")),
     "compressed": Reader(
@@ -141,6 +141,10 @@ def open_source(X: Any, **options: Any) -> RowSource:
             CSV: one character, a comma unless given, a tab for .tsv; whether a file's first record names its columns,
             unless given it does where it is not all numbers; whether fields in quotes may hold line feeds, which takes
             a look at the whole text beforehand.
+        null_values : str or list of str
+            CSV: words that mean, beside an empty field, that a number or a category is missing. Unless given, of
+            numbers NA, N/A, NaN, NULL, None (also in small letters), ? and -; of categories none. Ids are text as it
+            stands.
 
     Returns
     -------

@@ -392,6 +392,38 @@ class TestCsvText:
     def test_words_for_nothing(self, tmp_path, word):
         np.testing.assert_array_equal(self.read(tmp_path, f"a,b\n1,{word}\n{word},2\n"), [[1, np.nan], [np.nan, 2]])
 
+    @cases("words", ["-999", ["-999", "missing value"], ["inf", "-999"], ["x", "-999"]])
+    def test_words_for_nothing_that_are_given(self, tmp_path, words):
+        text = "a,b\n" + "".join(f"1,{word}\n" for word in ["2", *np.atleast_1d(words), ""])
+        wanted = [[1, 2], *[[1, np.nan]] * (text.count("\n") - 2)]
+        np.testing.assert_array_equal(self.read(tmp_path, text, null_values=words), wanted)
+        source = open_source(tmp_path / "x.csv", null_values=words)
+        assert source.made_with["csv"]["null_values"] == tuple(np.atleast_1d(words))
+        with pytest.raises(InvalidInputError, match="column 'b' holds"):
+            self.read(tmp_path, text + "1,NA\n", null_values=words)
+        with pytest.raises(InvalidParameterError, match="null_values=-999; needed: words"):
+            self.read(tmp_path, text, null_values=-999)
+
+    def test_what_is_shown_of_text_is_no_word_for_nothing(self, tmp_path):
+        with pytest.raises(InvalidInputError, match=r"column 'b' holds text \('x' in row 2\)"):
+            self.read(tmp_path, "a,b\n1,2\n3,NA\n4,x\n")
+
+    @cases("form", ["x.csv", "x.csv.gz"])
+    def test_ids_and_categories_are_what_they_say(self, tmp_path, form):
+        """Namibia is a country; an empty field alone is none, unless the user names others."""
+        words = [word for word in NULLS if word]
+        text = "id,c,n\n" + "".join(f"{word},{word},{word}\n" for word in words) + ",,1\nlast,Oslo,2\n"
+        (tmp_path / form).write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+        source = open_source(tmp_path / form, id_column="id", categories="onehot")
+        assert [each for part in source.ids() for each in part.to_pylist()] == [*words, None, "last"]
+        assert source.feature_names == (*(f"c={word}" for word in sorted([*words, "Oslo"])), "n")
+        rows = assemble(source.stream(20), len(words) + 2)
+        np.testing.assert_array_equal(rows[:, :-1].sum(axis=1), [*[1] * len(words), 0, 1])
+        np.testing.assert_array_equal(rows[:, -1], [*[np.nan] * len(words), 1, 2])
+        given = open_source(tmp_path / form, id_column="id", categories="onehot", null_values=words)
+        assert [each for part in given.ids() for each in part.to_pylist()] == [*words, None, "last"]
+        assert given.feature_names == ("c=Oslo", "n")
+
     @cases("form", ["x.csv", "x.csv.gz"])
     @cases("newlines", [False, True])
     def test_a_file_that_is_cut_within_quotes(self, tmp_path, form, newlines):

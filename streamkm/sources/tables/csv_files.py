@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from streamkm.sources.tables.columns import (
     one_hot,
     unknown_categories,
 )
-from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table
+from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table, with_nulls
 from streamkm.sources.tables.units import columns_text, described_table, gather_values
 from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
@@ -87,11 +87,8 @@ class CsvFiles(RowSource, ABC):
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
-        dialect = {"delimiter": csv_format.delimiter, "header": csv_format.header}
-        self.made_with = {
-            **described_table(layout),
-            "csv": dialect | {"newlines_in_values": csv_format.newlines_in_values},
-        }
+        dialect = {name: value for name, value in asdict(csv_format).items() if name != "null_values" or value}
+        self.made_with = {**described_table(layout), "csv": dialect}
 
     @contextmanager
     def _open(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
@@ -149,6 +146,8 @@ class CsvFiles(RowSource, ABC):
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self._bad_head(text, str(error), chosen) from None
         self._rows_a_byte = head.num_rows / len(self._head)
+        texts = [field.name for field in head.schema if pa.types.is_string(field.type)]
+        head = with_nulls(head, dict.fromkeys(texts, self._format.number_nulls))  # what messages show is no number
         layout = lay_out(
             {field.name: field.type for field in head.schema},
             replace(options, dtype=options.dtype or np.dtype(np.float64)),

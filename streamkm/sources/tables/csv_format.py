@@ -7,8 +7,10 @@ neither can read a record, it is looked for with Python's csv module, for the me
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,10 @@ from streamkm.kernels.text.csv_records import records_of_piece
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.signatures import NAMES, signed
 from streamkm.sources.tables.columns import Layout
+from streamkm.sources.tables.values import null_words, one_chunk
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
-"""Fields that mean that a value is missing."""
+"""Fields that mean that a number is missing, unless the user says which."""
 
 _NO_TEXT = ("utf-16", "parquet", "hdf5", "zip", "gzip", "bzip2", "xz", "zstd", "arrow")
 _MARK = b"\xef\xbb\xbf"
@@ -49,11 +52,28 @@ class CsvFormat:
         Whether the first record of a file names the columns; None: unless it holds numbers only.
     newlines_in_values : bool
         Whether fields between quotes may hold line feeds.
+    null_values : tuple of str, or None
+        Fields that mean that a number or a category is missing, beside the empty one; None: of numbers `NULLS`.
     """
 
     delimiter: str = ","
     header: bool | None = None
     newlines_in_values: bool = False
+    null_values: tuple[str, ...] | None = None
+
+    @property
+    def number_nulls(self) -> tuple[str, ...]:
+        """Fields that mean that a number is missing."""
+        return NULLS if self.null_values is None else ("", *self.null_values)
+
+    @property
+    def category_nulls(self) -> tuple[str, ...]:
+        """Fields that mean that a category is missing: words of text are values unless the user says otherwise."""
+        return ("", *(self.null_values or ()))
+
+    def is_number(self, cell: str) -> bool:
+        """Whether a field holds a number, or says that one is missing."""
+        return cell in self.number_nulls or _is_number(cell)
 
     def last_end(self, text: bytes, start: int) -> int:
         """Where the last record ends that ends in a text."""
@@ -98,7 +118,7 @@ class CsvFormat:
             cells = next(csv.reader([line.decode("utf-8")], delimiter=self.delimiter, strict=True), [])
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidInputError(f"{name}, line 1: not CSV text: {error}") from None
-        is_header = not all(_is_number(cell) for cell in cells) if self.header is None else self.header
+        is_header = not all(self.is_number(cell) for cell in cells) if self.header is None else self.header
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
         names = tuple(cell.strip() for cell in cells)
@@ -154,12 +174,13 @@ class CsvParser:
             A category that is not known.
         """
         layout = self.layout
-        if layout.is_plain and not self.booleans and start < end:
+        words = _packed(self.format.number_nulls)
+        if layout.is_plain and not self.booleans and words is not None and start < end:
             n_lines = kernel.count_line_feeds(text[start:end])
             out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             columns = np.array([layout.names.index(name) if name in layout.names else -1 for name in self.names])
             span = (start, end, base)
-            n_rows, at = kernel.parse_numbers(text, span, ord(self.format.delimiter), columns, _WORDS, out, places)
+            n_rows, at = kernel.parse_numbers(text, span, ord(self.format.delimiter), columns, words, out, places)
             if at == end:
                 return np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows]
         batch, places = self.table(text, start, end, base, self.layout.names)
@@ -192,7 +213,9 @@ class CsvParser:
             raise self.located(text, start, end, base, str(error)) from None
         if table.num_rows != n_rows:
             raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
-        return table, starts + base
+        # what names rows is never null but empty
+        nulls = {name: self.format.category_nulls if name in kinds else ("",) for name in text_columns}
+        return with_nulls(table, nulls), starts + base
 
     def _unclosed(self, place: int) -> MalformedCsvError:
         remedy = (
@@ -234,7 +257,7 @@ class CsvParser:
         return next(filter(None, (self._wrong_cell(*pair) for pair in numbers)), None)
 
     def _wrong_cell(self, name: str, cell: str) -> str | None:
-        if cell in NULLS:
+        if cell in self.format.number_nulls:
             return None
         if name in self.booleans:
             good, needed = cell.lower() in ("true", "false", "0", "1"), "true and false"
@@ -255,7 +278,7 @@ def read_table(
     types: Mapping[str, Any],
     wanted: Sequence[str],
 ) -> Any:
-    """Read columns by pyarrow; `types` are those that are known, others are inferred."""
+    """Read columns by pyarrow, text as it stands; `types` are those that are known, others are inferred."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -267,8 +290,7 @@ def read_table(
         ),
         convert_options=arrow_csv.ConvertOptions(
             column_types=dict(types),
-            null_values=list(NULLS),
-            strings_can_be_null=True,
+            null_values=list(form.number_nulls),
             include_columns=list(wanted),
         ),
     )
@@ -279,7 +301,17 @@ def padded(text: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(text + bytes(WINDOW), np.uint8)
 
 
-def check_format(delimiter: Any, header: Any, newlines_in_values: Any, *, tabbed: bool) -> CsvFormat:
+def with_nulls(table: Any, words: Mapping[str, Sequence[str]]) -> Any:
+    """The table with nulls in place of some words in columns of text."""
+    for name, nulls in words.items():
+        kept = null_words(one_chunk(table.column(name)), nulls)
+        table = table.set_column(table.column_names.index(name), name, kept)
+    return table
+
+
+def check_format(
+    delimiter: Any, header: Any, newlines_in_values: Any, null_values: Any = None, *, tabbed: bool
+) -> CsvFormat:
     """Check options of CSV.
 
     Raises
@@ -292,12 +324,13 @@ def check_format(delimiter: Any, header: Any, newlines_in_values: Any, *, tabbed
     for name, value in (("header", header), ("newlines_in_values", newlines_in_values)):
         if value not in (None, True, False):
             raise InvalidParameterError(f"{name}={value!r}; needed: True or False")
-    return CsvFormat(delimiter, header, bool(newlines_in_values))
+    words = [null_values] if isinstance(null_values, str) else null_values
+    if words is not None and not (isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)):
+        raise InvalidParameterError(f'null_values={null_values!r}; needed: words, as in null_values=["NA", "-999"]')
+    return CsvFormat(delimiter, header, bool(newlines_in_values), None if words is None else tuple(words))
 
 
 def _is_number(cell: str) -> bool:
-    if cell in NULLS:
-        return True
     try:
         float(cell)
     except ValueError:
@@ -305,9 +338,12 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell
 
 
-def _packed(words: Sequence[str]) -> NDArray[np.uint64]:
+@cache
+def _packed(words: tuple[str, ...]) -> NDArray[np.uint64] | None:
+    """Words for nothing as the kernel takes them; None where one is too long, or a number, which the kernel reads."""
     raw = [word.encode() for word in words if word]
-    return np.array([(int.from_bytes(word, "little"), len(word)) for word in raw], np.uint64)
-
-
-_WORDS = _packed(NULLS)
+    if any(len(word) > kernel.MOST_WORD_BYTES for word in raw):
+        return None
+    if any(_is_number(word) and not math.isnan(float(word)) for word in words):
+        return None
+    return np.array([(int.from_bytes(word, "little"), len(word)) for word in raw], np.uint64).reshape(-1, 2)

@@ -13,13 +13,19 @@ from streamkm.sources.tables.csv_format import check_format
 
 
 def open_csv(
-    paths: Sequence[str], *, delimiter: Any = None, header: Any = None, newlines_in_values: Any = None, **options: Any
+    paths: Sequence[str],
+    *,
+    delimiter: Any = None,
+    header: Any = None,
+    newlines_in_values: Any = None,
+    null_values: Any = None,
+    **options: Any,
 ) -> RowSource:
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
     from streamkm.sources.tables.csv_tables import CompressedCsvTable, CsvTable
 
     tabbed = _is_tabbed(paths[0])
-    form = check_format(delimiter, header, newlines_in_values, tabbed=tabbed)
+    form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
     kinds = {_compression(path) for path in paths}
     return (CsvTable if kinds == {"plain"} else CompressedCsvTable)(paths, read_options(options), form)
 

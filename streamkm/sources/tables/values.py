@@ -116,6 +116,23 @@ def validity(values: Any) -> NDArray[np.bool_]:
     return np.unpackbits(bits, bitorder="little")[first % 8 :][: len(values)].view(np.bool_)
 
 
+def null_words(values: Any, words: Sequence[str]) -> Any:
+    """An Arrow array of strings with nulls in place of some words; pyarrow's compute takes long to import."""
+    import pyarrow as pa
+
+    _, stops, data = values.buffers()
+    offsets = np.frombuffer(stops, np.int32, len(values) + 1, 4 * values.offset)
+    text = np.frombuffer(data or b"", np.uint8)
+    valid, lengths = validity(values), np.diff(offsets)
+    for word in map(str.encode, words):
+        like = np.flatnonzero(lengths == len(word))
+        for at, byte in enumerate(word):
+            like = like[text[offsets[like] + at] == byte]
+        valid[like] = False
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(values.type, len(values), [bits, stops.slice(4 * values.offset), data])
+
+
 def one_chunk(values: Any) -> Any:
     """An Arrow array, of one that may be in pieces."""
     return joined(values.chunks, values.type) if hasattr(values, "chunks") else values
