@@ -27,12 +27,14 @@ from pyarrow import dataset, feather, ipc, parquet
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.kernels.text import csv_numbers
+from streamkm.passes.idf import open_documents
 from streamkm.sources import open_source
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
+from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases
 
@@ -566,6 +568,33 @@ class TestDamagedFiles:
         (tmp_path / "x.parquet").write_bytes(data)
         with pytest.raises(SourceError, match=r"x\.parquet, row group .* cannot be read as Parquet"):
             whole(open_source(tmp_path / "x.parquet", **NUMBERS))
+
+    @pytest.mark.parametrize("how", ["file", "dataset", "filtered", "union", "documents"])
+    def test_checksums_of_pages_are_verified(self, tmp_path, how):
+        path, text = tmp_path / "x.parquet", [f"word{i % 9} word" for i in range(1000)]
+        table = pa.table({"a": np.arange(1000.0), "t": text})
+        parquet.write_table(
+            table, path, write_page_checksum=True, use_dictionary=False, compression="none", store_schema=False
+        )
+
+        def opened():
+            made = dataset.dataset(path)
+            if how == "documents":
+                return open_documents(path, field="t", hashing=FeatureHashing(n_features=64), tfidf=False)
+            if how in ("dataset", "filtered"):
+                made = made.filter(dataset.field("a") >= 0) if how == "filtered" else made
+            elif how == "union":
+                made = dataset.dataset([made, made])
+            return open_source(path if how == "file" else made, columns="a")
+
+        assert whole(opened()).shape[0] == 1000 * (1 + (how == "union"))
+        column = parquet.read_metadata(path).row_group(0).column(int(how == "documents"))
+        data = bytearray(path.read_bytes())
+        data[column.data_page_offset + 2000] ^= 4
+        path.write_bytes(data)
+        named = "dataset" if how in ("filtered", "union") else r"x\.parquet"
+        with pytest.raises(SourceError, match=rf"{named}.* cannot be read.*checksum"):
+            whole(opened())
 
     def test_rows_of_batches_are_those_of_pyarrow(self, tmp_path):
         write_arrow(tmp_path / "x.arrow")

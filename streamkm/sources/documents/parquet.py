@@ -142,7 +142,7 @@ class ParquetDocuments(ChunkedDocuments):
         except ImportError as error:
             raise MissingDependencyError(f"{path}: reading Parquet needs pyarrow; install streamkm[text]") from error
         try:
-            with unchanged(path), parquet.ParquetFile(path) as file:
+            with unchanged(path), parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 yield file
         except (SourceError, InvalidInputError):
             raise

@@ -163,7 +163,10 @@ class _GroupReader:
             opened, self._remote = readable(self._path)
             # few large requests to servers, few bytes at a time of local files
             far = self._remote is not None
-            self.file = parquet.ParquetFile(opened, pre_buffer=far, buffer_size=0 if far else _BUFFER_BYTES)
+            buffer_size = 0 if far else _BUFFER_BYTES
+            self.file = parquet.ParquetFile(
+                opened, pre_buffer=far, buffer_size=buffer_size, page_checksum_verification=True
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,6 +6,7 @@ pyarrow are asked in words of their own. Imports pyarrow alone.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.binary.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
+from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.tables.columns import (
     Layout,
     TableOptions,
@@ -305,10 +306,25 @@ def _open_dataset(X: Any, options: TableOptions, kind: str) -> RowSource:
 
             return ParquetTable(files, options)
 
+    how = _checked_pages(X) | {
+        "batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False,
+    }  # fmt: skip
+
     def batches(names: list[str] | None) -> Iterator[Any]:
-        scanned = X.to_batches(
-            columns=names, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-        )
-        yield from (batch for batch in scanned if batch.num_rows)
+        with guarded("dataset", kind):
+            yield from (batch for batch in X.to_batches(columns=names, **how) if batch.num_rows)
 
     return BatchStream(batches, X.schema, options, name="dataset", form=kind, replayable=True)
+
+
+def _checked_pages(X: Any) -> dict[str, Any]:
+    """Options for a dataset of Parquet to verify checksums of pages; none where files are encrypted."""
+    formats: list[Any] = [getattr(part, "format", None) for part in getattr(X, "children", [X])]
+    if any(getattr(each, "default_extname", None) != "parquet" for each in formats):
+        return {}
+    given = formats[0].default_fragment_scan_options
+    if getattr(given, "parquet_decryption_config", None) is not None:
+        return {}  # a copy of them would lose their keys
+    options = copy.copy(given)
+    options.page_checksum_verification = True
+    return {"fragment_scan_options": options}
