@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from decimal import Context, Decimal
 from itertools import pairwise
 
 import numpy as np
@@ -34,6 +35,7 @@ from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
+from streamkm.sources.tables.values import decimal_values
 from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases
@@ -323,6 +325,35 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
     {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow}[form](path)
     with pytest.raises(InvalidInputError, match=message):
         whole(open_source(path, **options))
+
+
+@cases("form", ["parquet", "arrow", "reader", "vectors"])
+def test_decimals_are_the_nearest_numbers(tmp_path, form):
+    """As Python has them, and as CSV gives them."""
+    texts = ["7", "0.3", "0.1", "-0.7", "1.25", "0.00", "90071992547409.93", "-90071992547409.91", "999999999999999.99"]
+    wanted = np.array([[float(text)] for text in texts])
+    kinds = [pa.decimal128(17, 2), pa.decimal128(38, 21), pa.decimal128(38, 22), pa.decimal256(50, 30)]
+    for kind in [*kinds, *([pa.decimal64(18, 2)] if hasattr(pa, "decimal64") else [])]:
+        values = pa.array([Decimal(text) for text in texts], kind)
+        column = pa.FixedSizeListArray.from_arrays(values, 1) if form == "vectors" else values
+        data = table = pa.table({"x": column}).slice(1)
+        if form in ("reader", "vectors"):
+            data = table.to_reader()
+        else:
+            data = tmp_path / f"x.{form}"
+            parquet.write_table(table, data) if form == "parquet" else feather.write_feather(table, data)
+        np.testing.assert_array_equal(whole(open_source(data)), wanted[1:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-(2**64), 2**64), max_size=8), st.integers(-5, 38))
+def test_any_decimal_is_the_nearest_number(unscaled, scale):
+    unscaled = [0, *unscaled, 2**53, -(2**53), 2**53 + 1, -(2**63), 3]
+    stored = pa.py_buffer(b"".join(number.to_bytes(16, "little", signed=True) for number in unscaled))
+    valid = pa.py_buffer(np.packbits([True] * (len(unscaled) - 1) + [False], bitorder="little"))
+    values = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), [valid, stored]).slice(1)
+    wanted = [float(Decimal(number).scaleb(-scale, Context(prec=60))) for number in unscaled[1:-1]]
+    np.testing.assert_array_equal(decimal_values(values), [*wanted, np.nan])
 
 
 def test_text_in_a_large_row_group_is_refused(tmp_path):

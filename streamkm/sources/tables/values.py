@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 
+_EXACT_LIMIT, _EXACT_SCALE = 1 << 53, 22  # whole numbers, and powers of ten, that float64 holds exactly
+
 Describe = Callable[[int], str]
 """Says where a row is: ``row 17 of x.parquet``."""
 
@@ -88,12 +90,37 @@ def number_values(values: Any) -> NDArray[Any]:
         values = values.dictionary_decode()
     if types.is_boolean(values.type):
         values = values.cast("uint8")
-    elif types.is_decimal(values.type) or types.is_null(values.type):
+    elif types.is_decimal(values.type):
+        return decimal_values(values)
+    elif types.is_null(values.type):
         values = values.cast("float64")
     numbers = stored_numbers(values)
     if values.null_count:
         numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
         numbers[~validity(values)] = np.nan
+    return numbers
+
+
+def decimal_values(values: Any) -> NDArray[np.float64]:
+    """Decimals of an Arrow array as the nearest float64; NaN where they are null. Arrow's own cast is an ulp off.
+
+    Up to 2^53 and 22 digits behind the point, one division of exact numbers is right (Clinger 1990); other decimals
+    are read as text.
+    """
+    from pyarrow import types
+
+    numbers, exact = np.zeros(len(values)), np.zeros(len(values), np.bool_)
+    if types.is_decimal128(values.type) and 0 <= values.type.scale <= _EXACT_SCALE and values.buffers()[1] is not None:
+        words = np.frombuffer(values.buffers()[1], "<i8", 2 * len(values), 16 * values.offset)
+        low, high = words[::2], words[1::2]
+        exact = (high == low >> 63) & (low >= -_EXACT_LIMIT) & (low <= _EXACT_LIMIT)
+        numbers = low / float(10**values.type.scale)
+    valid = validity(values)
+    rest = np.flatnonzero(valid & ~exact)
+    if len(rest):
+        texts = values.take(rest).cast("string")
+        numbers[rest] = stored_numbers(texts.cast("float64"))
+    numbers[~valid] = np.nan
     return numbers
 
 
