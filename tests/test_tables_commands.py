@@ -68,6 +68,20 @@ def test_trips(trips, path):
     np.testing.assert_array_equal(np.load("later.npy"), labels[later.index])
 
 
+def test_words_for_nothing_are_those_of_the_fit(trips):
+    """Ids stay what they are, Namibia's too; what assigns rows later takes the same words for nothing."""
+    later = trips.assign(trip_id=["NA", "-", *trips["trip_id"][2:]], fare=trips["fare"].fillna(-999))
+    later.to_csv("later.csv", index=False)
+    run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", *FLAGS, "--set", 'data.null_values=["-999", "-999.0"]')
+    assert json.loads(Path("out/table.json").read_text())["null_values"] == ["-999", "-999.0"]
+    assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7, 300]
+    run("assign", "out/model.npz", "later.csv", "-o", "labels.csv")
+    labels = pd.read_csv("labels.csv", keep_default_na=False)
+    assert labels["trip_id"].tolist() == later["trip_id"].tolist()
+    np.testing.assert_array_equal(labels["label"], np.load("out/labels.npy"))
+    run("assign", "out/model.npz", "trips.parquet", "-o", "labels.npy")  # which has no such words
+
+
 @pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
 def test_plans_count_the_reading_that_finds_categories(trips, path):
     """On the command line and in Python: as many passes as the fit makes, and bytes for each reading."""

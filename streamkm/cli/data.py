@@ -21,11 +21,12 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.documents.weighted import TfIdfRows
-from streamkm.sources.registry import TABLES, is_folder, suffix_format
+from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
 _TABLE_KEYS = {"columns", "dtype", "categories", "n_features", "id_column"}
+_CSV_KEYS = {"null_values"}
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -176,8 +177,10 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_table_settings(directory: Path, source: RowSource) -> None:
     """Write how rows were made of a table's columns, ``table.json``; nothing for what is no table."""
-    settings = (source.made_with or {}).get("table")
+    made = source.made_with or {}
+    settings = made.get("table")
     if settings:
+        settings = {**settings, **{name: made["csv"][name] for name in _CSV_KEYS if name in made.get("csv", {})}}
         if source.id_column is not None:
             settings = {**settings, "id_column": source.id_column}
         (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
@@ -203,9 +206,10 @@ def read_table_settings(directory: str | os.PathLike[str], path: str) -> dict[st
         settings = json.loads(place.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{place} does not say how rows were made of columns: {error}") from error
-    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS:
+    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS | _CSV_KEYS:
         raise ModelFileError(f"{place} does not say how rows were made of columns: it holds other keys")
-    return settings
+    is_csv = suffix_format(folder_files(path)[0] if is_folder(path) else path)[0] == "csv"
+    return {name: value for name, value in settings.items() if is_csv or name not in _CSV_KEYS}
 
 
 def _frequencies(path: str) -> TfIdf:

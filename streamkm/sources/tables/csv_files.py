@@ -87,7 +87,9 @@ class CsvFiles(RowSource, ABC):
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
-        dialect = {name: value for name, value in asdict(csv_format).items() if name != "null_values" or value}
+        dialect = {
+            name: value for name, value in asdict(csv_format).items() if name != "null_values" or value is not None
+        }
         self.made_with = {**described_table(layout), "csv": dialect}
 
     @contextmanager
