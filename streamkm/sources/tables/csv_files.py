@@ -36,7 +36,8 @@ from streamkm.sources.tables.columns import (
     one_hot,
     unknown_categories,
 )
-from streamkm.sources.tables.csv_format import CsvFormat, CsvParser, MalformedCsvError, padded, read_table, with_nulls
+from streamkm.sources.tables.csv_format import CsvFormat
+from streamkm.sources.tables.csv_parser import CsvParser, MalformedCsvError, padded, read_table, with_nulls
 from streamkm.sources.tables.units import columns_text, described_table, gather_values
 from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 

@@ -1,43 +1,24 @@
-"""Comma-separated text: what its columns are, and how rows are made of its bytes. Opens no file.
-
-Plain numbers are read by a kernel of our own, whatever is not plain by pyarrow: both give the same values. Where
-neither can read a record, it is looked for with Python's csv module, for the message.
-"""
+"""Comma-separated text: how it is cut into records and fields, and which fields mean nothing. Opens no file."""
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.csv_records import records_of_piece
-from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.signatures import NAMES, signed
-from streamkm.sources.tables.columns import Layout
-from streamkm.sources.tables.values import null_words, one_chunk
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 """Fields that mean that a number is missing, unless the user says which."""
 
 _NO_TEXT = ("utf-16", "parquet", "hdf5", "zip", "gzip", "bzip2", "xz", "zstd", "arrow")
 _MARK = b"\xef\xbb\xbf"
-
-
-class MalformedCsvError(Exception):
-    """A record that cannot be read: what is wrong, and the byte of the text where the record starts."""
-
-    def __init__(self, text: str, byte: int) -> None:
-        super().__init__(text)
-        self.text, self.byte = text, byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +51,6 @@ class CsvFormat:
     def category_nulls(self) -> tuple[str, ...]:
         """Fields that mean that a category is missing: words of text are values unless the user says otherwise."""
         return ("", *(self.null_values or ()))
-
-    def is_number(self, cell: str) -> bool:
-        """Whether a field holds a number, or says that one is missing."""
-        return cell in self.number_nulls or _is_number(cell)
 
     def last_end(self, text: bytes, start: int) -> int:
         """Where the last record ends that ends in a text."""
@@ -118,195 +95,13 @@ class CsvFormat:
             cells = next(csv.reader([line.decode("utf-8")], delimiter=self.delimiter, strict=True), [])
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidInputError(f"{name}, line 1: not CSV text: {error}") from None
-        is_header = not all(self.is_number(cell) for cell in cells) if self.header is None else self.header
+        is_header = self.header
+        if is_header is None:
+            is_header = not all(cell in self.number_nulls or is_number(cell) for cell in cells)
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
         names = tuple(cell.strip() for cell in cells)
         return names, stop, True
-
-
-@dataclass(frozen=True, slots=True)
-class CsvParser:
-    """How rows are made of text.
-
-    Attributes
-    ----------
-    format : CsvFormat
-    names : tuple of str
-        All columns of a record.
-    layout : Layout
-    booleans : frozenset of str
-        Columns of ``true`` and ``false``.
-    """
-
-    format: CsvFormat
-    names: tuple[str, ...]
-    layout: Layout
-    booleans: frozenset[str]
-
-    def parse(
-        self, text: NDArray[np.uint8], start: int, end: int, base: int, describe: Callable[[int], str]
-    ) -> tuple[Matrix, NDArray[np.int64]]:
-        """Read all records of a piece of text.
-
-        Parameters
-        ----------
-        text : uint8 ndarray
-            With `WINDOW` readable bytes behind `end`.
-        start, end : int
-            A record's first byte; behind a line feed that ends one.
-        base : int
-            Position of byte 0 of `text`.
-        describe : callable
-            Says which record starts at a position, for messages.
-
-        Returns
-        -------
-        X : ndarray or csr_array
-        places : int64 ndarray
-            First byte of each record.
-
-        Raises
-        ------
-        MalformedCsvError
-            A record that cannot be read.
-        InvalidInputError
-            A category that is not known.
-        """
-        layout = self.layout
-        words = _packed(self.format.number_nulls)
-        if layout.is_plain and not self.booleans and words is not None and start < end:
-            n_lines = kernel.count_line_feeds(text[start:end])
-            out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
-            columns = np.array([layout.names.index(name) if name in layout.names else -1 for name in self.names])
-            span = (start, end, base)
-            n_rows, at = kernel.parse_numbers(text, span, ord(self.format.delimiter), columns, words, out, places)
-            if at == end:
-                return np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows]
-        batch, places = self.table(text, start, end, base, self.layout.names)
-        out = layout.empty(len(places))
-        layout.fill(out, batch, lambda row: describe(int(places[row])))
-        return layout.finish(out, [batch]), places
-
-    def table(
-        self, text: NDArray[np.uint8], start: int, end: int, base: int, names: Sequence[str]
-    ) -> tuple[Any, NDArray[np.int64]]:
-        """Read columns by pyarrow: a table, and the first byte of each of its rows; see `parse`."""
-        import pyarrow as pa
-
-        starts, _, unclosed = self.format.records(text, start, end)
-        if unclosed >= 0:  # pyarrow takes the end of a text for that of its quotes
-            raise self._unclosed(unclosed + base)
-        n_rows = len(starts)
-        kinds = {column.name: column.kind for column in self.layout.columns}
-        # a column that names rows is no feature, and text
-        text_columns = {name for name in names if kinds.get(name, "category") == "category"}
-        types = {
-            name: pa.string() if name in text_columns else pa.bool_() if name in self.booleans else pa.float64()
-            for name in names
-        }
-        if n_rows == 0:
-            return pa.table({name: pa.array([], types[name]) for name in names}), starts
-        try:
-            table = read_table(text[start:end], self.format, self.names, types, names)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise self.located(text, start, end, base, str(error)) from None
-        if table.num_rows != n_rows:
-            raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
-        # what names rows is never null but empty
-        nulls = {name: self.format.category_nulls if name in kinds else ("",) for name in text_columns}
-        return with_nulls(table, nulls), starts + base
-
-    def _unclosed(self, place: int) -> MalformedCsvError:
-        remedy = (
-            "or a quote in a field is not doubled"
-            if self.format.newlines_in_values
-            else "or it goes on in the next line, which needs newlines_in_values=True"
-        )
-        return MalformedCsvError(
-            f"malformed CSV: a field in quotes does not end; the file is cut short, {remedy}", place
-        )
-
-    def located(self, text: NDArray[np.uint8], start: int, end: int, base: int, problem: str) -> MalformedCsvError:
-        """Find the first record that is wrong; a loop over all of them, for messages only."""
-        starts, _, unclosed = self.format.records(text, start, end)
-        if unclosed >= 0:
-            return self._unclosed(unclosed + base)
-        kinds = {column.name: column.kind for column in self.layout.columns}
-        stops = [*starts[1:].tolist(), end]
-        for begin, stop in zip(starts.tolist(), stops, strict=True):
-            wrong = self._wrong(bytes(text[begin:stop]).rstrip(b"\r\n"), kinds)
-            if wrong is not None:
-                return MalformedCsvError(wrong, begin + base)
-        return MalformedCsvError(f"cannot be read as CSV: {problem.partition(chr(10))[0]}", int(starts[0]) + base)
-
-    def _wrong(self, line: bytes, kinds: Mapping[str, str]) -> str | None:
-        """What is wrong with a record, if anything."""
-        try:
-            lines = line.decode("utf-8").splitlines(keepends=True)
-            cells = next(csv.reader(lines, delimiter=self.format.delimiter))
-        except UnicodeDecodeError as error:
-            return f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file"
-        except (csv.Error, StopIteration) as error:
-            return f"malformed CSV: {error}"
-        if len(cells) != len(self.names):
-            return f"a record of {len(cells):,}, where {len(self.names):,} columns are needed"
-        if b"\r" in line:
-            return "a carriage return without a line feed; write lines that end in line feeds"
-        numbers = [pair for pair in zip(self.names, cells, strict=True) if kinds.get(pair[0]) == "number"]
-        return next(filter(None, (self._wrong_cell(*pair) for pair in numbers)), None)
-
-    def _wrong_cell(self, name: str, cell: str) -> str | None:
-        if cell in self.format.number_nulls:
-            return None
-        if name in self.booleans:
-            good, needed = cell.lower() in ("true", "false", "0", "1"), "true and false"
-        else:
-            good, needed = _is_number(cell), "numbers"
-        if good:
-            return None
-        return (
-            f"column {name!r} holds {cell[:40]!r}, and its first rows are {needed}; leave it out with "
-            f'exclude="{name}", or correct the file'
-        )
-
-
-def read_table(
-    text: NDArray[np.uint8],
-    form: CsvFormat,
-    names: Sequence[str],
-    types: Mapping[str, Any],
-    wanted: Sequence[str],
-) -> Any:
-    """Read columns by pyarrow, text as it stands; `types` are those that are known, others are inferred."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    return arrow_csv.read_csv(
-        pa.py_buffer(text.data),
-        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=max(1, len(text))),
-        parse_options=arrow_csv.ParseOptions(
-            delimiter=form.delimiter, newlines_in_values=form.newlines_in_values, ignore_empty_lines=True
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=dict(types),
-            null_values=list(form.number_nulls),
-            include_columns=list(wanted),
-        ),
-    )
-
-
-def padded(text: bytes) -> NDArray[np.uint8]:
-    """Text with the bytes behind it that kernels read."""
-    return np.frombuffer(text + bytes(WINDOW), np.uint8)
-
-
-def with_nulls(table: Any, words: Mapping[str, Sequence[str]]) -> Any:
-    """The table with nulls in place of some words in columns of text."""
-    for name, nulls in words.items():
-        kept = null_words(one_chunk(table.column(name)), nulls)
-        table = table.set_column(table.column_names.index(name), name, kept)
-    return table
 
 
 def check_format(
@@ -330,20 +125,10 @@ def check_format(
     return CsvFormat(delimiter, header, bool(newlines_in_values), None if words is None else tuple(words))
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a field holds a number."""
     try:
         float(cell)
     except ValueError:
         return False
     return "_" not in cell
-
-
-@cache
-def _packed(words: tuple[str, ...]) -> NDArray[np.uint64] | None:
-    """Words for nothing as the kernel takes them; None where one is too long, or a number, which the kernel reads."""
-    raw = [word.encode() for word in words if word]
-    if any(len(word) > kernel.MOST_WORD_BYTES for word in raw):
-        return None
-    if any(_is_number(word) and not math.isnan(float(word)) for word in words):
-        return None
-    return np.array([(int.from_bytes(word, "little"), len(word)) for word in raw], np.uint64).reshape(-1, 2)

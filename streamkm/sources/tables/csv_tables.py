@@ -20,7 +20,7 @@ from streamkm.sources.csv_scan import record_starts
 from streamkm.sources.stored import open_raw, read_fully
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
-from streamkm.sources.tables.csv_format import padded
+from streamkm.sources.tables.csv_parser import padded
 
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
