@@ -1,7 +1,7 @@
 """Centers to start from: seeding, Lloyd and local search on rows that stand for all that are held.
 
-Quality is lost in seeding, not in iterations: the best of a few cheap starts, improved by swaps on rows that stand for
-all of them, beats many full starts.
+Quality is lost in seeding, not in iterations: a few cheap starts on rows that stand for all of them, each recombined
+with the best so far and improved by swaps, beat many full starts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.nearby_search import search_nearby
+from streamkm.cluster.search.recombine import recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.kmeans_plusplus import random_rows, seedings
 from streamkm.cluster.seeding.ls_plusplus import ls_plusplus
@@ -38,10 +40,12 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
-FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters
-NEAR_BEST, SETTLED_SHARE = 3e-4, 1 / 3  # where such a share of starts ends so near to the best, more are of no use
+FEWEST_STARTS = 4  # of so few clusters, where rows are many
+RANDOM_STARTS = 10
+FEWEST_SEARCHES, MOST_SEARCHES = 5, 20  # where one is cheap
+NEAR_BEST, AGREEING = 3e-4, 4  # once so many starts have not lowered the best by such a share, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
-START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most
+START_WORK = 10**8  # products in one step of Lloyd, up to which a start is cheap
 START_STEPS, FIRST_STEP = 10, 1  # of Lloyd after seeding; where rows are too few for means to hold for others
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
@@ -55,7 +59,7 @@ class Starts:
     Attributes
     ----------
     least, most : int
-        After `least` no more are made once two, and a third of all, have ended within 0.03 % of the best.
+        After `least` no more are made once the last four together have not lowered the best by 0.03 %.
     """
 
     least: int
@@ -65,8 +69,7 @@ class Starts:
         """Whether one more is to be made after those that ended with these inertias."""
         if len(inertias) < self.least or len(inertias) >= self.most:
             return len(inertias) < self.least
-        near = min(inertias) * (1 + NEAR_BEST)
-        return sum(inertia <= near for inertia in inertias) < max(2, SETTLED_SHARE * len(inertias))
+        return min(inertias[:-AGREEING], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +105,15 @@ def start_centers(
     n_clusters : int
         At most s.
     init : "k-means++", "k-means||", "ls++", "random", or a function that draws centers
-        "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, then split-and-merge search.
+        "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, recombined with the best so
+        far, then split-and-merge search.
         "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
         "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; a single one with one
         step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
-        "auto": 10 where nothing is searched; else as many as `START_WORK` pays for, up to 10. For up to 10 clusters at
-        least 4, and all of them; for more, no more once two have ended within 0.03 % of the best.
+        "auto": 10 where nothing is searched. Else, where a start is cheap by `START_WORK`, 5 to 20, no more once four
+        in a row have not lowered the best by 0.03 %; where it is not, 4 for up to 10 clusters, and 1 for more.
     pool : Pool
         `sampled` are some of its rows; by default all.
 
@@ -166,6 +170,10 @@ def best_start(
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         result = lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL, accelerated=True)
         if init == "k-means++":
+            if best is not None and n_clusters < FEWEST_CENTERS:
+                mixed = recombined(pieces, best, result.centers)
+                mixed_result = lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL, accelerated=True)
+                result = min(result, mixed_result, key=lambda each: each.inertia)
             result = local_search(block, pieces, result, rng=streams.search)
         if best is None or result.inertia < min(inertias):
             best = result.centers
@@ -189,11 +197,12 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsear
     if n_init != "auto":
         return Starts(int(n_init), int(n_init))
     if unsearched:
-        return Starts(MOST_STARTS, MOST_STARTS)
+        return Starts(RANDOM_STARTS, RANDOM_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    few = n_clusters <= FEW_CLUSTERS
-    most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
-    return Starts(most if few else min(2, most), most)
+    if entries * n_clusters <= START_WORK:
+        return Starts(FEWEST_SEARCHES, MOST_SEARCHES)
+    n_starts = FEWEST_STARTS if n_clusters <= FEW_CLUSTERS else 1
+    return Starts(n_starts, n_starts)
 
 
 def drawn_by(
