@@ -24,6 +24,7 @@ from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling import row_sample
 from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
+from streamkm.cluster.search.recombine import merged_to, recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
@@ -441,30 +442,74 @@ def test_start_centers_find_far_groups(executor, init, n_init, n_groups, sparse)
     assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("n_groups", "n_starts"), [(3, 10), (10, 16)])
-def test_starts_go_on_until_many_end_where_the_best_does(executor, n_groups, n_starts):
-    """The seeding stream tells how many there were: groups far apart need no more than ten, even rows all that may."""
-    X = blobs(n=600, k=3, d=4, cluster_std=0.05)[0] if n_groups == 3 else rng().random((600, 4))
-    found = {}
-    for n_init in (Starts(10, 16), 10, n_starts):
-        drawn = streams()
-        centers = start_centers(executor, one_block(X), n_groups, init="k-means++", n_init=n_init, streams=drawn)
-        found[n_init] = (naive.within(X, naive.nearest(X, centers)[0]), drawn.seeding.bit_generator.state)
-    assert found[Starts(10, 16)] == found[n_starts]
-    assert found[Starts(10, 16)][0] <= found[10][0] * (1 + 1e-9)
-    assert (found[Starts(10, 16)][1] == found[10][1]) == (n_starts == 10)
+@pytest.mark.parametrize(
+    ("inertias", "more"),
+    [
+        ([9.0] * 4, True),  # fewer than at least
+        ([9.0] * 5, False),
+        ([9.0, 8.0, 8.0, 8.0, 8.0], True),  # the best is not confirmed often enough
+        ([9.0, 8.0, 8.0, 8.0, 8.0, 8.5], False),
+        ([9.0, 8.0, 7.999, 7.999, 7.999, 7.9985], False),  # 0.03 % in all are none
+        ([float(12 - start) for start in range(8)], False),  # as many as at most
+    ],
+)
+def test_starts_go_on_until_four_in_a_row_gained_nothing(inertias, more):
+    assert Starts(5, 8).go_on(inertias) is more
 
 
-@pytest.mark.parametrize(("width", "n_starts"), [(8, 10), (40, 5), (200, 4)])
-def test_few_clusters_have_fewer_starts_where_each_takes_long(executor, monkeypatch, width, n_starts):
-    """The seeding stream tells how many there were: as many as their work allows, but four."""
-    monkeypatch.setattr(init, "START_WORK", 1_200_000)
-    X, states = rng().random((600, width)), []
-    for n_init in ("auto", n_starts):
+def test_far_groups_need_few_starts(executor):
+    """The seeding stream tells how many there were."""
+    X, states = blobs(n=600, k=3, d=4, cluster_std=0.05)[0], []
+    for n_init in (Starts(10, 16), 10):
         drawn = streams()
-        start_centers(executor, one_block(X), 10, init="k-means++", n_init=n_init, streams=drawn)
+        start_centers(executor, one_block(X), 3, init="k-means++", n_init=n_init, streams=drawn)
         states.append(drawn.seeding.bit_generator.state)
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(("n_clusters", "n_starts"), [(10, 4), (11, 1)])
+def test_starts_that_take_long_are_few(executor, monkeypatch, n_clusters, n_starts):
+    """The seeding stream tells how many there were."""
+    X, states = rng().random((600, 8)), []
+    monkeypatch.setattr(init, "START_WORK", X.size * n_clusters - 1)
+    for n_init in ("auto", n_starts):
+        drawn = streams()
+        start_centers(executor, one_block(X), n_clusters, init="k-means++", n_init=n_init, streams=drawn)
+        states.append(drawn.seeding.bit_generator.state)
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(("n_means", "n_clusters"), [(8, 4), (40, 1), (60, 30)])
+def test_the_cheapest_clusters_merge_first(n_means, n_clusters):
+    means, counts = rng().normal(size=(n_means, 5)), rng().integers(1, 50, n_means).astype(float)
+    wanted = [(count, mean) for count, mean in zip(counts, means, strict=True)]
+    while len(wanted) > n_clusters:
+        pairs = [(i, j) for j in range(len(wanted)) for i in range(j)]
+
+        def cost(pair):
+            (one, at), (other, to) = wanted[pair[0]], wanted[pair[1]]
+            return one * other / (one + other) * ((at - to) ** 2).sum()
+
+        i, j = min(pairs, key=cost)
+        (one, at), (other, to) = wanted[i], wanted.pop(j)
+        wanted[i] = (one + other, (one * at + other * to) / (one + other))
+    found = merged_to(means, counts, n_clusters)
+    np.testing.assert_allclose(found, [mean for _, mean in wanted], rtol=1e-9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_recombined_centers_have_what_either_found(executor, sparse):
+    """Each clustering lacks a group of four and splits another."""
+    X, y = blobs(n=400, k=4, d=3, cluster_std=0.05)
+    X, y = X[np.argsort(y)], np.sort(y)
+    X = X - X.mean(axis=0)
+    first, second, third, fourth = (X[y == group] for group in range(4))
+    one = np.array([first[0], first[1], second[0], third[0]])
+    other = np.array([first[0], second[0], fourth[0], fourth[1]])
+    pieces = LocalBlocks.of(executor, one_block(stored(X, sparse)))
+    found = recombined(pieces, one, other)
+    nearest = naive.nearest(np.array([group.mean(axis=0) for group in (first, second, third, fourth)]), found)[0]
+    assert sorted(nearest) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("n_clusters", "n_init", "steps"), [(6, 2, [10, 10]), (6, 1, [1]), (5, 1, [10])])
@@ -482,12 +527,13 @@ def test_random_starts_that_are_compared_take_all_steps(executor, monkeypatch, n
     assert taken == steps
 
 
-def test_start_centers_do_not_depend_on_threads():
+@pytest.mark.parametrize("n_init", [2, "auto"])
+def test_start_centers_do_not_depend_on_threads(n_init):
     X = rng().normal(size=(2000, 6)).astype(np.float32)
     found = []
     for n_threads in (1, 2, 4):
         with open_executor(n_threads) as executor:
-            found.append(start_centers(executor, one_block(X), 20, init="k-means++", n_init=2, streams=streams()))
+            found.append(start_centers(executor, one_block(X), 20, init="k-means++", n_init=n_init, streams=streams()))
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 

@@ -227,7 +227,7 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     for said in (
         "800 rows of 2 features in 2 clusters",
         "fare &lt;EUR&gt;",
-        "still to gain",
+        "one split and merge gains",
         "below 1%",
         "mean silhouette",
     ):
@@ -251,6 +251,10 @@ def test_a_gain_that_is_left_is_told():
     result = {**SUMMARY["result"], "possible_gain": 0.05, "expected_inertia": 10.0, "expected_inertia_error": 0.1}
     text = render_page({**SUMMARY, "result": result}, {}, "")
     assert "at least 5.0%" in text
+    result = {**result, "possible_gain": 0.0}
+    text = render_page({**SUMMARY, "result": result}, {}, "")
+    assert "one split and merge gains" in text
+    assert "other starts may end lower" in text
     assert "within 1.0%; all rows gave +25.0%" in text
 
 

@@ -43,11 +43,12 @@ def _size_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the sample promised, and what another round could gain, where that was looked at."""
+    """What the sample promised, and what one split and merge could gain, where that was looked at."""
     expected, gain = result.get("expected_inertia"), result.get("possible_gain")
     if gain is None:
         return []
-    more = f"at least {gain:.1%} could be gained" if gain > WORTH else "nothing seen that another pass would gain"
+    more = f"at least {gain:.1%}" if gain > WORTH else f"below {WORTH:.0%}"
+    more += " to gain by one split and merge"
     if expected is None:
         return [("to gain", more)]
     said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} by the sample"

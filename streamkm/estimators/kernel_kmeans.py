@@ -91,8 +91,8 @@ class StreamKernelKMeans(Assigner):
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
         Starts on the sample, of which the best is kept. "auto": 10 for up to 10 clusters and for "random", with
-        "k-means++" up to 30 until a third of them have ended within 0.03 % of the best; for more clusters 1 to 10, as
-        their work allows.
+        "k-means++" up to 30 until four in a row have not lowered the best by 0.03 %; for more clusters as for
+        `StreamKMeans`.
     max_iter : int, default=100
     tol : float, default=1e-6
         As for `StreamKMeans`; lower than there, because features are few and steps cheap, and some tenths of a percent

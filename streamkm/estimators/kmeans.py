@@ -89,9 +89,9 @@ class StreamKMeans(Incremental, Described, Planned):
         "random": sampled rows. An array: these centers, without any search. A callable: what
         ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
-        Starts, of which the best is kept; "auto": 10 for "random" and for a callable, else as many as cost little, up
-        to 10. For up to 10 clusters at least 4; for more, no more once two end alike: 1 where rows or clusters are
-        many, because the search finds what it misses.
+        Starts, of which the best is kept; "auto": 10 for "random" and for a callable. Else, where a start costs
+        little, 5 to 20: no more once four in a row have not lowered the best by 0.03 %. Where rows or clusters are
+        many, 4 for up to 10 clusters and 1 for more. Each start of "k-means++" is recombined with the best before.
     max_iter : int, default=100
         Lloyd steps at most, in each stage that iterates.
     tol : float, default=1e-4
@@ -195,8 +195,9 @@ class StreamKMeans(Incremental, Described, Planned):
         leaves no room to draw rows, and where too few of the looked-at rows decide the sum, as in heavy tails: no
         interval would hold there (Cochran's rule, 25 squared skewnesses against the number of rows). The log says so.
     possible_gain_ : float or None
-        Share of `inertia_` that another round could gain, estimated from below by rows that the last pass drew by their
-        share of it; a warning where it is above 1 % and `refine` does not look further.
+        Share of `inertia_` that one split and merge, or one step of Lloyd's algorithm, could gain: estimated from below
+        by rows that the last pass drew by their share of it. 0 at a local optimum, which need not be the best. A
+        warning where it is above 1 % and `refine` does not look further.
     size_cap_ : SizeCap or None
         Of a fit with `max_cluster_size`: `rows` that a cluster may have, `largest`, and what was there before clusters
         were split: `n_clusters_before`, `inertia_before`, `largest_before`. `inertia_` is lower, at the price of

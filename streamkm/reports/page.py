@@ -152,7 +152,7 @@ def _cards(facts: Mapping[str, Any]) -> str:
 
 
 def _certificate(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What the sample promised, and what another round could gain."""
+    """What the sample promised, and what one split and merge could gain."""
     expected, gain = result.get("expected_inertia"), result.get("possible_gain")
     cards = []
     if gain is not None:
@@ -161,9 +161,9 @@ def _certificate(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         text = (
             "rows drawn in the last pass say so: refine, or give more memory"
             if more
-            else "by rows drawn in the last pass"
+            else "by rows drawn in the last pass; other starts may end lower"
         )
-        cards.append(("still to gain", f'<span class="{"warn" if more else "good"}">{said}</span>', text))
+        cards.append(("one split and merge gains", f'<span class="{"warn" if more else "good"}">{said}</span>', text))
     if expected is not None and result.get("expected_inertia_error"):
         off = result["objective"] / expected - 1 if expected and result["objective"] is not None else 0.0
         error = result["expected_inertia_error"] / expected if expected else 0.0

@@ -210,8 +210,8 @@ def _looked_further(
     give_back(plan.limit_bytes)
     outlook = after.outlook(promise)
     give_back(plan.limit_bytes)
-    seen = f"at least {outlook.gain:.2%} of it to gain" if outlook.gain >= LEAST_TOLD else "nothing seen to gain"
-    logger.info("objective %.6g; %s", after.totals.d2, seen)
+    seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"below {LEAST_TOLD:.2%}"
+    logger.info("objective %.6g; to gain by one split and merge: %s", after.totals.d2, seen)
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
