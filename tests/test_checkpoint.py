@@ -466,7 +466,7 @@ class TestKilledWhileWriting:
 def _killed_while_writing(place):
     with Checkpoint.open(place, RUN) as saved:
         saved.save("early", {}, {"n": 1})
-        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         saved.save("late", {}, {"n": 2})
 
 

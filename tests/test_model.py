@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from contextlib import suppress
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, normalized
+from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.sketches import (
     CountSketch,
@@ -369,6 +372,65 @@ def test_saving_replaces_the_old_file(tmp_path):
     a_model("sketch").save(tmp_path / "m", {})
     model, parameters = Model.load(tmp_path / "m")
     assert (model.space, parameters) == ("sketch", {})
+
+
+LAYING = """
+import os, sys
+place, victim, writer = sys.argv[1:]
+names = {f".m.npz.{number}.partial" for number in (int(writer), os.getpid(), os.getppid())}
+print("laying", flush=True)
+while True:
+    for name in names | {name for name in os.listdir(place) if name.endswith(".partial")}:
+        path = os.path.join(place, name)
+        try:
+            if not os.path.islink(path):
+                if os.path.exists(path):
+                    os.unlink(path)
+                os.symlink(victim, path)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_links_that_others_lay_in_the_directory_are_not_followed(tmp_path):
+    """A process that lays them under every name that it sees or could know before; saves may fail, no more."""
+    victim, place = tmp_path / "victim.txt", tmp_path / "shared"
+    victim.write_text("mine")
+    place.mkdir()
+    laid = place / f".m.npz.{os.getpid()}.partial"
+    laid.symlink_to(victim)
+    a_model().save(place / "m.npz", PARAMETERS)
+    assert Model.load(place / "m.npz")[1] == PARAMETERS
+    assert victim.read_text() == "mine"
+    command = [sys.executable, "-S", "-c", LAYING, str(place), str(victim), str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as laying:
+        assert laying.stdout.readline() == "laying\n"
+        for _ in range(1000):
+            with suppress(OutputError):
+                replace_file(place / "m.npz", lambda file: file.write(b"a model"))
+            with suppress(OutputError):  # its hidden name stays the same
+                replace_file(place / "m.npz", lambda file: file.write(b"a model"), tag="known")
+            assert victim.read_text() == "mine"
+        assert laying.poll() is None
+        laying.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no directories are opened there")
+def test_a_directory_that_is_swapped_for_a_link_is_not_followed(tmp_path):
+    for name in ("place", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "other" / "m").write_text("mine")
+
+    def swapped(file):
+        file.write(b"a model")
+        (tmp_path / "place").rename(tmp_path / "moved")
+        (tmp_path / "place").symlink_to("other")
+
+    replace_file(tmp_path / "place" / "m", swapped)
+    assert (tmp_path / "other" / "m").read_text() == "mine"
+    assert (tmp_path / "moved" / "m").read_bytes() == b"a model"
+    assert os.listdir(tmp_path / "moved") == ["m"]
 
 
 def test_saving_into_a_missing_directory(tmp_path):

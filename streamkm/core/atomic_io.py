@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -15,8 +14,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from streamkm.core.directories import Directory
 from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
-from streamkm.core.partial_files import partial_name, remove_rests, say_writing, try_lock
+from streamkm.core.partial_files import (
+    directory_tag,
+    file_tag,
+    partial_name,
+    remove_rests,
+    say_writing,
+    try_lock,
+)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -71,7 +78,7 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     remove_rests(target)
-    place = target.with_name(partial_name(target.name, f"{os.getpid()}-{secrets.token_hex(4)}"))
+    place = target.with_name(partial_name(target.name, directory_tag()))
     with writing(target):
         place.mkdir(parents=True)
         handle = None if os.name == "nt" else os.open(place, os.O_RDONLY)
@@ -107,8 +114,8 @@ def replace_file(
 ) -> None:
     """Write a file; readers, and any process after a crash, see the old one or the whole new one.
 
-    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed. What a process that was
-    killed left under such a name is removed first.
+    Written under a hidden name that nobody can know before, flushed to the disk, renamed; then the directory is
+    flushed. What a process that was killed left under such a name is removed first.
 
     Parameters
     ----------
@@ -118,7 +125,7 @@ def replace_file(
     n_bytes : int or None
         As of `writing`.
     tag : str, optional
-        In the hidden name; the number of the process unless given.
+        In the hidden name; unless given, the number of the process and a random word.
     ready : callable, optional
         Given the size of the complete file, before that takes its name.
 
@@ -132,10 +139,13 @@ def replace_file(
         check_replaceable(target)
     if tag is None:
         remove_rests(target)
-    partial = target.with_name(partial_name(target.name, str(os.getpid()) if tag is None else tag))
-    with writing(target, n_bytes):
+    partial = partial_name(target.name, file_tag() if tag is None else tag)
+    with writing(target, n_bytes), Directory(target.parent) as directory:
+        if tag is not None:
+            directory.remove(partial)  # of a process that was killed
+        created = directory.create(partial)
         try:
-            with open(partial, "wb") as file:
+            with created as file:
                 say_writing(file.fileno())
                 write(file)
                 file.flush()
@@ -144,13 +154,13 @@ def replace_file(
                 if ready is not None:
                     ready(size)
                 if os.name != "nt":
-                    os.replace(partial, target)
+                    directory.replace(partial, target.name)
             if os.name == "nt":  # where open files keep their names
-                os.replace(partial, target)
+                directory.replace(partial, target.name)
         finally:
             with suppress(OSError):
-                partial.unlink(missing_ok=True)
-        sync(target.parent)
+                directory.remove(partial)
+        directory.sync()
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:

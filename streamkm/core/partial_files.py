@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -25,12 +26,26 @@ def partial_suffix(tag: str) -> str:
     return f".{tag}.partial"
 
 
+def file_tag() -> str:
+    """What names a file of this process: the process's number, and a word that nobody can know before."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def directory_tag() -> str:
+    """As `file_tag`, for a directory; shorter, which tells them apart."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+FILE_TAG = "[0-9]+(?:-[0-9a-f]{16})?"
+"""Pattern of `file_tag`; earlier versions wrote the number alone."""
+
+
 def remove_rests(path: str | os.PathLike[str]) -> None:
     """Remove what processes left beside a path that were killed while they wrote it.
 
-    These are files `.NAME.PROCESS.partial`, and directories with eight more digits, whose process is no more; not on
-    another machine either, as whoever writes has locked them. A directory that was to be replaced, and had left its
-    place, is put there again. What cannot be removed stays.
+    These are files and directories `.NAME.TAG.partial`, of a `file_tag` or a `directory_tag`, whose process is no more;
+    not on another machine either, as whoever writes has locked them. A directory that was to be replaced, and had left
+    its place, is put there again. What cannot be removed stays.
 
     Parameters
     ----------
@@ -38,7 +53,7 @@ def remove_rests(path: str | os.PathLike[str]) -> None:
         What they were to become.
     """
     target = Path(path)
-    own = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(-[0-9a-f]{8})?\.partial")
+    own = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:-[0-9a-f]{16}|(-[0-9a-f]{8}))?\.partial")
     with suppress(OSError):
         for name in os.listdir(target.parent):
             found, rest = own.fullmatch(name), target.parent / name
@@ -66,7 +81,8 @@ def _is_abandoned(rest: Path, process: int, *, directory: bool) -> bool:
 
 def is_unlocked(path: str | os.PathLike[str]) -> bool:
     """Whether nobody has locked a file or a directory, as whoever writes it does."""
-    handle = os.open(path, os.O_RDONLY)
+    # not through a symbolic link, nor waiting for a pipe, that was laid there meanwhile
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         return try_lock(handle)
     finally:

@@ -23,6 +23,7 @@ from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.ownership import shortly
+from streamkm.core.partial_files import FILE_TAG
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartInfo, StoreInfo
@@ -30,7 +31,7 @@ from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartIn
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _CODEC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}  # 2 GB/s written, 4 read, by one thread
 _PARTIAL = ".partial"  # ends the names of files that zarr, or `replace_file`, was writing when it was killed
-_PARTIAL_ROOT = re.compile(r"zarr\.[0-9a-f]{32}\.partial|\.zarr\.json\.[0-9]+\.partial")  # of such a zarr.json
+_PARTIAL_ROOT = re.compile(rf"zarr\.[0-9a-f]{{32}}\.partial|\.zarr\.json\.{FILE_TAG}\.partial")  # of such a zarr.json
 _OF_A_PART = frozenset({ROOT, "X", "weights", "checksums"})
 
 

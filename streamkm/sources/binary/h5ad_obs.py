@@ -64,9 +64,12 @@ def write_obs(path: str | os.PathLike[str], column: str, labels: NDArray[np.int3
             with _opened(name) as file:
                 _check(file, name, column, len(labels), overwrite=overwrite)
             _copy(source, copy)
-        shutil.copystat(name, copy.name)
+        found = os.stat(name)
+        # by the open file where there is such a call: its name may have become a link to another file
+        place: Any = copy.fileno() if os.chmod in os.supports_fd else copy.name
+        shutil.copystat(name, place)
         with suppress(PermissionError):
-            shutil.chown(copy.name, os.stat(name).st_uid, os.stat(name).st_gid)
+            shutil.chown(place, found.st_uid, found.st_gid)
         with unchanged(name):
             changes = _Changes(copy.name)
             with changes, h5py.File(changes, "r+") as file:
