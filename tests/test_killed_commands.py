@@ -11,6 +11,7 @@ import shutil
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from tests import children
 from tests.children import tree
@@ -20,6 +21,7 @@ from tests.test_cli import run
 COMMANDS = {
     "sketch": ["sketch", "x.npy", "-o", "new.zarr", "-m", "8", "--sketch", "countsketch"],
     "append": ["append", "s.zarr", "y.npy"],
+    "sparse": ["append", "s.zarr", "y.npz"],
     "columns": ["append", "s.zarr", "z.npy", "--columns"],
     "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume", "--overwrite"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--overwrite", "--labels-format", "zarr"],
@@ -38,6 +40,7 @@ def folder(tmp_path_factory):
     rng = np.random.default_rng(0)
     for name, shape in (("x", (4000, 6)), ("y", (3000, 6)), ("z", (4000, 2))):
         np.save(folder / f"{name}.npy", rng.normal(size=shape).astype("f4") + 9 * rng.integers(0, 4, (shape[0], 1)))
+    sp.save_npz(folder / "y.npz", sp.csr_array(np.load(folder / "y.npy")))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         patched.setattr("streamkm.stores.writer.CHUNK_BYTES", 1 << 15)

@@ -287,6 +287,22 @@ class TestRowsAdded:
         with pytest.raises(StoreError, match=r"has 39 features; the rows of .*s have 40"):
             do(append_rows, tmp_path / "s", matrix(kind, n_features=39))
 
+    @cases("saved", [sp.save_npz, np.savez_compressed])
+    def test_of_an_npz_file_that_is_loaded_whole_and_there_already_are_refused(self, tmp_path, saved):
+        path = tmp_path / "a.npz"
+        saved(path, sp.csr_matrix(matrix("dense")) if saved is sp.save_npz else matrix("dense"))
+        do(write_store, tmp_path / "s", path, SKETCH)
+        with pytest.raises(StoreError, match=r"a\.npz is in .*s already, among rows 0-119"):
+            do(append_rows, tmp_path / "s", path)
+
+    def test_arrays_of_one_npz_file_are_appended_one_after_the_other(self, tmp_path):
+        path = tmp_path / "two.npz"
+        np.savez_compressed(path, a=matrix("dense"), b=matrix("dense", seed=1))
+        do(write_store, tmp_path / "s", open_source(path, key="a"), SKETCH)
+        do(append_rows, tmp_path / "s", open_source(path, key="b"))
+        with pytest.raises(StoreError, match="already, among rows 120-239"):
+            do(append_rows, tmp_path / "s", open_source(path, key="b"))
+
     def test_of_a_file_that_is_there_already_or_beside_a_changed_one_are_refused(self, tmp_path):
         for name in ("a.npy", "b.npy"):
             np.save(tmp_path / name, matrix("dense", seed=ord(name[0])))

@@ -172,7 +172,8 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
     """
     for entry in source.info.inputs:
         held = entry["source"]
-        inside = [":/" in name.replace("://", "") for name in (held["name"], added["name"])]
+        names = (held["name"], added["name"])
+        inside = [":/" in name.replace("://", "") or ".npz:" in name for name in names]
         if all(inside) and held["name"] != added["name"]:
             continue  # another dataset of one file
         if _documents(held) != _documents(added):

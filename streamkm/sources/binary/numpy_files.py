@@ -114,7 +114,9 @@ def _only_matrix(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Z
 def _open_member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> ChunkedSource:
     if info.compress_type == zipfile.ZIP_STORED:
         return DenseSource(_npy_array(path, _member_offset(path, info), name, ".npz"))
-    return ArraySource(_load_member(archive, info, name), name=name, form=".npz dense, compressed, loaded whole")
+    loaded = ArraySource(_load_member(archive, info, name), name=name, form=".npz dense, compressed, loaded whole")
+    loaded.files = (path,)
+    return loaded
 
 
 def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
@@ -135,13 +137,15 @@ def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfil
     if layout not in _SPARSE:
         raise InvalidInputError(f"{path} holds a sparse matrix in {layout} format; save it as CSR: X.tocsr()")
     try:
-        return SparseSource(
+        source = SparseSource(
             _SPARSE[layout](loaded, shape=shape), name=path, form=f"SciPy {layout.upper()} in .npz, loaded whole"
         )
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"{path} holds no sound {layout.upper()} matrix: {error}") from error
+    source.files = (path,)
+    return source
 
 
 def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
