@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -576,6 +577,32 @@ def test_commands_whose_output_nobody_reads(folder):
             else:
                 assert code == 2
                 assert errors_too or "rror: " in errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such streams there")
+def test_closed_streams_change_nothing(folder):
+    """As daemons have them; nor do files that are opened get their numbers, and what is written to them."""
+    done = process("fit", "x.npy", "-k", 2, "-o", "out", preexec_fn=lambda: [os.close(number) for number in (0, 1, 2)])
+    assert done.returncode == 0
+    assert summary()["result"]["n_clusters"] == 2
+    assert Path("out/report.html").stat().st_size > 0
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
+def test_names_that_are_no_utf8_are_escaped(folder):
+    name = os.fsdecode(b"bad\xff.npy")
+    shutil.copy("x.npy", name)
+    directory = os.fsdecode(b"out\xfe")
+    run("fit", name, "-k", 2, "-o", directory)
+    assert "bad\\udcff.npy" in run("inspect", name)
+    assert summary(directory)["data"]["name"] == "bad\\udcff.npy"
+    page = Path(directory, "report.html").read_text("utf-8")
+    assert "<h1>bad\\udcff.npy</h1>" in page
+    assert "streamkm assign out\\udcfe/model.npz" in page
+    StreamKMeans(2).fit(name).report("x.html")
+    assert "bad\\udcff.npy" in Path("x.html").read_text("utf-8")
+    run("sketch", name, "-o", os.fsdecode(b"s\xff.zarr"), "-q")
+    run("inspect", os.fsdecode(b"s\xff.zarr"))
 
 
 def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):

@@ -11,6 +11,7 @@ the reader of what is printed has stopped (``| head``); a command that fails kee
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -100,8 +101,27 @@ def _is_closed(stream: Any) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def _complete_streams() -> None:
+    """Open standard streams that are closed, and let them take names of files that are no UTF-8.
+
+    Else the next file that is opened would get the number of a closed one, and what libraries write to that.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        stream = getattr(sys, name)
+        if stream is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(handle, handle == number)
+            setattr(sys, name, open(handle, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 class _Commands(click.Group):
     """Turns exceptions of commands into messages and exit codes."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        _complete_streams()
+        return super().main(*args, **kwargs)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _codes_are_kept(), _output_may_be_closed():  # --help prints while arguments are read

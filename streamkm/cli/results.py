@@ -27,6 +27,7 @@ from streamkm.core.atomic_io import (
     working_directory,
     writing,
 )
+from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
 from streamkm.core.ownership import Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
@@ -265,7 +266,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """
     target = Path(path)
     with _staged(target.parent, [target.name]) as stage:
-        (stage / target.name).write_text(text, "utf-8")
+        (stage / target.name).write_text(displayed(text), "utf-8")
 
 
 def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:

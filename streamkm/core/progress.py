@@ -64,7 +64,7 @@ class Progress:
     def __init__(self, show: bool | str = "auto", verbose: int = 0):
         self.stages: list[Stage] = []
         self._verbose, self._notebook = verbose, in_notebook()
-        self._show = self._notebook or sys.stderr.isatty() if show == "auto" else bool(show)
+        self._show = self._notebook or _on_terminal() if show == "auto" else bool(show)
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
@@ -87,13 +87,24 @@ class Progress:
         read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
         logger.info("%s: %.2f s%s", name, stage.seconds, read)
         if self._verbose > 0 and not self._show:
-            sys.stderr.write(f"{name}: {stage.seconds:.2f} s{read}\n")
+            _write(f"{name}: {stage.seconds:.2f} s{read}")
 
     def say(self, line: str) -> None:
         """Log a line; write it on stderr where stages are shown and the log does not take it."""
         if not logger.isEnabledFor(logging.INFO) and (self._show or self._verbose > 0):
-            sys.stderr.write(f"{line}\n")
+            _write(line)
         logger.info("%s", line)
+
+
+def _on_terminal() -> bool:
+    """Whether stderr is a terminal; a process that was started without it has none."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _write(line: str) -> None:
+    """Write a line on stderr, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
 
 
 class _Bar:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.display import displayed
 from streamkm.core.version import __version__
 from streamkm.estimators.validation import plain
 from streamkm.passes.excerpts import row_ids, rows_as_values
@@ -51,7 +52,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
     profile = getattr(estimator, "profile_", None)
     summary: dict[str, Any] = {
         "data": {
-            "name": estimator.fitted_on_["name"],
+            "name": displayed(estimator.fitted_on_["name"]),
             "n_samples": estimator.n_samples_,
             "n_skipped": n_skipped,
             "n_blank": 0 if profile is None else int(profile.n_blank.sum()),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from streamkm.core.atomic_io import check_replaceable, replace_file
+from streamkm.core.display import displayed
 from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.page import TITLE, render_page
@@ -46,7 +47,7 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
         As `check_page_place`, or it cannot be written; what was there is as it was.
     """
     check_page_place(path)
-    page = text.encode()
+    page = displayed(text).encode()
     replace_file(path, lambda file: file.write(page), len(page))
 
 

@@ -73,7 +73,7 @@ def file_fingerprint(path: str) -> dict[str, Any]:
         listed = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in found)
         size = sum(stat.st_size for _, stat in found)
         newest = max((stat.st_mtime_ns for _, stat in found), default=0)
-        return _described(path, size, newest, hashlib.blake2b(listed.encode(), digest_size=16))
+        return _described(path, size, newest, hashlib.blake2b(os.fsencode(listed), digest_size=16))
     size = path.version.n_bytes
     digest = hashlib.blake2b(digest_size=16)
     block = memoryview(bytearray(min(SAMPLE_BYTES, size)))
