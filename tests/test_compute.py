@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from functools import reduce
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +28,7 @@ from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
 
+TOP = Path(__file__).parents[1]
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
 
@@ -491,3 +496,40 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
             return await asyncio.to_thread(kmeans.fit, np.eye(9))
 
     assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
+
+
+LATE = """
+import atexit, logging, sys, threading
+import numpy as np, zarr
+from streamkm import StreamKMeans
+from streamkm.sources import open_source
+
+X = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4") + 9
+zarr.create_array(f"{sys.argv[1]}.zarr", shape=X.shape, chunks=(500, 6), dtype=X.dtype)[:] = X
+sources = [open_source(X), open_source(f"{sys.argv[1]}.zarr")]  # zarr opens nothing any more by then
+logging.basicConfig(level=logging.WARNING)
+logging.getLogger("streamkm").setLevel(logging.WARNING)
+wanted = [StreamKMeans(3, random_state=0).fit(source).inertia_ for source in sources]
+
+def late():
+    if sys.argv[1] == "thread":
+        threading.main_thread().join()
+    for n_threads in (1, 2):
+        found = [StreamKMeans(3, random_state=0, executor=n_threads).fit(source).inertia_ for source in sources]
+        print(n_threads, found == wanted, flush=True)
+
+if sys.argv[1] == "thread":
+    threading.Thread(target=late).start()
+else:
+    atexit.register(late)
+"""
+
+
+@cases("when", ["thread", "atexit"])
+def test_fits_after_the_main_thread_has_ended_take_one_thread(tmp_path, when):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, when], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout == "1 True\n2 True\n", done.stderr
+    assert done.stderr.count("one thread does the rest") == 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from streamkm.compute.base import Executor, Joining, Outputs
 from streamkm.compute.reduction import fold_run
+from streamkm.core.pools import start
 
 STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
 
@@ -28,7 +29,7 @@ class LocalThreads(Executor):
         self.n_workers = n_workers
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        return self._pool.submit(function, *args)
+        return start(self._pool, function, *args)
 
     def share(self, value: Any) -> Any:
         return value
@@ -51,7 +52,7 @@ class LocalThreads(Executor):
                     deque(numbers, maxlen=0)  # drain the iterator so that the other threads stop
                     raise
 
-        helpers = [self._pool.submit(work) for _ in range(min(self.n_workers, len(items)) - 1)]
+        helpers = [start(self._pool, work) for _ in range(min(self.n_workers, len(items)) - 1)]
         work()
         for helper in helpers:
             if not helper.cancel():  # it did begin

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.storage import LocalStore, MemoryStore, ZipStore
 
+from streamkm.core.pools import start
 from streamkm.sources.remote.zarr import RemoteStore
 
 Result = TypeVar("Result")
@@ -58,7 +59,7 @@ class _OneHelper(ThreadPoolExecutor):
         if not hasattr(_MINE, "helper"):
             _MINE.helper = ThreadPoolExecutor(1, thread_name_prefix="streamkm-decode")
         helper: ThreadPoolExecutor = _MINE.helper
-        return helper.submit(fn, *args, **kwargs)
+        return start(helper, fn, *args, **kwargs)
 
 
 _MINE = threading.local()
