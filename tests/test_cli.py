@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -336,6 +338,51 @@ def test_assign(folder):
     np.save("wide.npy", np.ones((4, 9)))
     assert "9 features" in run("assign", "out/model.npz", "wide.npy", "-o", "z.npy", code=2)
     assert not Path("z.npy").exists()
+
+
+@cases("suffix", [".npy", ".csv", ".parquet"])
+def test_labels_replace_labels_of_streamkm_alone_unless_forced(folder, suffix):
+    """Not what looks like them, nor what was changed since, though name and size are the same."""
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
+    given, path = ("assign", "out/model.npz", "x.npy", "-q", "-o", f"mine{suffix}"), Path(f"mine{suffix}")
+    run(*given)
+    table, n_rows = path.read_bytes(), len(np.load("x.npy"))
+    run(*given, "--overwrite")
+    others = {
+        ".npy": [npy(np.arange(5, dtype="i4")), npy(np.full(n_rows, 7, "i4"))],
+        ".csv": [b"row,label,distance,second_label,second_distance,outlier_score\n0,9,,,,\n", table.swapcase()],
+        ".parquet": [parquet(pd.read_parquet(path))] if suffix == ".parquet" else [],
+    }
+    for mine in others[suffix]:
+        path.write_bytes(mine)
+        assert "replace it by --force" in run(*given, "--overwrite", code=2)
+        assert path.read_bytes() == mine
+        run(*given, "--force")
+        run(*given, "--overwrite")
+        assert path.read_bytes() == table
+    path.unlink()
+    path.mkdir()
+    assert "no regular file" in run(*given, "--force", code=2)
+
+
+def parquet(frame):
+    with io.BytesIO() as file:
+        frame.to_parquet(file)
+        return file.getvalue()
+
+
+def npy(array):
+    with io.BytesIO() as file:
+        np.save(file, array)
+        return file.getvalue()
+
+
+def test_a_file_in_the_place_of_a_mark_is_left(folder):
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    Path(".y.npy.streamkm").write_text("mine")
+    assert ".y.npy.streamkm is no mark" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy", code=2)
+    assert Path(".y.npy.streamkm").read_text() == "mine"
+    assert not Path("y.npy").exists()
 
 
 def test_labels_never_replace_a_directory_of_other_things(folder):

@@ -433,6 +433,22 @@ def test_a_directory_that_is_swapped_for_a_link_is_not_followed(tmp_path):
     assert os.listdir(tmp_path / "moved") == ["m"]
 
 
+@cases("kind", [StreamKMeans, StreamKernelKMeans])
+def test_saving_replaces_a_file_only_where_that_is_allowed(tmp_path, kind):
+    fitted, path = kind(n_clusters=3, random_state=0).fit(named_rows()), tmp_path / "m.npz"
+    path.write_bytes(b"a thesis")
+    for _ in range(2):  # the second time a model is there
+        content = path.read_bytes()
+        with pytest.raises(OutputError, match=r"m\.npz exists; pass overwrite"):
+            fitted.save(path)
+        assert path.read_bytes() == content
+        fitted.save(path, overwrite=True)
+        assert len(kind.load(path).cluster_centers_) == 3
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(OutputError, match="no regular file"):
+        fitted.save(tmp_path / "directory", overwrite=True)
+
+
 def test_saving_into_a_missing_directory(tmp_path):
     with pytest.raises(OutputError, match=r"none/m cannot be written: No such file or directory"):
         a_model().save(tmp_path / "none" / "m", {})

@@ -171,7 +171,7 @@ def test_a_saved_model_predicts_alike(tmp_path):
     X = wide_rows(500)
     for kind in FIT_BY_PASS:
         fitted = kmeans(sketch=kind, n_components=5, assign_space="sketch").fit(X)
-        fitted.save(tmp_path / "m.npz")
+        fitted.save(tmp_path / "m.npz", overwrite=True)
         loaded = StreamKMeans.load(tmp_path / "m.npz")
         assert loaded.sketch_fit == "all"
         np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)

@@ -20,7 +20,13 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.compute import open_executor
 from streamkm.core import memory as limits
-from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.core.exceptions import (
+    CheckpointError,
+    InvalidInputError,
+    InvalidParameterError,
+    MemoryLimitError,
+    OutputError,
+)
 from streamkm.core.ownership import MARKER
 from streamkm.model_selection.sweep_parameters import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, SweepResult, SweepRow, elbow
@@ -362,6 +368,9 @@ def test_tables(swept, tmp_path):
     assert table["best"] == 8
     assert table["rows"][0]["silhouette"] is None
     swept.to_csv(tmp_path / "sweep.csv")
+    with pytest.raises(OutputError, match=r"sweep\.csv exists; pass overwrite"):
+        swept.to_csv(tmp_path / "sweep.csv")
+    swept.to_csv(tmp_path / "sweep.csv", overwrite=True)
     with open(tmp_path / "sweep.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [int(line["n_clusters"]) for line in lines] == [row.n_clusters for row in swept.rows]

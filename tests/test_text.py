@@ -18,7 +18,13 @@ from sklearn.metrics import euclidean_distances
 from sklearn.preprocessing import normalize
 
 from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError, ModelFileError
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    InvalidParameterError,
+    MissingDependencyError,
+    ModelFileError,
+    OutputError,
+)
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
@@ -288,11 +294,13 @@ def test_saved_frequencies(tmp_path):
     path = tmp_path / "idf.npz"
     for fit in (IdfFit(), IdfFit(smooth_idf=False, sublinear_tf=True, norm=None), IdfFit(norm="l1")):
         tfidf = fit.finish(source.tfidf.frequencies)
-        tfidf.save(path)
+        tfidf.save(path, overwrite=True)
         loaded = TfIdf.load(path)
         assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (fit.smooth_idf, fit.sublinear_tf, fit.norm)
         assert loaded.frequencies.n_rows == 50
         np.testing.assert_array_equal(loaded.idf(np.arange(M)), tfidf.idf(np.arange(M)))
+    with pytest.raises(OutputError, match=r"idf\.npz exists; pass overwrite"):
+        tfidf.save(path)
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(ModelFileError, match="no saved document frequencies"):
         TfIdf.load(path)

@@ -111,6 +111,11 @@ def overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
 
 
+def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether any file may go: `force`."""
+    return click.option("--force", is_flag=True, help="Replace a file that is no result of streamkm's, too.")(command)
+
+
 def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """What the command may hold: `memory_limit`."""
     return click.option(

@@ -134,7 +134,7 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
     """Write the document frequencies that rows are weighted by; give the path, or None for rows that are not."""
     if not isinstance(source, TfIdfRows):
         return None
-    source.tfidf.save(path)
+    source.tfidf.save(path, overwrite=True)  # as `check_frequencies_target` allows
     return os.fspath(path)
 
 

@@ -14,6 +14,7 @@ import click
 
 from streamkm.cli.common import (
     Talk,
+    force_option,
     memory_option,
     overwrite_option,
     restart_option,
@@ -22,8 +23,9 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
-from streamkm.core.atomic_io import check_replaceable, replace_file, writing
+from streamkm.core.atomic_io import writing
 from streamkm.core.exceptions import OutputError
+from streamkm.core.marks import Overwrite, check_ours, replace_marked
 
 
 def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
@@ -53,6 +55,7 @@ def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
 @set_option
 @table_options
 @overwrite_option
+@force_option
 @restart_option
 @talk_options
 def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
@@ -68,7 +71,8 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.deduplication import dedupe as find_duplicates
         from streamkm.passes.checkpoint import Checkpoint, records
 
-        _check_target(output, overwrite=options["overwrite"])
+        overwrite: Overwrite = "any" if options["force"] else options["overwrite"]
+        _check_target(output, overwrite)
         directory = f"{output}.checkpoint"
         records(directory)  # refuses a directory of other files before data are opened
         if options["restart"] and os.path.isdir(directory):
@@ -87,31 +91,20 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 progress=False if options["quiet"] else "auto",
                 random_state=options["seed"],
             )
-        _check_target(output, overwrite=options["overwrite"])  # once more: the passes may have taken hours
-        replace_file(output, lambda file: np.save(file, found.rows, allow_pickle=False), found.rows.nbytes)
+        replace_marked(
+            output,
+            lambda file: np.save(file, found.rows, allow_pickle=False),
+            found.rows.nbytes,
+            ready=lambda _: _check_target(output, overwrite),  # once more: the passes may have taken hours
+        )
         talk.say([*found.lines(), ("numbers", output)])
 
 
-def _check_target(target: str, *, overwrite: bool) -> None:
+def _check_target(target: str, overwrite: Overwrite) -> None:
     """Refuse what could not be written at the end, or may not be replaced."""
     path = Path(target)
     if path.suffix != ".npy":
         raise OutputError(f"row numbers are written as .npy, not as {path.name}; choose such a name with -o")
-    if os.path.lexists(path):
-        if not overwrite:
-            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
-        if not _is_row_numbers(path):
-            raise OutputError(f"{path} exists and is no file of row numbers (int64); choose another name with -o")
+    check_ours(path, "file of row numbers", overwrite)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _is_row_numbers(path: Path) -> bool:
-    import numpy as np
-
-    check_replaceable(path)
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return False
-    return isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1

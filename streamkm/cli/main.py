@@ -24,6 +24,7 @@ import click
 from streamkm import __version__
 from streamkm.cli.common import (
     Talk,
+    force_option,
     image_option,
     overwrite_option,
     parsed,
@@ -39,6 +40,7 @@ from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
+from streamkm.core.marks import Overwrite
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
@@ -186,9 +188,16 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @set_option
 @table_options
 @overwrite_option
+@force_option
 @talk_options
 def assign(
-    model: str, paths: Sequence[str], output: str, settings: Sequence[str], overwrite: bool, **talking: bool
+    model: str,
+    paths: Sequence[str],
+    output: str,
+    settings: Sequence[str],
+    overwrite: bool,
+    force: bool,
+    **talking: bool,
 ) -> None:
     """Label the rows of PATH... with the centers of MODEL.
 
@@ -203,16 +212,17 @@ def assign(
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
-        check_labels_target(output, paths, overwrite=overwrite)
+        may: Overwrite = "any" if force else overwrite
+        check_labels_target(output, paths, overwrite=may)
         estimator = talk.prepare(load_estimator(model))
         with work(paths, settings, beside=model) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
-                write_labels(output, labels, overwrite=overwrite)
+                write_labels(output, labels, overwrite=may)
             elif output.endswith(".h5ad"):
-                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=overwrite)
+                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=bool(may))
             else:
-                labels = estimator.predict_to(source, output, overwrite=overwrite)
+                labels = estimator.predict_to(source, output, overwrite=may)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output)])
 

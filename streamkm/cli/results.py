@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
 from streamkm.core.atomic_io import (
-    check_replaceable,
     remove_tree,
-    replace_file,
     sync,
     working_directory,
     writing,
 )
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
+from streamkm.core.marks import Overwrite, check_ours, replace_marked
 from streamkm.core.ownership import Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
@@ -87,7 +86,7 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     _check_writable(directory)
 
 
-def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (), *, overwrite: bool) -> None:
+def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (), *, overwrite: Overwrite) -> None:
     """As `check_target`, for labels in one file or Zarr array, or for those that `put_into_file` puts into one of rows.
 
     Parameters
@@ -108,34 +107,21 @@ def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (
             raise OutputError(
                 f"{path} takes labels of its own rows alone; choose a name of .npy, .csv or .parquet with -o"
             )
-        check_obs(path, _OBS, overwrite=overwrite)
+        check_obs(path, _OBS, overwrite=bool(overwrite))
         return
     if path.suffix not in (".npy", ".zarr", *SUFFIXES):
         raise OutputError(
             f"labels are written as .npy, .zarr, .csv or .parquet, not as {path.name}; choose such a name with -o"
         )
     if path.suffix in SUFFIXES:
-        if not os.path.lexists(path) or overwrite:
-            check_table_place(path, overwrite=overwrite)
-        else:
-            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
+        check_table_place(path, overwrite=overwrite)
+    elif path.suffix == ".npy":
+        check_ours(path, "file of labels", overwrite)
     elif os.path.lexists(path):
         if not overwrite:
             raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
-        if path.suffix == ".zarr":
-            check_labels_array(path)
-        elif not _is_labels_file(path):
-            raise OutputError(f"{path} exists and is no file of labels (int32, one a row); choose another name with -o")
+        check_labels_array(path)
     _check_writable(path.parent)
-
-
-def _is_labels_file(path: Path) -> bool:
-    check_replaceable(path)
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return False
-    return isinstance(found, np.ndarray) and found.dtype == np.int32 and found.ndim == 1
 
 
 def _check_writable(directory: Path) -> None:
@@ -147,7 +133,7 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: bool = False) -> None:
+def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: Overwrite = False) -> None:
     """Write labels as one .npy file; readers see the old file or the whole new one.
 
     Parameters
@@ -155,8 +141,8 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, ove
     path : path
         Ends in .npy.
     labels : int32 ndarray of shape (n,)
-    overwrite : bool
-        Whether labels that are there may be replaced.
+    overwrite : bool or "any"
+        Whether labels that streamkm wrote there may be replaced, or any regular file.
 
     Raises
     ------
@@ -166,8 +152,12 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, ove
     target = Path(path)
     with writing(target, labels.nbytes):
         target.parent.mkdir(parents=True, exist_ok=True)
-    check_labels_target(target, overwrite=overwrite)  # once more: the pass may have taken hours
-    replace_file(target, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes)
+    replace_marked(
+        target,
+        lambda file: np.save(file, labels, allow_pickle=False),
+        labels.nbytes,
+        ready=lambda _: check_labels_target(target, overwrite=overwrite),  # the pass may have taken hours
+    )
 
 
 def put_into_file(
@@ -303,8 +293,9 @@ def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
             _flush(stage)
             owned = _owned(directory)
             owned.check(replaced)
-            files = [path for path in stage.rglob("*") if path.is_file()]
-            owned.announce({path.relative_to(stage).as_posix(): path.stat().st_size for path in files})
+            files = [path.relative_to(stage) for path in stage.rglob("*") if path.is_file()]
+            announced = (path for path in files if path.parts[0] in replaced)  # all but marks of single files
+            owned.announce({path.as_posix(): (stage / path).stat().st_size for path in announced})
             aside = stage / ".replaced"
             aside.mkdir()
             for result in replaced:

@@ -43,7 +43,8 @@ _WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (
-    ("pass overwrite", "pass --overwrite"), ("allow to overwrite", "pass --overwrite"),
+    ("overwrite='any'", "--force"), ("pass overwrite", "pass --overwrite"),
+    ("allow to overwrite", "pass --overwrite"),
     ("or start anew", "or begin anew with --restart"),
 )  # fmt: skip
 _YAML = {"None": "null", "True": "true", "False": "false"}

@@ -104,6 +104,18 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
             raise OutputError(f"{os.fspath(path)} exists and is no regular file; choose another name")
 
 
+def check_new(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse a path where a file is, unless that may be replaced, or where something else is.
+
+    Raises
+    ------
+    OutputError
+    """
+    check_replaceable(path)
+    if not overwrite and os.path.lexists(path):
+        raise OutputError(f"{os.fspath(path)} exists; pass overwrite to replace it, or choose another name")
+
+
 def replace_file(
     path: str | os.PathLike[str],
     write: Callable[[BinaryIO], Any],

@@ -34,8 +34,8 @@ class Directory:
             os.close(self._handle)
 
     def create(self, name: str) -> BinaryIO:
-        """Open a new file to write it; a file or a symbolic link of that name is refused, not opened."""
-        return open(self._path / name, "xb", opener=lambda _, flags: self._created(name, flags))
+        """Open a new file to write and read it; a file or a symbolic link of that name is refused, not opened."""
+        return open(self._path / name, "x+b", opener=lambda _, flags: self._created(name, flags))
 
     def _created(self, name: str, flags: int) -> int:
         """`flags` are those of a new file: O_EXCL, which follows no link, is one of them."""

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.compute import open_executor, under_limit
+from streamkm.core.marks import Overwrite
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.estimators.attached import with_labels
 from streamkm.estimators.model_files import SavedModel
@@ -68,7 +69,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         lazy = self._lazily(X, nearest_labels)
         return self._gathered(X, "predict", nearest_labels, np.empty(0, np.int32)) if lazy is None else lazy
 
-    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
+    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Any:
         """Find the cluster of each row and write what was found to a file; one pass.
 
         Parameters
@@ -80,8 +81,9 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
             column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
             nearest center, and ``outlier_score``: the distance over the mean distance of the cluster's rows in the fit,
             1 for usual rows, 3 for rows three times as far. Rows that are skipped have the label -1 and no numbers.
-        overwrite : bool
-            Replace labels that are there; nothing else is replaced.
+        overwrite : bool or "any"
+            Replace labels that streamkm wrote there: the format tells, or for CSV a hidden file beside it,
+            ``.NAME.csv.streamkm``. "any" replaces any regular file.
 
         Returns
         -------
@@ -115,7 +117,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
 
-    def _predict_to_table(self, X: Any, target: Path, *, overwrite: bool = False) -> Written:
+    def _predict_to_table(self, X: Any, target: Path, *, overwrite: Overwrite = False) -> Written:
         source = self._open(X, reset=False)
         profile, usual = getattr(self, "profile_", None), None
         if profile is not None and len(profile.sums) == self._n_features_out:

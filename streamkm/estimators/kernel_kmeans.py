@@ -317,7 +317,7 @@ class StreamKernelKMeans(Assigner):
             return weights.factor * kernel_objective(values, self.predict(X), each)
         return weights.factor * exact_objective(self.kernel_, rows, self.predict(X), each)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
 
         Raises
@@ -325,7 +325,7 @@ class StreamKernelKMeans(Assigner):
         ModelFileError
             If the kernel is a Python function.
         """
-        super().save(path)
+        super().save(path, overwrite=overwrite)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, read_stream
+from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.estimators.input_rows import InputRows
 from streamkm.estimators.registry import name_of
@@ -52,7 +53,7 @@ class SavedModel(InputRows):
     _last_rows: Any
     _label_blocks: Any
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
 
         After `partial_fit`, the file holds the stream as well: its coreset, of `stream_.n_bytes`.
@@ -60,14 +61,17 @@ class SavedModel(InputRows):
         Parameters
         ----------
         path : path
-            Replaced only by a complete file.
+            Written under this very name.
+        overwrite : bool
+            Replace a file that is there, whatever it is, by the complete new one.
 
         Raises
         ------
         DiskFullError, OutputError
-            It cannot be written; the old file is as it was.
+            It exists, or cannot be written; the old file is as it was.
         """
         self._check_fitted()
+        check_new(path, overwrite=overwrite)
         parameters = self.get_params()
         for name in OF_THIS_RUN:
             parameters.pop(name, None)

@@ -19,7 +19,7 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
 from streamkm.cluster.rows import add_rows
 from streamkm.compute import local_executor, open_executor
-from streamkm.core.atomic_io import replace_file
+from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.pairs import Lines
 from streamkm.model_selection.swept_rows import SweptRows
@@ -250,14 +250,21 @@ class SweepResult(Lines):
             writer.writerows([_plain(value) for value in astuple(row)] for row in self.rows)
             return buffer.getvalue()
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write `csv_text` to a file; readers see the old file or the whole new one.
+
+        Parameters
+        ----------
+        path : path
+        overwrite : bool
+            Replace a file that is there, whatever it is.
 
         Raises
         ------
         DiskFullError, OutputError
-            The old file is as it was.
+            It exists, or cannot be written; the old file is as it was.
         """
+        check_new(path, overwrite=overwrite)
         text = self.csv_text().encode()
         replace_file(path, lambda file: file.write(text), len(text))
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import check_replaceable, replace_file
-from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
+from streamkm.core.atomic_io import replace_file
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
+from streamkm.core.marks import Overwrite, check_ours, is_marked, replace_marked
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 
@@ -29,7 +30,6 @@ COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_scor
 N_VALUES = 4  # of a row, as `nearest_two` gives them
 MARK = b"streamkm_labels"  # key of a Parquet file's metadata
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
-_READ_ROWS = 1 << 14
 _CSV_ROWS = 1 << 13  # that are Python objects at a time
 
 
@@ -66,7 +66,7 @@ def nearest_two(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
     return out
 
 
-def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+def check_table_place(path: str | os.PathLike[str], *, overwrite: Overwrite) -> Path:
     """The path of a table of labels that may be made, or replaced.
 
     Raises
@@ -79,12 +79,7 @@ def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     target = Path(path)
     if target.suffix == ".parquet":
         _pyarrow()
-    if os.path.lexists(target):
-        if not overwrite:
-            raise OutputError(f"{target} exists; choose another name, or remove it")
-        check_replaceable(target)
-        if not _is_table(target):
-            raise OutputError(f"{target} exists and is no table of labels that streamkm wrote; choose another name")
+    check_ours(target, "table of labels", overwrite, _is_table)
     return target.absolute()
 
 
@@ -95,7 +90,7 @@ def write_table(
     *,
     id_column: str | None = None,
     ids: Iterable[Any] = (),
-    overwrite: bool = False,
+    overwrite: Overwrite = False,
 ) -> Written:
     """Write a table of labels; readers see the old file or the whole new one.
 
@@ -112,7 +107,7 @@ def write_table(
         What the ids are called.
     ids : iterable of pyarrow.ChunkedArray
         Of all rows, in order; in place of row numbers where there is an `id_column`.
-    overwrite : bool
+    overwrite : bool or "any"
         As of `check_table_place`, which is asked once more at the end.
 
     Raises
@@ -136,8 +131,8 @@ def write_table(
         if naming is not None:
             naming.end()
 
-    writer = _write_csv if path.suffix == ".csv" else _write_parquet
-    replace_file(
+    writer, replace = (_write_csv, replace_marked) if path.suffix == ".csv" else (_write_parquet, replace_file)
+    replace(
         path,
         lambda file: writer(file, first, batches()),
         ready=lambda _: check_table_place(path, overwrite=overwrite),  # the pass may have taken hours
@@ -231,14 +226,11 @@ class _Ids:
 
 
 def _is_table(path: Path) -> bool:
-    with suppress(OSError, ValueError, UnicodeDecodeError, csv.Error):
-        if path.suffix == ".parquet":
-            pa, pq = _pyarrow()
-            with suppress(pa.ArrowException):
-                return MARK in (pq.read_schema(path).metadata or {})
-            return False
-        with path.open(encoding="utf-8", newline="") as file:
-            return tuple(next(csv.reader([file.readline(_READ_ROWS)]))[1:]) == COLUMNS
+    if path.suffix == ".csv":
+        return is_marked(path)
+    pa, pq = _pyarrow()
+    with suppress(OSError, pa.ArrowException):
+        return MARK in (pq.read_schema(path).metadata or {})
     return False
 
 

@@ -22,6 +22,7 @@ from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
+from streamkm.core.marks import Overwrite
 from streamkm.core.partial_files import REPLACED, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import Assigned, fold_assigned, nearest_labels
@@ -53,7 +54,7 @@ class HeldLabels:
     rows: NDArray[np.int64]
 
 
-def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Path:
     """The path of a Zarr array of labels that may be made, or replaced.
 
     Raises
@@ -124,14 +125,16 @@ def assign_and_hold(
     return HeldLabels(tuple(handles), chunk_rows), Assigned(NO_LABELS, totals, drawn, profile)
 
 
-def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
+def write_labels(
+    executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: Overwrite = False
+) -> None:
     """Have the labels written to a Zarr array, which appears when it is complete.
 
     Parameters
     ----------
     target : path
         Visible to all workers.
-    overwrite : bool
+    overwrite : bool or "any"
         Whether labels that are there may be replaced.
 
     Raises

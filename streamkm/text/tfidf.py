@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import replace_file
+from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
@@ -176,14 +176,21 @@ class TfIdf:
             out = sp.csr_array(normalize(out, norm=self.norm, copy=False))
         return out.astype(working_dtype(X.dtype), copy=False)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write an .npz file, without pickle; readers see the old file or the whole new one.
+
+        Parameters
+        ----------
+        path : path
+        overwrite : bool
+            Replace a file that is there, whatever it is.
 
         Raises
         ------
         DiskFullError, OutputError
-            The old file is as it was.
+            It exists, or cannot be written; the old file is as it was.
         """
+        check_new(path, overwrite=overwrite)
         arrays = {**self._arrays(), **({} if self.words is None else self.words.arrays())}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
