@@ -280,7 +280,7 @@ def test_centers_that_are_given_or_drawn_at_random_stay(small_sample):
         assert not warned
 
 
-def heavy_rows(n=60_000):
+def rows_with_single_far_ones(n=60_000):
     """Heavy tails, many zeros, and six single rows that lie up to 1e7 away."""
     rng = np.random.default_rng(0)
     X = np.exp(rng.normal(0, 2.0, (n, 4))) * (rng.random((n, 4)) < 0.3)
@@ -292,7 +292,7 @@ def heavy_rows(n=60_000):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_further_rounds_keep_clusters_of_single_far_rows(seed):
-    X = heavy_rows()
+    X = rows_with_single_far_ones()
     best = min(kmeans(20, random_state=each).fit(X).inertia_ for each in range(4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is left to gain

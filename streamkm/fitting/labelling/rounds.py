@@ -121,19 +121,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
     gain = None
     total_weight = float(context.weights.sum()) if len(context.weights) else float(rows.sum())
     while True:
-        promise = rule = None
-        tabled = model.with_table()
-        if plan.drawn_rows and index >= n_asked:
-            looked = found.look.originals()
-            own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
-            promise = promise_of(context.here, looked, own, tabled, total_weight)
-            del looked
-            seed = context.settings.word("draws") ^ index
-            rule = DrawRule.of(plan.drawn_rows, seed, total_weight, promise.inertia)
-        assigned, held = label_once(context, tabled, rows, index, sample, rule)
-        del tabled  # what follows needs the memory
-        if promise is not None:  # rows that were skipped count nothing
-            promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
+        assigned, held, rule, promise = _one_pass(context, found, model, index, sample, total_weight)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         best = _Best.after(best, model.centers, assigned.totals.d2)
@@ -165,6 +153,25 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
         promise = None
     return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)
+
+
+def _one_pass(
+    context: FitContext, found: Found, model: Model, index: int, sample: Sample | None, total_weight: float
+) -> tuple[Assigned, HeldLabels | None, DrawRule | None, Promise | None]:
+    """Label all rows once; draw some of them by what the sample promises of the objective, where the plan says so."""
+    promise = rule = None
+    tabled = model.with_table()
+    if context.plan.drawn_rows and index >= context.settings.n_refinements:
+        looked = found.look.originals()
+        own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
+        promise = promise_of(context.here, looked, own, tabled, total_weight)
+        del looked
+        seed = context.settings.word("draws") ^ index
+        rule = DrawRule.of(context.plan.drawn_rows, seed, total_weight, promise.inertia)
+    assigned, held = label_once(context, tabled, found.chunk_rows, index, sample, rule)
+    if promise is not None:  # rows that were skipped count nothing
+        promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
+    return assigned, held, rule, promise
 
 
 def write_held(context: FitContext, labelled: Labelled) -> Labelled:
