@@ -6,6 +6,7 @@ block. Sums are gathered in block order in a fixed tree. Never sees a source or 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,9 @@ from streamkm.cluster.totals import JOIN_TOTALS, Totals, join_totals
 from streamkm.compute import Executor, Large, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.rows import add_csr_rows
+
+BLOCK_PLACES = 40
+"""Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
 
 MOST_NEAR = 0.7
 """Share of a block's rows near borders, from which all rows are looked at."""
@@ -180,6 +184,13 @@ class Blocks:
         if reach is not None and lists is not None:
             return parted(totals, labels, rows, lists)
         return totals, LastStep(labels, lists)
+
+    def placed(self) -> Iterator[list[Any]]:
+        """Blocks, each after the place of its first row: for draws by places, and for sums over blocks.
+
+        Neither places nor cuts depend on threads. Places are distinct, and those of a block are consecutive.
+        """
+        return ([number << BLOCK_PLACES, handle] for number, handle in enumerate(self.handles))
 
     @property
     def _block_bytes(self) -> int:

@@ -6,6 +6,7 @@ nothing has to be joined. A cluster's sum runs over its rows in order, whatever 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from streamkm.cluster.many_steps import LastStep, border_labels, near_borders, p
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals, join_totals
 from streamkm.compute import Executor
+from streamkm.compute.reduction import RUNS
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.kernels.cluster.sums import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
@@ -32,7 +34,7 @@ PIECE_ENTRIES = 1 << 15  # at least: handing less to another thread takes longer
 
 @dataclass(frozen=True, slots=True)
 class LocalBlocks(Blocks):
-    """Blocks that are pieces of one.
+    """Blocks that are pieces of one, as many as its executor's threads want.
 
     Attributes
     ----------
@@ -56,6 +58,12 @@ class LocalBlocks(Blocks):
             isinstance(block.X, np.ndarray),
             block,
         )
+
+    def placed(self) -> Iterator[list[Any]]:
+        """As `Blocks.placed`: pieces that are cut by their entries alone; places count through all rows."""
+        pieces = cut(self.whole, pieces_worth(self.whole.X, RUNS))
+        starts = accumulate((piece.n_rows for piece in pieces), initial=0)
+        return map(list, zip(starts, pieces, strict=False))
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""
@@ -196,9 +204,17 @@ def label_sums(
 
 
 def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:
-    """Number of pieces of work on rows: `n_each` for each thread, or as many as are worth a thread."""
+    """Number of pieces of work on rows: `n_each` for each thread, or as many as are worth a thread.
+
+    What is found must not depend on the cut. Sums over pieces go by `LocalBlocks.placed`.
+    """
+    return pieces_worth(X, n_each * executor.n_workers)
+
+
+def pieces_worth(X: Matrix, most: int) -> int:
+    """Number of pieces that are worth a thread, up to `most`."""
     n_entries = X.size if isinstance(X, np.ndarray) else X.nnz
-    return int(max(1, min(n_each * executor.n_workers, n_entries // PIECE_ENTRIES)))
+    return int(max(1, min(most, n_entries // PIECE_ENTRIES)))
 
 
 def cut(block: Block, n_pieces: int) -> list[Block]:

@@ -18,7 +18,7 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.search_set import BATCH_ROWS, Pool, centered, search_rows
 from streamkm.cluster.seeding.two_level import quotas_of
-from streamkm.cluster.spill import Held, loaded
+from streamkm.cluster.spill import loaded
 from streamkm.kernels.intrinsics.hashing import hash_places
 
 COARSE_CENTERS, COARSE_ROWS = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on
@@ -99,15 +99,17 @@ def _measured(
     """Coarse clusters of the rows of each block, and their objectives and rows (c,)."""
     labels, shares, sizes = [], np.zeros(len(coarse)), np.zeros(len(coarse), np.int64)
     table = blocks.executor.share(CenterTable.build(coarse, blocks.dtype, around_origin=True))
-    for part, share, size in blocks.executor.map("seed", _measured_item, blocks.handles, table):
+    for part, share, size in blocks.executor.map("seed", _measured_item, blocks.placed(), table):
         labels.append(part)
         shares += share
         sizes += size
     return labels, shares, sizes
 
 
-def _measured_item(held: Held, table: CenterTable) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
-    block = loaded(held)
+def _measured_item(
+    item: list[Any], table: CenterTable
+) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
+    block = loaded(item[1])
     labels, scores = table.lowest(block.X)
     d2 = np.maximum(scores + block.d2norms, 0.0)
     counted = block.weights > 0 if len(block.weights) else np.ones(block.n_rows, np.bool_)
@@ -129,7 +131,7 @@ def _drawn(
     X, weights = np.empty((most, blocks.n_components), blocks.dtype), np.zeros(most)
     places, n_rows = rng.permutation(most), 0
     shared = blocks.executor.share((chances, int(rng.integers(2**63))))
-    items = map(list, zip(range(len(labels)), blocks.handles, labels, strict=True))
+    items = ([*placed, part] for placed, part in zip(blocks.placed(), labels, strict=True))
     for part, own in blocks.executor.map("draw", _drawn_item, items, shared):
         here = places[n_rows : n_rows + len(own)]
         X[here], weights[here] = part[: len(here)], own[: len(here)]
@@ -147,9 +149,9 @@ def _drawn(
 
 
 def _drawn_item(item: list[Any], shared: tuple[NDArray[np.float64], int]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    (index, held, labels), (chances, seed) = item, shared
+    (place, held, labels), (chances, seed) = item, shared
     hashes, own = np.empty(len(labels), np.int64), chances[labels]
-    hash_places(np.uint64(seed), (index << 40) + np.arange(len(labels)), hashes)
+    hash_places(np.uint64(seed), place + np.arange(len(labels)), hashes)
     picked = np.flatnonzero(hashes / 2.0**63 < own)
     block = loaded(held)
     if len(block.weights):

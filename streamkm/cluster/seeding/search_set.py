@@ -181,7 +181,7 @@ def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn
     shared = blocks.executor.share((table, rule))
     parts: tuple[Drawn, ...] = ()
     objective = 0.0
-    for part, added in blocks.executor.map("draw", _draw_item, map(list, enumerate(blocks.handles)), shared):
+    for part, added in blocks.executor.map("draw", _draw_item, blocks.placed(), shared):
         parts = rule.gather((*parts, part))
         objective += added
     return rule.join(parts), objective
@@ -244,9 +244,9 @@ def _merged_item(held: Held) -> Block:
 
 
 def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> tuple[Drawn, float]:
-    (index, held), (table, rule) = item, shared
+    (place, held), (table, rule) = item, shared
     block = loaded(held)
     rows = Block(merged(block.X), block.d2norms, block.weights)
-    places = (index << 40) + np.arange(block.n_rows, dtype=np.int64)
+    places = place + np.arange(block.n_rows, dtype=np.int64)
     d2 = squared_distances(rows, table)
     return rule.draw(rows.X, places, rows.weights, d2), float(weighted_sum(rows.weights, d2))
