@@ -1,0 +1,158 @@
+"""The same bits for any number of threads and workers: in every regime, just above the sizes that change what is done.
+
+Sizes matter: small data are searched as they are. Starts are drawn from more than 10,000 rows and 2^20 entries, centers
+are compared among neighbours from 512 on, and folds cut more than 24 * 16 chunks into more than 24 runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+
+from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.seeding.search_set import SMALL_ENTRIES, SMALLEST_SEARCH_ROWS
+from streamkm.compute.reduction import RUN_LENGTH, RUNS
+from streamkm.planning import fit_plan
+from tests.dask_processes import assert_same_bits
+from tests.tables import cases, row
+
+N_ROWS = 2 * SMALLEST_SEARCH_ROWS
+WIDTH = 3 * SMALL_ENTRIES // (2 * N_ROWS)
+FAR_ROWS = 30
+LONG = RUNS * RUN_LENGTH + 16  # chunks: more than 24 runs have room for
+MANY, FEW_STEPS = FEWEST_CENTERS + 8, {"max_iter": 6, "n_init": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is fitted, and the regime that its plan must choose for it to test what it says.
+
+    Attributes
+    ----------
+    sample_rows : int, optional
+        Rows that a plan samples at least, where rows are to be drawn from more than those.
+    """
+
+    regime: str
+    kind: str = "f4"
+    n_rows: int = N_ROWS
+    width: int = WIDTH
+    n_clusters: int = 20
+    parameters: dict[str, Any] = field(default_factory=dict)
+    kernel: bool = False
+    weighted: bool = False
+    sample_rows: int | None = None
+
+    def rows(self, *, far: bool, seed: int = 0) -> np.ndarray | sp.csr_array:
+        """Overlapping groups; some rows lie far from all others if asked for."""
+        rng = np.random.default_rng(seed)
+        if self.kind.startswith("csr"):
+            X = sp.random_array((self.n_rows, self.width), density=8 / self.width, rng=rng, format="csr")
+            X.data[: 8 * FAR_ROWS if far else 0] *= 50
+            return sp.csr_array(X.astype(self.kind.removeprefix("csr ")))
+        centers = 2 * rng.normal(size=(15, self.width))
+        X = centers[rng.integers(0, 15, self.n_rows)] + rng.normal(size=(self.n_rows, self.width))
+        X[5 : 5 + FAR_ROWS if far else 5] *= 10
+        return (np.clip(4 * X + 128, 0, 255) if self.kind == "u1" else X).astype(self.kind)
+
+    def fit(self, data: Any, executor: Any) -> StreamKMeans | StreamKernelKMeans:
+        """Fit; the plan must be the case's."""
+        estimator = (StreamKernelKMeans if self.kernel else StreamKMeans)(self.n_clusters, **self.parameters)
+        estimator.set_params(random_state=0, progress=False, executor=executor)
+        weights = np.random.default_rng(1).gamma(2, size=self.n_rows) if self.weighted else None
+        estimator.fit(data, sample_weight=weights)
+        assert estimator.plan_.regime == self.regime
+        return estimator
+
+
+def in_chunks(n_chunks: int, width: int = WIDTH, **parameters: Any) -> dict[str, Any]:
+    """Parameters with which float32 rows come in so many chunks, or a few more."""
+    return {"chunk_bytes": N_ROWS // n_chunks * width * 4, **parameters}
+
+
+UNIFORM = {"coreset": "uniform"}
+CASES = {
+    "sample, f4": Case("sample", parameters=UNIFORM),
+    "sample, f8": Case("sample", "f8", parameters=UNIFORM),
+    "sample, u1": Case("sample", "u1", parameters=UNIFORM),
+    "sample, weights": Case("sample", parameters=UNIFORM, weighted=True),
+    "sample, k-means||": Case("sample", parameters=UNIFORM | {"init": "k-means||"}),
+    "sample, LS++": Case("sample", parameters=UNIFORM | {"init": "ls++"}),
+    "sample, CSR f4": Case("sample", "csr f4", width=2000, parameters=UNIFORM),
+    "sample, CSR f8 sketched": Case("sample", "csr f8", width=2000, parameters={"sketch": "countsketch"}),
+    "sample, many clusters": Case("sample", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS | UNIFORM),
+    "blocks": Case("blocks", parameters=in_chunks(LONG)),
+    "blocks, f8": Case("blocks", "f8", parameters=in_chunks(LONG // 2)),
+    "blocks, sketched": Case("blocks", parameters=in_chunks(LONG, coreset=None, sketch="countsketch", n_components=32)),
+    "blocks, many clusters": Case("blocks", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS),
+    "blocks, drawn from": Case("blocks", parameters=in_chunks(LONG, coreset=None), sample_rows=2_000),
+    "blocks, read ahead": Case("blocks", parameters=in_chunks(50, sketch="pca", n_components=16), sample_rows=2_000),
+    "coreset, sensitivity": Case("coreset", parameters=in_chunks(LONG, coreset="sensitivity")),
+    "coreset, lightweight": Case("coreset", parameters=in_chunks(LONG, coreset="lightweight")),
+    "kernel, sample": Case("sample", width=24, n_clusters=50, parameters={"n_landmarks": 64}, kernel=True),
+    "kernel, all rows": Case(
+        "blocks", width=24, parameters=in_chunks(50, 24, n_landmarks=64, fit_on="all"), kernel=True
+    ),
+}
+FROM_FILES = {"blocks, read ahead"}
+ON_A_CLUSTER = ["sample, f4", "sample, CSR f4", "blocks, drawn from", "coreset, lightweight"]
+
+
+@pytest.fixture
+def fitted(tmp_path, monkeypatch):
+    """A function that fits a case by an executor, and one that gives what was found."""
+
+    def fit(name: str, executor: Any, *, far: bool, seed: int = 0) -> StreamKMeans | StreamKernelKMeans:
+        case = CASES[name]
+        data: Any = case.rows(far=far, seed=seed)
+        if name in FROM_FILES:
+            np.save(tmp_path / "x.npy", data)
+            data = str(tmp_path / "x.npy")
+        with monkeypatch.context() as patched:
+            if case.sample_rows is not None:
+                patched.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", case.sample_rows)
+                patched.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+            return case.fit(data, executor)
+
+    return fit
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_threads_change_no_bit(fitted, name):
+    wanted = fitted(name, 1, far=True)
+    for n_threads in (2, 3, 7):
+        with row(n_threads=n_threads):
+            assert_same_bits(fitted(name, n_threads, far=True), wanted)
+
+
+@cases("name", ON_A_CLUSTER)
+def test_a_cluster_finds_the_bits_of_a_thread(fitted, client, name):
+    assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_no_executor_changes_a_bit(fitted, client, one_worker, name, far, seed):
+    wanted = fitted(name, 1, far=far, seed=seed)
+    for executor in (2, 3, 4, 7, one_worker, client):
+        with row(executor=executor):
+            assert_same_bits(fitted(name, executor, far=far, seed=seed), wanted)
+
+
+@pytest.fixture(scope="module")
+def one_worker():
+    """A Dask cluster of one process of two threads."""
+    quiet = {"dashboard": False, "dashboard_address": ":0"}
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=True, scheduler_kwargs=quiet) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
