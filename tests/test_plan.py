@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from streamkm.estimators.facts import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.planning import allowance, memory
 from streamkm.planning.fit_plan import plan_fit
+from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
 from streamkm.planning.memory import LIBRARY_BYTES
+from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
@@ -230,6 +233,68 @@ def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
             plans.append(estimator.plan(given))
         assert plans[0] == plans[1]
     assert plan(open_source(X)).base_bytes == LIBRARY_BYTES + X.nbytes
+
+
+SAID_OF_THREADS = {"n_threads", "needs", "memory", "block_room", "kept_bytes"}  # what more of them may change
+
+
+def settled(got):
+    """What a plan says that results depend on."""
+    return {name: value for name, value in got.to_dict().items() if name not in SAID_OF_THREADS}
+
+
+@cases("limit", ["330 MiB", "400 MiB", "600 MiB", "1 GiB", "8 GiB"])
+@cases("case", ["rows", "wide", "sparse", "many", "text", "stream", "all", "kernel"])
+def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
+    """Sizes, regime and space are those of one thread; where the rest have no room, fewer run."""
+    source, changed = UnreadSource(40_000_000, 16), {"n_clusters": 20, "refine": "auto"}
+    if case == "wide":
+        source = UnreadSource(300_000, 784, dtype=np.uint8)
+    elif case == "sparse":
+        source = UnreadSource(1_000_000, 20_000, sparse=True)
+    elif case == "many":
+        source, changed["n_clusters"] = UnreadSource(2_000_000, 32), 1000
+    elif case == "text":
+        (tmp_path / "x.svm").write_text("1 1:1 5000:2\n0 2:3\n" * 20_000)
+        source, changed["coreset"] = open_source(tmp_path / "x.svm"), None
+    elif case == "stream":
+        source = StreamedSource(np.zeros((10, 16), np.float32))
+    elif case == "all":
+        changed["coreset"] = None
+
+    def of(n_threads):
+        try:
+            if case == "kernel":
+                return plan_kernel_fit(
+                    UnreadSource(500_000, 30), n_clusters=10, method="nystroem", how="uniform",
+                    sizes=kernel_sizes(10, "auto", "auto", None, 500_000), all_rows=False, chunk_bytes="auto",
+                    memory_limit=limit, n_threads=n_threads, weighted=False, refine="auto",
+                )  # fmt: skip
+            return plan(source, memory_limit=limit, n_threads=n_threads, **changed)
+        except MemoryLimitError as error:
+            return str(error)
+
+    got = {n_threads: of(n_threads) for n_threads in (1, 2, 4, 8)}
+    if isinstance(got[1], str):
+        assert set(got.values()) == {got[1]}
+        return
+    for n_threads, each in got.items():
+        assert settled(each) == settled(got[1])
+        assert 1 <= each.n_threads <= n_threads
+        assert each.peak_bytes <= each.limit_bytes
+
+
+@cases("limit", ["450 MiB", "600 MiB", "1 GiB", "8 GiB"])
+def test_no_number_of_threads_changes_a_sweep_or_a_store(limit):
+    source = UnreadSource(400_000, 500)
+    for planned in (
+        partial(plan_sweep, source, ("pca", 50), (5_000, 50_000, 2_000), (20, 10), chunk_bytes="auto"),
+        partial(plan_store, source, ("pca", 50), 10_000),
+    ):
+        got = [planned(memory_limit=limit, n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
+        assert len({(each.chunk_bytes, each.sample_rows, each.space_for(500)) for each in got}) == 1
+        assert all(max(each.memory.values()) <= each.limit_bytes for each in got)
+        assert [each.n_threads for each in got] == sorted(each.n_threads for each in got)
 
 
 def test_without_a_limit_what_the_machine_cannot_give_now_is_refused(monkeypatch):

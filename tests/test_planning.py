@@ -445,3 +445,22 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     assert (chunk, n_threads) == (1 << 20, 1)
     assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
     assert sizes(wide, tight, 3_000_000) == (3_000_000, 1)
+    np.lib.format.open_memmap(tmp_path / "large.npy", "w+", np.float32, (1_000_000, 100))
+    large = open_source(str(tmp_path / "large.npy"))
+    for limit in (tight, tight + (40 << 20), tight + (200 << 20)):
+        assert len({sizes(large, limit, n_threads=count)[0] for count in (1, 2, 4, 8)}) == 1
+
+
+def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):
+    """Below it, fewer threads run; chunks, and with them coresets, stay what they are for one."""
+    X = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_500_000, 8))
+    X[:] = np.random.default_rng(0).normal(size=(len(X), 8))
+    fits = [
+        StreamKMeans(5, memory_limit=LIBRARY_BYTES + (100 << 20), executor=n, random_state=0, refine=0, progress=False)
+        .fit(str(tmp_path / "x.npy"))
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    for fit in fits[1:]:
+        np.testing.assert_array_equal(fit.cluster_centers_, fits[0].cluster_centers_)
+        np.testing.assert_array_equal(fit.labels_, fits[0].labels_)
+        assert fit.inertia_ == fits[0].inertia_

@@ -65,9 +65,7 @@ class GatherPlan:
             + source.held_bytes
             + BYTES_PER_ROW * int(sizes.sum())
         )
-        # chunks that are read, those of the same rows at unit length, and those that wait
-        taken += int(chunk * (n_threads * (source.read_factor + 2) + WAITING))
-        room = max(LEAST_ROOM, int(ROOM_SHARE * (limit - taken)))
+        room = _room(limit - taken, chunk, source.read_factor, 1)
         most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
         largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)
         if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
@@ -76,11 +74,19 @@ class GatherPlan:
                 f"they are compared with as many guests; memory_limit={estimator.memory_limit!r} leaves "
                 f"{human_bytes(room // 2)}: raise it, or pass a smaller max_cluster_size or more n_clusters"
             )
-        n_threads = max(1, min(n_threads, room // 2 // max(1, COPIES * largest)))
+        rooms = {count: _room(limit - taken, chunk, source.read_factor, count) for count in range(1, n_threads + 1)}
+        n_threads = max((count for count, left in rooms.items() if count * COPIES * largest <= left // 2), default=1)
+        room = rooms[n_threads]
         most = max(largest, room // (2 * COPIES * n_threads))
         ends = np.cumsum(sizes + most_guests) * (row_bytes + ROW_BYTES)
         bucket_of = _cut(np.diff(ends, prepend=0), most)
         return cls(bucket_of, int(bucket_of[-1]) + 1, most_guests, room // 2, n_threads, chunk)
+
+
+def _room(free: int, chunk: int, read_factor: float, n_threads: int) -> int:
+    """Bytes for rows, beside chunks that threads read, those of the same rows at unit length, and those that wait."""
+    taken = int(chunk * (n_threads * (read_factor + 2) + WAITING))
+    return max(LEAST_ROOM, int(ROOM_SHARE * (free - taken)))
 
 
 def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,16 @@ class FitContext(PassContext):
     settings: Settings
     progress: Progress
     labels_to: Path | None = None
+
+    @contextmanager
+    def of_width(self, n_features: int) -> Iterator[Self]:
+        """The same for the passes that follow, with as many threads as have room for rows of so many features."""
+        most = self.plan.threads_for(n_features)
+        if self.executor is not self.here or self.executor.n_workers <= most:
+            yield self
+            return
+        with open_executor(most) as fewer:
+            yield replace(self, executor=fewer, here=fewer)
 
     @classmethod
     @contextmanager

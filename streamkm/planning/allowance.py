@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
@@ -17,6 +18,7 @@ SHARE = 8  # of what a limit leaves for data, one part each for the row sample a
 KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
 LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
 CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
+PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
 AnyPlan = TypeVar("AnyPlan", bound="Projected")
@@ -46,11 +48,11 @@ class Allowance:
         base = process_bytes(source.libraries, sparse=source.is_sparse, on_cluster=on_cluster) + source.held_bytes
         return cls(memory_limit_bytes(memory_limit), base, None if is_given(memory_limit) else available_memory())
 
-    def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int, n_threads: int) -> int:
+    def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
         if asked != "auto":
             return int(asked)
-        largest = int(self._room / (SHARE * source.read_factor * n_threads))
+        largest = int(self._room / (SHARE * source.read_factor * PLANNED_THREADS))
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
 
     def labelling(
@@ -63,7 +65,7 @@ class Allowance:
         asked : int or "auto"
             Decoded bytes of a chunk.
         n_threads : int
-            There are.
+            There are; the size of chunks does not depend on it.
         centers_bytes : int
             Of the centers, in float64.
         n_columns : int
@@ -72,23 +74,37 @@ class Allowance:
         Returns
         -------
         chunk_bytes, n_threads : int
-            Where even the smallest have no room, these.
+            Where even the smallest chunks have no room for one thread, these.
         """
         row_bytes, found_bytes = decoded_row_bytes(source), LABELLED_BYTES + 8 * n_columns
-        first = self.chunk_bytes(source, asked, row_bytes, n_threads)
+        first = self.chunk_bytes(source, asked, row_bytes)
         if asked == "auto":
             first = max(1, first * row_bytes // max(row_bytes, found_bytes))
         held = self.base_bytes + CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * (source.n_rows or 0)
-        for sizes in smaller_sizes(Sizes(first, n_threads, 0), asked, 0):
-            largest, streams = sizes.chunk_bytes, not isinstance(source, ChunkedSource)
-            if isinstance(source, ChunkedSource):
-                largest = max((chunk.n_bytes for chunk in source.chunks(sizes.chunk_bytes)), default=0)
-            given = (sizes.n_threads, source.read_factor, largest)
-            reading = reading_bytes(*given, streams=streams, made_bytes=source.made_bytes)
-            found = waiting_calls(sizes.n_threads) * (largest // row_bytes) * found_bytes
-            if held + reading + found <= self.limit_bytes:
+        streams = not isinstance(source, ChunkedSource)
+
+        def peak(n_threads: int, largest: int) -> int:
+            reading = reading_bytes(
+                n_threads, source.read_factor, largest, streams=streams, made_bytes=source.made_bytes
+            )
+            return held + reading + waiting_calls(n_threads) * (largest // row_bytes) * found_bytes
+
+        for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
+            largest = largest_chunk(source, sizes.chunk_bytes)
+            if peak(1, largest) <= self.limit_bytes:
                 break
-        return sizes.chunk_bytes, sizes.n_threads
+        return sizes.chunk_bytes, self.threads(n_threads, partial(peak, largest=largest))
+
+    def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
+        """As many of these threads as have room beside what was planned for one: more would cost results.
+
+        Parameters
+        ----------
+        n_threads : int
+        peak : callable
+            Projected resident bytes with so many.
+        """
+        return next((count for count in range(n_threads, 1, -1) if peak(count) <= self.now_bytes), 1)
 
     def most_sampled(self, row_bytes: int) -> int:
         """Rows that the row sample has room for."""
@@ -105,17 +121,22 @@ class Allowance:
         return min(free, self._room) // KEPT_SHARE
 
     @property
+    def now_bytes(self) -> int:
+        """The limit, or less where the machine has not so much left: for what changes no result."""
+        return self.limit_bytes if self.free_bytes is None else min(self.limit_bytes, self.base_bytes + self.free_bytes)
+
+    @property
     def _room(self) -> int:
         return self.limit_bytes - self.base_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a plan chooses by itself, beside the regime and the space.
+    """What a plan chooses by itself, beside the regime and the space: by one thread, as all of it changes results.
 
     Attributes
     ----------
-    chunk_bytes, n_threads, sample_rows, drawn_rows : int
+    chunk_bytes, sample_rows, drawn_rows : int
     keeps_sample : bool
         Whether the row sample is kept for rounds that look further.
     searched_rows, fewest_searched : int
@@ -123,7 +144,6 @@ class Sizes:
     """
 
     chunk_bytes: int
-    n_threads: int
     sample_rows: int
     drawn_rows: int = 0
     keeps_sample: bool = False
@@ -148,9 +168,6 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
         fewer = sizes.drawn_rows // DRAWN_STEP
         sizes = replace(sizes, drawn_rows=fewer if fewer >= FEWEST_DRAWN else 0)
         yield sizes
-    while sizes.n_threads > 1:
-        sizes = replace(sizes, n_threads=_power_below(sizes.n_threads, 1))
-        yield sizes
     while sizes.sample_rows > fewest_sampled:
         sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))
         yield sizes
@@ -165,6 +182,12 @@ def _power_below(value: int, smallest: int) -> int:
     while 2 * power < value:
         power *= 2
     return power
+
+
+def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
+    """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
+    chunks = source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else ()
+    return max((chunk.n_bytes for chunk in chunks), default=chunk_bytes)
 
 
 class Projected(Protocol):
@@ -191,7 +214,7 @@ class Projected(Protocol):
         """What the process holds beside data."""
 
 
-def checked(plan: AnyPlan, remedy: str, largest_chunk: int, allowance: Allowance, *, what: str = "fit") -> AnyPlan:
+def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, what: str = "fit") -> AnyPlan:
     """The plan, if it fits.
 
     Raises
@@ -215,9 +238,9 @@ def checked(plan: AnyPlan, remedy: str, largest_chunk: int, allowance: Allowance
     if plan.base_bytes >= plan.limit_bytes:
         base = human_bytes(plan.base_bytes)
         raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
-    if largest_chunk > 2 * plan.chunk_bytes:
+    if largest > 2 * plan.chunk_bytes:
         raise MemoryLimitError(
-            f"{said}: it is stored in chunks of {human_bytes(largest_chunk)}, which can only be read whole; "
+            f"{said}: it is stored in chunks of {human_bytes(largest)}, which can only be read whole; "
             f"store it in smaller ones, or {needed}"
         )
     raise MemoryLimitError(f"{said}; {needed}, {remedy}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamkm.cluster.model import Space
-from streamkm.planning.allowance import Allowance, Sizes
+from streamkm.planning.allowance import Allowance, Sizes, largest_chunk
 from streamkm.planning.memory import Needs, Regime
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -59,14 +59,19 @@ class Choice:
         """Whether the projection keeps the limit."""
         return max(self.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
 
-    def with_room(self, allowance: Allowance, n_rows: int | None) -> Choice:
-        """Keep in memory what there is room for of blocks that are spilled."""
+    def with_threads(self, n_threads: int, allowance: Allowance) -> Choice:
+        """Let as many of these threads work as have room beside what was chosen."""
+
+        def of(count: int) -> Choice:
+            return replace(self, needs=replace(self.needs, n_threads=count))
+
+        return of(allowance.threads(n_threads, lambda count: max(of(count).memory(allowance.base_bytes).values())))
+
+    def with_room(self, limit_bytes: int, allowance: Allowance, n_rows: int | None) -> Choice:
+        """Keep in memory what there is room for below so much of blocks that are spilled."""
         if self.regime != "spilled":
             return self
-        limit = allowance.limit_bytes
-        if allowance.free_bytes is not None:  # of the machine's memory; what is kept where changes no result
-            limit = min(limit, allowance.base_bytes + allowance.free_bytes)
-        free = limit - max(self.memory(allowance.base_bytes).values())
+        free = limit_bytes - max(self.memory(allowance.base_bytes).values())
         room = max(0, int(SPILL_SHARE * free))
         if n_rows is not None:
             room = min(room, n_rows * (8 + self.needs.block_row_bytes))
@@ -80,6 +85,7 @@ def choose(
     spaces: tuple[Space, ...],
     ladder: list[Sizes],
     allowance: Allowance,
+    n_threads: int,
 ) -> Choice:
     """Choose the best space, in it the best regime, with it the largest sizes, that fit in memory.
 
@@ -95,6 +101,8 @@ def choose(
     ladder : list of Sizes
         The largest first.
     allowance : Allowance
+    n_threads : int
+        There are: as many of them work as have room beside the sizes, which are chosen for one.
 
     Returns
     -------
@@ -113,7 +121,12 @@ def choose(
                 choice = _with_largest_chunks(choice.in_portions(allowance), source, cuts, allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
-                    return choice.with_parts(allowance).with_room(allowance, source.estimated_rows)
+                    choice, n_rows = choice.with_parts(allowance), source.estimated_rows
+                    if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
+                        choice = choice.with_room(allowance.limit_bytes, allowance, n_rows)
+                        return choice.with_threads(n_threads, allowance)
+                    choice = choice.with_threads(n_threads, allowance)
+                    return choice.with_room(allowance.now_bytes, allowance, n_rows)
             if least is None or peak < max(least.memory(allowance.base_bytes).values()):
                 least = choice
     if least is None:
@@ -149,10 +162,8 @@ class _Cut:
     @classmethod
     def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
         """Cut it; that may read pointers of sparse rows."""
-        if not isinstance(source, ChunkedSource):
-            return cls(None, chunk_bytes)
-        chunks = source.chunks(chunk_bytes)
-        return cls(len(chunks), max((chunk.n_bytes for chunk in chunks), default=chunk_bytes))
+        n_chunks = len(source.chunks(chunk_bytes)) if isinstance(source, ChunkedSource) else None
+        return cls(n_chunks, largest_chunk(source, chunk_bytes))
 
 
 def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
@@ -163,7 +174,6 @@ def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
         n_rows=n_rows or sizes.sample_rows,
         sample_rows=sizes.sample_rows,
         searched_rows=sizes.searched_rows,
-        n_threads=sizes.n_threads,
         drawn_rows=sizes.drawn_rows,
         keeps_sample=sizes.keeps_sample,
         largest_chunk=cut.largest,

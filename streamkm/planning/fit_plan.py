@@ -76,7 +76,7 @@ def plan_fit(
     memory_limit : "auto", int, float or str
         See `core.memory.memory_limit_bytes`.
     n_threads : int
-        Threads of this process that will read.
+        Threads of this process that may read; as many do as have room beside what is planned for one.
     sketch_fit : "sample" or "all"
         What a sketch that depends on the data is found on.
     gathers_labels : bool
@@ -118,8 +118,7 @@ def plan_fit(
     if asked.once:
         asked.check_once()
     first = Sizes(
-        chunk_bytes=allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads),
-        n_threads=n_threads,
+        chunk_bytes=allowance.chunk_bytes(source, chunk_bytes, row_bytes),
         sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, allowance.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
         keeps_sample=refine == "auto" and not asked.once,
@@ -132,10 +131,10 @@ def plan_fit(
     serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
     choice, all_rows = None, bool(serving) and asked.clusters_all(first.sample_rows)
     if all_rows:
-        choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance)
+        choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance, n_threads)
         all_rows = choice.fits(allowance)
     if choice is None or not all_rows:
-        choice = choose(source, needs, regimes, asked.spaces, ladder, allowance)
+        choice = choose(source, needs, regimes, asked.spaces, ladder, allowance, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
@@ -327,7 +326,7 @@ class _Asked:
             n_clusters=self.n_clusters,
             n_features=self._n_features,
             n_components=n_components,
-            n_threads=first.n_threads,
+            n_threads=1,
             row_bytes=self.row_bytes,
             block_row_bytes=block_row_bytes(source, self.row_bytes, self.sketch, kind, n_components),
             sample_floats=float_row_bytes(source, self.row_bytes),

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
 from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.kernel_memory import KernelNeeds
@@ -143,7 +143,7 @@ def plan_kernel_fit(
         Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
         `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
-        Threads of this process that will read.
+        Threads of this process that may read; as many do as have room beside what is planned for one.
     refine, keeps_rows, on_cluster : int or "auto", bool, bool
         As of `plan_fit`. Clusters of the landmarks alone are left as they are.
 
@@ -156,7 +156,7 @@ def plan_kernel_fit(
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_rows = max(n_clusters, columns, min(wanted, allowance.most_sampled(row_bytes)))
@@ -172,7 +172,6 @@ def plan_kernel_fit(
     drawn = draw_rows(n_clusters, 8 + 4 * rank)
     first = Sizes(
         size,
-        n_threads,
         sample_rows,
         drawn_rows=0 if method == "two-step" or drawn < FEWEST_DRAWN else drawn,
         keeps_sample=refine == "auto" and method != "two-step",
@@ -182,7 +181,7 @@ def plan_kernel_fit(
         sample_rows=sample_rows,
         n_clusters=n_clusters,
         n_features=0 if source.is_sparse else source.n_features or 0,
-        n_threads=n_threads,
+        n_threads=1,
         n_columns=columns,
         n_held=held,
         rank=rank,
@@ -196,13 +195,17 @@ def plan_kernel_fit(
         streams=not isinstance(source, ChunkedSource),
     )
     for tried in smaller_sizes(first, chunk_bytes, sample_rows):
-        size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks and fewer threads
-        chunks = source.chunks(size) if isinstance(source, ChunkedSource) else ()
-        largest = max((chunk.n_bytes for chunk in chunks), default=size)
-        needs = replace(needs, largest_chunk=largest, n_threads=tried.n_threads)
+        size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks
+        needs = replace(needs, largest_chunk=largest_chunk(source, size))
         needs = replace(needs, drawn_rows=tried.drawn_rows, keeps_sample=tried.keeps_sample)
         if max(needs.stages(allowance.base_bytes).values()) <= allowance.limit_bytes:
             break
+    needs = replace(
+        needs,
+        n_threads=allowance.threads(
+            n_threads, lambda count: max(replace(needs, n_threads=count).stages(allowance.base_bytes).values())
+        ),
+    )
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
@@ -215,7 +218,7 @@ def plan_kernel_fit(
         passes=len(before) + 2 + more + counts_first,
         counts_first=counts_first,
         chunk_bytes=size,
-        n_chunks=len(chunks) if isinstance(source, ChunkedSource) else None,
+        n_chunks=len(source.chunks(size)) if isinstance(source, ChunkedSource) else None,
         sketch=method,
         n_components=rank,
         why_sketch=why,

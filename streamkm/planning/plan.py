@@ -124,9 +124,28 @@ class Plan(Lines):
         """Where rows are assigned, once the number of features is known."""
         if self.assign_space is not None or self.needs is None:
             return self.assign_space or "original"
-        needs = replace(self.needs, n_features=n_features, n_occurring=0)
-        memory = needs.stages(self.regime, "original", self.base_bytes, self.block_room or 0)
-        return "original" if max(memory.values()) <= self.limit_bytes else "sketch"
+        return "original" if self._peak(n_features, "original", 1) <= self.limit_bytes else "sketch"
+
+    def threads_for(self, n_features: int) -> int:
+        """Threads that have room where rows are assigned, once the number of features is known; at least one."""
+        if self.assign_space is not None or self.needs is None:
+            return self.n_threads
+        space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
+        return next((count for count in counts if self._peak(n_features, space, count) <= self.limit_bytes), 1)
+
+    @property
+    def threadless_bytes(self) -> int:
+        """Projected resident bytes at the peak with one thread: the same however many there are."""
+        if self.needs is None:
+            return self.peak_bytes
+        return self._peak(self.needs.center_features, self.expected_space, 1)
+
+    def _peak(self, n_features: int, space: Space, n_threads: int) -> int:
+        """Projected resident bytes at the peak, of centers of so many features, in a space, with so many threads."""
+        if self.needs is None:
+            return self.peak_bytes
+        needs = replace(self.needs, n_features=n_features, n_occurring=0, n_threads=n_threads)
+        return max(needs.stages(self.regime, space, self.base_bytes, self.block_room or 0).values())
 
     @property
     def expected_space(self) -> Space:

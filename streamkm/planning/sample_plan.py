@@ -6,13 +6,13 @@ Pure functions of the source's description, the parameters and the limit, as `pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from streamkm.cluster.model import Space
-from streamkm.planning.allowance import Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.allowance import Allowance, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
@@ -39,7 +39,7 @@ class SamplePlan:
     n_features : int
         As the source says, or estimated.
     stages : callable
-        Resident bytes of each stage, for a number of features and a space.
+        Resident bytes of each stage, for a number of threads, of features, and a space.
     """
 
     source: str
@@ -49,17 +49,17 @@ class SamplePlan:
     limit_bytes: int
     base_bytes: int
     n_features: int
-    stages: Callable[[int, Space], dict[str, int]]
+    stages: Callable[[int, int, Space], dict[str, int]]
 
     def space_for(self, n_features: int) -> Space:
         """Where clusterings are scored: in the original space wherever the means of the most clusters fit there."""
-        fits = max(self.stages(n_features, "original").values()) <= self.limit_bytes
+        fits = max(self.stages(1, n_features, "original").values()) <= self.limit_bytes
         return "original" if fits else "sketch"
 
     @property
     def memory(self) -> dict[str, int]:
         """Projected resident bytes of each stage."""
-        return self.stages(self.n_features, self.space_for(self.n_features))
+        return self.stages(self.n_threads, self.n_features, self.space_for(self.n_features))
 
 
 def plan_sweep(
@@ -94,7 +94,7 @@ def plan_sweep(
     clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
     labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
 
-    def stages(reading: int, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:
+    def stages(reading: int, sizes: Sizes, n_threads: int, n_features: int, space: Space) -> dict[str, int]:
         sample, working = sizes.sample_rows * (row_bytes + PLACED), clustered * clustered_row
         width = n_features if space == "original" else m
         found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
@@ -102,15 +102,16 @@ def plan_sweep(
         drawn = DRAWN_COPIES * (clustered // 2) * (row_bytes + PLACED)
         return {
             "sample": reading + int(CANDIDATES * sample),
-            "draw": reading + sample + drawn + found + (sizes.n_threads + 1) * 8 * most_clusters * m,
+            "draw": reading + sample + drawn + found + (n_threads + 1) * 8 * most_clusters * m,
             "sketch": sample + working + max(found, 24 * judged**2),
             "sweep": sample + working + 8 * judged**2 + means + labels,
         }
 
     allowance = Allowance.of(memory_limit, source)
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes, n_threads)
-    first = Sizes(size, n_threads, max(clustered, min(kept, allowance.most_sampled(row_bytes))))
-    return _planned(source, allowance, smaller_sizes(first, chunk_bytes, clustered), stages, "sweep", m)
+    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes)
+    first = Sizes(size, max(clustered, min(kept, allowance.most_sampled(row_bytes))))
+    plans = _Plans(source, allowance, stages, n_threads, source.estimated_features or m)
+    return plans.largest(smaller_sizes(first, chunk_bytes, clustered), "sweep")
 
 
 def plan_store(
@@ -133,72 +134,80 @@ def plan_store(
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     sketched = block_row_bytes(source, row_bytes, kind, kind, m)
 
-    def stages(reading: int, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001
-        block = _largest_chunk(source, sizes.chunk_bytes) // row_bytes * sketched
+    def stages(reading: int, sizes: Sizes, n_threads: int, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001
+        block = largest_chunk(source, sizes.chunk_bytes) // row_bytes * sketched
         found = 16 * min(sample_rows, pca_rows(n_features, m)) * n_features
         return {
             "sample": reading + int(CANDIDATES * sample_rows * row_bytes) + found,
-            "sketch": reading + (waiting_calls(sizes.n_threads) + STORED_COPIES) * block,
+            "sketch": reading + (waiting_calls(n_threads) + STORED_COPIES) * block,
         }
 
     allowance = Allowance.of(memory_limit, source)
-    first = Sizes(allowance.chunk_bytes(source, "auto", row_bytes, n_threads), n_threads, sample_rows)
-    return _planned(source, allowance, smaller_sizes(first, "auto", sample_rows), stages, "sketch", m)
+    first = Sizes(allowance.chunk_bytes(source, "auto", row_bytes), sample_rows)
+    plans = _Plans(source, allowance, stages, n_threads, source.estimated_features or m)
+    return plans.largest(smaller_sizes(first, "auto", sample_rows), "sketch")
 
 
-def _largest_chunk(source: RowSource, chunk_bytes: int) -> int:
-    chunks = source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else ()
-    return max((chunk.n_bytes for chunk in chunks), default=chunk_bytes)
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    """Plans of a run by their sizes.
 
+    Attributes
+    ----------
+    source : RowSource
+    allowance : Allowance
+    stages : callable
+        Bytes of each stage beside the process: for those of reading, sizes, threads, features, and a space.
+    n_threads : int
+        There are; sizes and space are chosen for one.
+    n_features : int
+    """
 
-def _planned(
-    source: RowSource,
-    allowance: Allowance,
-    ladder: Iterator[Sizes],
-    stages: Callable[[int, Sizes, int, Space], dict[str, int]],
-    what: str,
-    m: int,
-) -> SamplePlan:
-    """The largest sizes that fit, in the original space if that can be."""
-    n_features = source.estimated_features or m
-    plans = [_plan(source, allowance, sizes, stages, n_features) for sizes in ladder]
-    spaces: tuple[Space, ...] = ("original", "sketch")
-    for space in spaces:
-        for plan in plans:
-            if max(plan.stages(n_features, space).values()) <= allowance.limit_bytes:
-                return checked(plan, "", 0, allowance, what=what)
-    last = plans[-1]
-    return checked(
-        last, "or use fewer rows or clusters", _largest_chunk(source, last.chunk_bytes), allowance, what=what
-    )
+    source: RowSource
+    allowance: Allowance
+    stages: Callable[[int, Sizes, int, int, Space], dict[str, int]]
+    n_threads: int
+    n_features: int
 
+    def largest(self, ladder: Iterator[Sizes], what: str) -> SamplePlan:
+        """That of the largest sizes that fit, in the original space if that can be."""
+        plans = [self._of(sizes) for sizes in ladder]
+        spaces: tuple[Space, ...] = ("original", "sketch")
+        limit = self.allowance.limit_bytes
+        for space in spaces:
+            for plan in plans:
+                if max(plan.stages(1, self.n_features, space).values()) <= limit:
+                    return checked(self._with_threads(plan, space), "", 0, self.allowance, what=what)
+        last = plans[-1]
+        largest = largest_chunk(self.source, last.chunk_bytes)
+        return checked(last, "or use fewer rows or clusters", largest, self.allowance, what=what)
 
-def _plan(
-    source: RowSource,
-    allowance: Allowance,
-    sizes: Sizes,
-    stages: Callable[[int, Sizes, int, Space], dict[str, int]],
-    n_features: int,
-) -> SamplePlan:
-    reading = reading_bytes(
-        sizes.n_threads,
-        source.read_factor,
-        _largest_chunk(source, sizes.chunk_bytes),
-        streams=not isinstance(source, ChunkedSource),
-        made_bytes=source.made_bytes,
-    )
+    def _with_threads(self, plan: SamplePlan, space: Space) -> SamplePlan:
+        """The same with as many threads as have room."""
+        n_threads = self.allowance.threads(
+            self.n_threads, lambda count: max(plan.stages(count, self.n_features, space).values())
+        )
+        return replace(plan, n_threads=n_threads)
 
-    def of(n_features: int, space: Space) -> dict[str, int]:
-        found = stages(reading, sizes, n_features, space)
-        return {name: allowance.base_bytes + size for name, size in found.items()}
+    def _of(self, sizes: Sizes) -> SamplePlan:
+        """That of these sizes, with one thread."""
+        source, base = self.source, self.allowance.base_bytes
+        largest, streams = largest_chunk(source, sizes.chunk_bytes), not isinstance(source, ChunkedSource)
 
-    return SamplePlan(
-        source=source.name,
-        chunk_bytes=sizes.chunk_bytes,
-        n_threads=sizes.n_threads,
-        sample_rows=sizes.sample_rows,
-        limit_bytes=allowance.limit_bytes,
-        base_bytes=allowance.base_bytes,
-        n_features=n_features,
-        stages=of,
-    )
+        def stages(n_threads: int, n_features: int, space: Space) -> dict[str, int]:
+            reading = reading_bytes(
+                n_threads, source.read_factor, largest, streams=streams, made_bytes=source.made_bytes
+            )
+            found = self.stages(reading, sizes, n_threads, n_features, space)
+            return {name: base + size for name, size in found.items()}
+
+        return SamplePlan(
+            source=source.name,
+            chunk_bytes=sizes.chunk_bytes,
+            n_threads=1,
+            sample_rows=sizes.sample_rows,
+            limit_bytes=self.allowance.limit_bytes,
+            base_bytes=base,
+            n_features=self.n_features,
+            stages=stages,
+        )
