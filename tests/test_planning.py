@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -449,6 +450,25 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     large = open_source(str(tmp_path / "large.npy"))
     for limit in (tight, tight + (40 << 20), tight + (200 << 20)):
         assert len({sizes(large, limit, n_threads=count)[0] for count in (1, 2, 4, 8)}) == 1
+
+
+def test_the_smallest_limit_costs_no_quality(tmp_path):
+    """What a sample of the rows there is room for would miss, far groups, is found; or the limit is refused."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60_000, 6)).astype(np.float32)
+    X[rng.choice(len(X), 240, replace=False)] += np.repeat(100 * rng.normal(size=(12, 6)), 20, axis=0)
+    np.save(tmp_path / "x.npy", X)
+    path, accepted = str(tmp_path / "x.npy"), []
+    for limit in range(300, 400):
+        with suppress(MemoryLimitError):
+            accepted.append(StreamKMeans(15, memory_limit=f"{limit} MiB").plan(path))
+    assert all(plan.drawn_rows and plan.keeps_sample and plan.regime != "sample" for plan in accepted)
+    tight, free = (
+        np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
+                   for seed in range(3)])
+        for limit in (accepted[0].limit_bytes, "auto")
+    )  # fmt: skip
+    assert tight <= 1.005 * free
 
 
 def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):

@@ -152,7 +152,7 @@ class Sizes:
 
 
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
-    """Sizes to try in turn: what costs time is given up first, then what costs quality.
+    """Sizes to try in turn: what costs time is given up first, then rows, as far as they do not decide on quality.
 
     Below the first, they are the same whatever the limit: where the last do not fit, a limit that they fit in helps.
     """
@@ -161,12 +161,8 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
     while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
         sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
         yield sizes
-    if sizes.keeps_sample:
-        sizes = replace(sizes, keeps_sample=False)
-        yield sizes
-    while sizes.drawn_rows:
-        fewer = sizes.drawn_rows // DRAWN_STEP
-        sizes = replace(sizes, drawn_rows=fewer if fewer >= FEWEST_DRAWN else 0)
+    while sizes.drawn_rows // DRAWN_STEP >= FEWEST_DRAWN:  # fewer would not tell what the sample missed
+        sizes = replace(sizes, drawn_rows=sizes.drawn_rows // DRAWN_STEP)
         yield sizes
     while sizes.sample_rows > fewest_sampled:
         sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))

@@ -414,5 +414,4 @@ class _Asked:
             "blocks": f"on all {kept}",
             "coreset": "on a sensitivity coreset of the sketched rows: all of them would not fit in memory",
             "spilled": f"on all {kept}; a coreset would not fit in memory{spilled}",
-            "sample": "on the row sample: neither all rows nor a coreset would fit in memory",
         }
