@@ -51,7 +51,7 @@ class Choice:
         while self.needs.many and self.regime in ("blocks", "spilled") and not tried.fits(allowance):
             n_portions = 2 * tried.needs.n_portions
             if n_portions > MOST_PORTIONS:
-                return self
+                return tried  # which is refused: it takes the least
             tried = replace(self, needs=replace(self.needs, n_portions=n_portions))
         return tried
 
