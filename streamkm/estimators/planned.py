@@ -146,8 +146,11 @@ class Planned(Assigner):
             refuses=refuses,
             on_cluster=refuses and is_on_cluster(given.executor),
         )
-        # clusters are looked for, and more of them, after splits, are assigned to: whichever takes more
-        return max((planned(n_clusters=count) for count in sorted(counts)), key=lambda plan: plan.threadless_bytes)
+        # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
+        return max(
+            (planned(n_clusters=count) for count in sorted(counts, reverse=True)),
+            key=lambda plan: plan.threadless_bytes,
+        )
 
     def _planned_rows(self, source: RowSource) -> RowSource:
         """The rows that will be clustered, as far as they can be described before steps have found what they need.
