@@ -113,7 +113,8 @@ def run_fit(context: FitContext) -> Fit:
         sample = _sample_of_all(context, sketched)
         del sketched  # the passes to come need the memory
         give_back(plan.limit_bytes)
-        with context.of_width(found.n_features) as labelling:
+        width = found.n_features if found.columns is None else found.columns.n_columns
+        with context.of_width(width) as labelling:
             labelled = write_held(labelling, label_within_cap(labelling, found, sample))
         if settings.searches:
             warn_of_gain(labelled.gain, settings.refine)
