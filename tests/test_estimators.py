@@ -76,9 +76,7 @@ def quality(X, fitted):
 # ---- scikit-learn's rules
 
 
-@parametrize_with_checks(
-    [StreamKMeans(n_clusters=3, progress=False)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
-)
+@parametrize_with_checks([StreamKMeans(n_clusters=3, progress=False)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
+from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
 
 from streamkm import StreamKMeans, open_source
@@ -224,9 +225,10 @@ def test_streams_take_steps_of_one_row():
 def test_a_stream_after_a_fit_is_prepared_as_the_fit_was():
     X = groups()
     kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
-    labels = kmeans.labels_
+    labels, inertia = kmeans.labels_, kmeans.inertia_
     kmeans.partial_fit(X)
-    assert np.unique(list(zip(labels, kmeans.predict(X), strict=True)), axis=0).shape == (4, 2)
+    assert adjusted_rand_score(labels, kmeans.predict(X)) > 0.97  # rows between two clusters may change sides
+    assert kmeans.score(X) == pytest.approx(-inertia, rel=1e-3)
 
 
 def test_what_no_step_can_be_done_to():

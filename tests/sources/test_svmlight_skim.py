@@ -127,7 +127,8 @@ def large(tmp_path_factory):
 
 
 def fitted(source):
-    return StreamKMeans(5, chunk_bytes=1 << 21, executor=2, random_state=0, progress=False).fit(source)
+    settings = {"coreset": "uniform", "chunk_bytes": 1 << 21, "executor": 2, "random_state": 0, "progress": False}
+    return StreamKMeans(5, **settings).fit(source)
 
 
 def test_a_fit_is_the_same_bit_for_bit_with_and_without(large, no_room):

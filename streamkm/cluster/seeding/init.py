@@ -149,7 +149,8 @@ def best_start(
     """The best of several starts on rows around the origin; see `start_centers`."""
     drawn = init if not isinstance(init, str) else None
     pieces = LocalBlocks.of(executor, block)
-    best, inertias, seeded = None, list[float](), list[NDArray[np.float64]]()
+    best, best_quality = None, (0, np.inf)
+    inertias, seeded = list[float](), list[NDArray[np.float64]]()
     unsearched = init == "random" or drawn is not None
     starts = _starts(n_init, n_clusters, block, unsearched=unsearched)
     alone = unsearched and starts.most == 1  # it is compared with none
@@ -173,14 +174,19 @@ def best_start(
             if best is not None and n_clusters < FEWEST_CENTERS:
                 mixed = recombined(pieces, best, result.centers)
                 mixed_result = lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL, accelerated=True)
-                result = min(result, mixed_result, key=lambda each: each.inertia)
+                result = min(result, mixed_result, key=_by_quality)
             result = local_search(block, pieces, result, rng=streams.search)
-        if best is None or result.inertia < min(inertias):
-            best = result.centers
+        if best is None or _by_quality(result) < best_quality:
+            best, best_quality = result.centers, _by_quality(result)
         inertias.append(result.inertia)
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best
+
+
+def _by_quality(result: LloydResult) -> tuple[int, float]:
+    """What results are compared by: more clusters first, where rows hardly differ; then the lower inertia."""
+    return -len(result.centers), result.inertia
 
 
 def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:
