@@ -282,6 +282,45 @@ def test_a_file_with_changed_bytes_is_refused_or_read(tmp_path):
     check()
 
 
+def test_a_file_with_a_few_flipped_bits_is_refused_or_the_same_model(tmp_path):
+    """Of a whole estimator; each file is read or refused in one line."""
+    X = np.random.default_rng(0).normal(size=(300, 20))
+    StreamKMeans(5, random_state=0).fit(X).save(tmp_path / "m.npz")
+    content, labels = (tmp_path / "m.npz").read_bytes(), StreamKMeans.load(tmp_path / "m.npz").predict(X)
+    n_refused = 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        changed = bytearray(content)
+        # every other time in the archive's directory, which says where members are
+        for at in rng.integers(len(content) - 600 if seed % 2 else 0, len(content), rng.choice([1, 2, 6])):
+            changed[at] ^= 1 << rng.integers(0, 8)
+        (tmp_path / "changed.npz").write_bytes(changed)
+        try:
+            loaded = StreamKMeans.load(tmp_path / "changed.npz")
+        except ModelFileError as error:
+            assert "changed.npz" in str(error)  # noqa: PT017
+            n_refused += 1
+        else:
+            np.testing.assert_array_equal(loaded.predict(X), labels)
+    assert n_refused > 200
+
+
+def test_centers_that_the_file_cannot_hold_are_refused(tmp_path):
+    """Before memory is taken for them."""
+    a_model().save(tmp_path / "m.npz", PARAMETERS)
+    with zipfile.ZipFile(tmp_path / "m.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (10**8, 9)})
+    members["centers.npy"] = member.getvalue() + bytes(96)
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        for name, stored in members.items():
+            archive.writestr(name, stored)
+    message = r"m\.npz .*damaged \(centers is damaged: its header says 7,200,000,000 bytes .* holds 96 at most"
+    with pytest.raises(ModelFileError, match=message):
+        Model.load(tmp_path / "m.npz")
+
+
 @cases(
     "header",
     [

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
-from streamkm.core.exceptions import ModelFileError
+from streamkm.core.exceptions import ModelFileError, StreamkmError
+from streamkm.sources.binary.numpy_files import DAMAGE, read_member
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
 from streamkm.text.words import WordTable
 
@@ -103,7 +103,7 @@ class FitInfo:
             fit = _checked_fit(header.get("fit", {}), int(header["n_features"]), len(centers))
             known = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
             return replace(fit, **_checked_arrays(known, int(header["n_features"]), len(centers)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, MemoryError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
@@ -117,15 +117,15 @@ def read_arrays(
     ModelFileError
         If the file is no archive of arrays, or damaged.
     """
-    try:
-        # opened here, because np.load leaves a damaged file open
-        with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
-            header = json.loads(str(stored["header"]))
-            return header, {each: stored[each] for each in stored.files if each != "header" and wanted(each)}
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
-            raise
-        raise ModelFileError(f"{os.fspath(path)} is not a saved model, or is damaged ({error})") from error
+    name = os.fspath(path)
+    with open(path, "rb") as file:  # what it raises tells of the path, not of what is stored there
+        try:
+            with zipfile.ZipFile(file) as archive:
+                infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                header = json.loads(str(read_member(archive, infos.pop("header"), "header")))
+                return header, {each: read_member(archive, info, each) for each, info in infos.items() if wanted(each)}
+        except (StreamkmError, KeyError, *DAMAGE) as error:
+            raise ModelFileError(f"{name} is not a saved model, or is damaged ({error})") from error
 
 
 def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:

@@ -186,7 +186,7 @@ class Model:
         header, arrays = read_arrays(path, lambda name: not name.startswith(STREAM_PREFIX))
         try:
             return _checked(header, arrays), header["parameters"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, MemoryError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import re
+import zipfile
 from contextlib import suppress
 
 import numpy as np
@@ -113,6 +116,29 @@ def test_damaged_npz(tmp_path, save):
     (tmp_path / "x.npz").write_bytes(stored)
     with pytest.raises(SourceError, match=r"x\.npz"):
         open_source(tmp_path / "x.npz", key="X")
+
+
+@cases("shape", [(5, -3), (-5, 3)])
+def test_a_negative_shape_is_refused(tmp_path, shape):
+    np.save(tmp_path / "x.npy", dense_matrix())
+    stored = (tmp_path / "x.npy").read_bytes()
+    said = str(dense_matrix().shape).encode()
+    (tmp_path / "x.npy").write_bytes(stored.replace(said, str(shape).encode().ljust(len(said))))
+    with pytest.raises(SourceError, match=rf"x\.npy is damaged: .*{re.escape(str(shape))}; .* not be negative"):
+        open_source(tmp_path / "x.npy")
+
+
+@cases("save", [np.savez, np.savez_compressed])
+def test_values_that_the_archive_cannot_hold_are_refused(tmp_path, save):
+    """Before memory is taken for them."""
+    member, whole = io.BytesIO(), np.zeros((4, 3))
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (10**8, 9)})
+    save(tmp_path / "x.npz", X=whole)
+    kind = zipfile.ZIP_STORED if save is np.savez else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(tmp_path / "y.npz", "w", kind) as archive:
+        archive.writestr("X.npy", member.getvalue() + whole.tobytes())
+    with pytest.raises(SourceError, match=r"y\.npz:X .*(is truncated|holds 96 at most)"):
+        list(open_source(tmp_path / "y.npz").stream(1 << 20))
 
 
 def test_a_saved_matrix_that_does_not_fit_together(tmp_path):

@@ -7,6 +7,7 @@ unless they are compressed. Never loads a pickle: arrays of Python objects are r
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import zipfile
 import zlib
@@ -30,8 +31,9 @@ from streamkm.sources.stored import FileArray, decoded_dtype, open_binary, opene
 logger = logging.getLogger(__name__)
 
 _CSR_KEYS = frozenset({"data", "indices", "indptr", "shape", "format"})
-# what NumPy and zipfile raise on bytes that are not theirs
-_DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
+DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
+"""What NumPy and zipfile raise on bytes that are not theirs."""
+_MOST_INFLATED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # bytes that a stored byte can become
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
@@ -95,7 +97,7 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
         raise
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path} does not exist") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise SourceError(f"{path} cannot be read as .npz: {error}") from error
 
 
@@ -150,10 +152,44 @@ def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfil
 
 def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
     logger.info("%s is compressed and cannot be read in parts; loading %s bytes", name, f"{info.file_size:,}")
+    return read_member(archive, info, name)
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """Read a whole array of an archive; nothing is allocated for what the archive cannot hold.
+
+    Parameters
+    ----------
+    archive : ZipFile
+    info : ZipInfo
+        Of the array.
+    name : str
+        What messages call it.
+
+    Raises
+    ------
+    SourceError
+        A damaged header or damaged values, or more values than there are bytes for.
+    InvalidInputError
+        Python objects.
+    """
     try:
         with archive.open(info) as member:
+            shape, _, dtype = _npy_header(member, name)
+            claimed, held = math.prod(shape) * dtype.itemsize, info.file_size - member.tell()
+            if info.compress_type in _MOST_INFLATED:  # sizes of entries may be damaged as well
+                stored = min(info.compress_size, archive.start_dir)
+                held = min(held, _MOST_INFLATED[info.compress_type] * stored)
+            if claimed > held:
+                raise SourceError(
+                    f"{name} is damaged: its header says {claimed:,} bytes of values {shape}; the archive holds "
+                    f"{held:,} at most"
+                )
+            member.seek(0)
             return np.asarray(npy_format.read_array(member, allow_pickle=False))
-    except _DAMAGE as error:
+    except StreamkmError:
+        raise
+    except DAMAGE as error:
         raise _unreadable(name, error) from error
 
 
@@ -173,9 +209,12 @@ def _npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[A
     try:
         version = npy_format.read_magic(file)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        return read(file)
-    except _DAMAGE as error:
+        shape, fortran_order, dtype = read(file)
+    except DAMAGE as error:
         raise _unreadable(name, error) from error
+    if any(length < 0 for length in shape):
+        raise SourceError(f"{name} is damaged: its header says the shape {shape}; lengths must not be negative")
+    return shape, fortran_order, dtype
 
 
 def _unreadable(name: str, error: Exception) -> Exception:
