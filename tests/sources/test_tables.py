@@ -327,6 +327,31 @@ def test_columns_that_are_refused(tmp_path, form, options, message):
         whole(open_source(path, **options))
 
 
+@cases("form", ["parquet", "arrow"])
+def test_a_column_name_that_is_there_twice(tmp_path, form):
+    path = str(tmp_path / f"x.{form}")
+    table = pa.table([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], names=["a", "a", "b"])
+    parquet.write_table(table, path) if form == "parquet" else feather.write_feather(table, path)
+    for options in ({}, {"columns": ["a"]}, {"columns": ["b"], "id_column": "a"}):
+        with pytest.raises(InvalidInputError, match=rf"x\.{form}: column 'a' is there twice; rename one"):
+            open_source(path, **options)
+    np.testing.assert_array_equal(whole(open_source(path, columns=["b"])), [[5], [6]])
+
+
+def test_a_stream_that_is_cut_is_named():
+    sink = io.BytesIO()
+    table = pa.table({"a": X[:, 0], "b": X[:, 1]})
+    with ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=16)
+    stored = sink.getvalue()
+    for length in range(len(stored) // 2, len(stored), 97):
+        source = open_source(ipc.open_stream(stored[:length]))
+        try:
+            assert sum(len(rows.X) for rows in source.stream(1 << 20)) % 16 in (0, N % 16)
+        except SourceError as error:
+            assert "RecordBatchStreamReader cannot be read as a stream of batches" in str(error)  # noqa: PT017
+
+
 @cases("form", ["parquet", "arrow", "reader", "vectors"])
 def test_decimals_are_the_nearest_numbers(tmp_path, form):
     """As Python has them, and as CSV gives them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import threading
 import time
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 import zarr
 from numcodecs.gzip import GZip
+from numcodecs.lzma import LZMA
+from numcodecs.zlib import Zlib
 from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
@@ -189,6 +192,25 @@ def test_a_corrupt_chunk_names_store_array_and_rows(tmp_path, layout, damage):
     assert source.read(good).X.shape[1] == 7
     with pytest.raises(SourceError, match=rf"x\.zarr:/X, rows {bad.start}-{bad.stop - 1}, cannot be read or decoded"):
         source.read(bad)
+
+
+@cases("codec", [Zlib, LZMA])
+def test_a_damaged_chunk_of_format_2_is_named(tmp_path, codec):
+    write(tmp_path / "x.zarr", dense_matrix(), chunks=(8, 7), zarr_format=2, compressors=codec())
+    chunk = tmp_path / "x.zarr/1.0"
+    stored = bytearray(chunk.read_bytes())
+    stored[len(stored) // 2] ^= 0xFF
+    chunk.write_bytes(stored)
+    with pytest.raises(SourceError, match=r"x\.zarr, rows 8-15, cannot be read or decoded"):
+        list(open_source(tmp_path / "x.zarr").stream(1))
+
+
+def test_chunks_of_no_rows_are_refused(tmp_path):
+    write(tmp_path / "x.zarr", dense_matrix(), chunks=(8, 3), zarr_format=2)
+    metadata = json.loads((tmp_path / "x.zarr/.zarray").read_text())
+    (tmp_path / "x.zarr/.zarray").write_text(json.dumps({**metadata, "chunks": [0, 3]}))
+    with pytest.raises(SourceError, match=r"x\.zarr is damaged: .* chunks of \(0, 3\); lengths must be positive"):
+        open_source(tmp_path / "x.zarr")
 
 
 def test_a_zip_that_is_damaged(tmp_path):

@@ -11,7 +11,9 @@ process, the files of storage chunks that are read and those of the array's meta
 from __future__ import annotations
 
 import itertools
+import lzma
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,10 @@ from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, ope
 _METADATA = ("zarr.json", ".zarray")
 _BESIDES = (*_METADATA, ".zattrs")
 # whatever codecs raise on bytes that are not theirs
-_DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, zipfile.BadZipFile)
+_DAMAGE = (
+    OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
 
 
 def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
@@ -126,6 +131,8 @@ class ZarrArray(StoredArray):
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
         self.libraries = ("zarr", *(("fsspec",) if isinstance(array.store, RemoteStore) else ()))
+        if any(length < 1 for length in array.chunks):
+            raise SourceError(f"{name} is damaged: its metadata say chunks of {array.chunks}; lengths must be positive")
         self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
         self._files: WatchedFiles | None = None
         self._zip = ""

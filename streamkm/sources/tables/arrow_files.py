@@ -46,9 +46,9 @@ class ArrowTable(UnitTable):
                 )
             file.seek(0)
             with pa.ipc.open_file(file) as reader:
-                fields = {field.name: field.type for field in reader.schema}
-        self._fields.append(list(fields))
-        return TableFile(fields, batch_rows(path))
+                schema = reader.schema
+        self._fields.append(list(schema.names))
+        return TableFile.of(schema, batch_rows(path))
 
     def _stored_bytes(self) -> int:
         return sum(path.version.n_bytes for path in self.paths if path.version is not None)

@@ -6,6 +6,7 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -247,7 +248,9 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise InvalidInputError(f"{name}: column {column!r} is missing{hint}; it has {shown or 'none'}")
     chosen = [column for column in wanted if column not in left_out]
-    repeated = next((column for at, column in enumerate(chosen) if column in chosen[:at]), None)
+    times, asked = Counter(known), Counter(chosen)
+    read = chosen if options.id_column is None else [*chosen, options.id_column]
+    repeated = next((column for column in read if times[column] > 1 or asked[column] > 1), None)
     if repeated is not None:
         raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
     if not chosen:

@@ -45,10 +45,9 @@ class ParquetTable(UnitTable):
         reader = _GroupReader(self.paths[part])
         with reader, guarded(self.paths[part], "Parquet"):
             meta, schema = reader.file.metadata, reader.file.schema_arrow
-            fields = {schema.field(i).name: schema.field(i).type for i in range(len(schema))}
             rows = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
-        self._n_columns.append(len(fields))
-        return TableFile(fields, rows)
+        self._n_columns.append(len(schema))
+        return TableFile.of(schema, rows)
 
     def _stored_bytes(self) -> int:
         """As if all columns of a file were alike: pyarrow ends the process where metadata of one are damaged."""

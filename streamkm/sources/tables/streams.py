@@ -249,9 +249,10 @@ def open_stream(X: Any, **options: Any) -> RowSource:
     readers = [first]
 
     def batches(names: list[str] | None) -> Iterator[Any]:
-        reader = readers.pop() if readers else pa.RecordBatchReader.from_stream(X)
-        for batch in reader:
-            yield batch if names is None else batch.select(names)
+        with guarded(type(X).__name__, f"a stream of batches ({kind})"):
+            reader = readers.pop() if readers else pa.RecordBatchReader.from_stream(X)
+            for batch in reader:
+                yield batch if names is None else batch.select(names)
 
     return BatchStream(
         batches, first.schema, chosen, name=type(X).__name__, form=f"{kind}, a stream of batches", replayable=not once

@@ -45,14 +45,22 @@ class TableFile:
 
     Attributes
     ----------
+    names : list of str
+        Of all columns, in their order; one may be there twice.
     fields : mapping of str to pyarrow.DataType
-        All columns, in their order.
+        Types of the columns.
     rows : list of int
         Of each unit of storage.
     """
 
+    names: list[str]
     fields: Mapping[str, Any]
     rows: list[int]
+
+    @classmethod
+    def of(cls, schema: Any, rows: list[int]) -> TableFile:
+        """What a pyarrow.Schema and the units' rows say."""
+        return cls(list(schema.names), {field.name: field.type for field in schema}, rows)
 
 
 class Run(NamedTuple):
@@ -101,7 +109,7 @@ class UnitTable(ChunkedSource):
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         self._options, self.id_column = options, options.id_column
         self._row_names: list[str] = []  # what rows are made of; heads are read before it is known
-        self._layout = self._lay_out([file.fields for file in found])
+        self._layout = self._lay_out(found)
         self.n_bytes = self._stored_bytes()
         if needs_values(self._layout, options):
             self._find_categories()
@@ -134,16 +142,16 @@ class UnitTable(ChunkedSource):
 
     _layout: Layout
 
-    def _lay_out(self, schemas: list[Mapping[str, Any]]) -> Layout:
-        first = schemas[0]
-        chosen = choose(list(first), self._options, self.paths[0])
+    def _lay_out(self, found: list[TableFile]) -> Layout:
+        first = found[0].names
+        chosen = choose(first, self._options, self.paths[0])
         layouts: dict[tuple[str, ...], Layout] = {}
         part_of_rows = int(self._parts[int(np.searchsorted(self._ends, 0, side="right"))])
-        for part, fields in enumerate(schemas):
-            if self._options.columns is None and set(fields) != set(first):
-                check_same_columns(tuple(fields), tuple(first), self.paths[part], self.paths[0])
-            choose(list(fields), self._options, self.paths[part])
-            wanted = {name: fields[name] for name in chosen}
+        for part, file in enumerate(found):
+            if self._options.columns is None and set(file.names) != set(first):
+                check_same_columns(tuple(file.names), tuple(first), self.paths[part], self.paths[0])
+            choose(file.names, self._options, self.paths[part])
+            wanted = {name: file.fields[name] for name in chosen}
             key = tuple(map(str, wanted.values()))
             if key not in layouts:
                 at = part if layouts else part_of_rows
