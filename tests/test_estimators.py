@@ -1003,3 +1003,14 @@ def test_small_data_get_the_best_answer(dense):
     found = [StreamKMeans(10, random_state=seed, executor=1, progress=False).fit(X).inertia_ for seed in seeds]
     assert max(found) < 3416.3 * 1.001
     assert StreamKMeans(10, random_state=0, executor=2, progress=False).fit(X).inertia_ == found[0]
+
+
+@cases("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_of_pickle(protocol):
+    """skops and other tools ask for the first ones, which take no class with slots and nothing to pickle them by."""
+    X = blobs()[0]
+    stream = kmeans().partial_fit(X)
+    kernel = StreamKernelKMeans(3, random_state=0, progress=False)
+    for fitted in (kmeans().fit(X), kmeans(sketch="pca", steps=["standardize"]).fit(X), stream, kernel.fit(X)):
+        copy = pickle.loads(pickle.dumps(fitted, protocol))
+        np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))

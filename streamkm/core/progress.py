@@ -18,7 +18,7 @@ from streamkm.core.notebook import NotebookBar, in_notebook
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass
 class Stage:
     """One stage of a run, as it went.
 
