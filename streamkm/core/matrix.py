@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import InvalidInputError
+
 if TYPE_CHECKING:  # takes longer to import than all that most readers need
     import scipy.sparse as sp
 
@@ -16,6 +18,36 @@ Matrix: TypeAlias = "NDArray[Any] | sp.csr_array"
 
 
 LINE_BYTES = 64
+
+
+def is_sparse(X: Any) -> bool:
+    """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
+    return hasattr(X, "nnz") and hasattr(X, "asformat")
+
+
+def check_unmasked(X: Any, name: str, remedy: str) -> None:
+    """Refuse a masked array of NumPy, or a list of such rows, where a value is masked: its number means nothing.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the first masked value.
+    """
+    if isinstance(X, list | tuple):
+        for row, values in enumerate(X):
+            if isinstance(values, np.ma.MaskedArray):
+                check_unmasked(values, f"row {row:,} of {name}", remedy)
+    if not isinstance(X, np.ma.MaskedArray) or not np.ma.is_masked(X):
+        return
+    at = ", ".join(f"{index:,}" for index in np.argwhere(np.ma.getmaskarray(X))[0])
+    count = int(np.ma.count_masked(X))
+    raise InvalidInputError(
+        f"{name} has {count:,} masked {'value' if count == 1 else 'values'}, the first at [{at}]; {remedy}"
+    )
+
+
+MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and on_invalid="skip" to leave such rows out'
+"""What to do about masked values of rows."""
 
 
 def working_dtype(dtype: Any) -> np.dtype[Any]:

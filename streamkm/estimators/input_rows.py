@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.cluster.model import Model
 from streamkm.compute import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.estimators.refusals import clear_refusals
@@ -30,7 +31,8 @@ from streamkm.planning.allowance import Allowance
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import check_same_columns, is_frame
+from streamkm.sources.memory.frames import check_names_once, check_same_columns, is_frame
+from streamkm.sources.memory.sparse_frames import is_read_by_column
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
 
@@ -172,9 +174,12 @@ class InputRows:
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""
-        if is_in_memory(X):
+        if is_in_memory(X) and not (is_frame(X) and is_read_by_column(X)):
             checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
             name = "data frame" if is_frame(X) else None
+            if name is not None:
+                check_names_once(X, name)
+            check_unmasked(X, name or "array", MASKED_ROWS)
             with clear_refusals(X, name or "array"):
                 if reset is None:
                     from sklearn.utils import check_array
@@ -182,7 +187,7 @@ class InputRows:
                     X = check_array(X, dtype="numeric", **checks)
                 else:
                     X = validate_data(self, X, reset=reset, dtype="numeric", **checks)
-            return open_source(X) if name is None else open_array(X, name=name)
+            return open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
         source = open_source(X)
         if reset is not None:
             self._check_names(source, reset=reset)

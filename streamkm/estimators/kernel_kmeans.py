@@ -15,6 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
@@ -302,6 +303,7 @@ class StreamKernelKMeans(Assigner):
         if not is_in_memory(X):
             raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
         checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.on_invalid == "raise"}
+        check_unmasked(X, "X", MASKED_ROWS)
         rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
         n_rows = rows.shape[0]
         if n_rows**2 > MOST_EVALUATIONS:

@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_steps
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
@@ -127,6 +128,7 @@ def given_start(init: Any) -> Any:
     """
     if isinstance(init, str) or callable(init):
         return init
+    check_unmasked(init, "init", "pass centers whose values are all known")
     try:
         centers = init.toarray() if sp.issparse(init) else np.asarray(init)
         if centers.dtype.kind == "c":
@@ -195,6 +197,7 @@ def check_weights(sample_weight: ArrayLike | None) -> Weights:
     """What is given as `sample_weight`: nothing, one number for all rows, or one for each."""
     if sample_weight is None:
         return Weights(NO_WEIGHTS)
+    check_unmasked(sample_weight, "sample_weight", "pass sample_weight.filled(0) to give such rows no weight")
     weights = np.asarray(sample_weight, np.float64)
     if weights.ndim > 1:
         raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,), or a number")

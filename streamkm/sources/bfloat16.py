@@ -92,8 +92,8 @@ def is_bfloat16(X: Any) -> bool:
 
 def words_of(X: Any) -> Any:
     """The 16-bit words of an array or tensor of such values, in the same memory."""
-    if isinstance(X, np.ndarray):
-        return X.view(np.uint16)
+    if not hasattr(X, "detach"):  # of NumPy, or what becomes one of its arrays, such as JAX's
+        return np.asarray(X).view(np.uint16)
     import torch
 
     return X.detach().cpu().view(torch.uint16).numpy()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
 from streamkm.sources.kept import KeptRows
@@ -198,6 +199,8 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
     if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
         return _open_object(X.X, options)  # AnnData
+    if is_package(X, "narwhals") and is_stream(X):
+        return _open_object(X.to_native(), options)  # a lazy frame, of any kind
     group = getattr(X, "group", None)
     if described and is_package(group, "h5py", "zarr"):
         return _open_object(group, options)  # a sparse matrix of AnnData that is in a file
@@ -220,11 +223,6 @@ def is_collection(value: Any) -> bool:
     return hasattr(type(value), "__dask_graph__")
 
 
-def _is_sparse(value: Any) -> bool:
-    """Whether a value is a sparse matrix of SciPy or of the package sparse; imports neither."""
-    return (is_package(value, "scipy") and hasattr(value, "tocsr")) or hasattr(value, "to_scipy_sparse")
-
-
 def _is_iterable(value: Any) -> bool:
     return not isinstance(value, bytes | bytearray) and (callable(value) or isinstance(value, Iterable))
 
@@ -239,10 +237,13 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object", words=True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
-    (_is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
+    (is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
     (is_stream, Reader("a stream of record batches", "tables.streams:open_stream", _COLUMNS)),
     (is_frame, Reader("a frame", "tables.streams:open_frame", _COLUMNS)),
-    (lambda X: hasattr(X, "__array__"), Reader("an array", "memory.arrays:open_array", ("dtype",))),
+    (
+        lambda X: hasattr(X, "__array__") or isinstance(X, memoryview),
+        Reader("an array", "memory.arrays:open_array", ("dtype",)),
+    ),
     (_is_iterable, Reader("an iterable", "memory.iterables:IterableSource", ("n_features",))),
 )
 

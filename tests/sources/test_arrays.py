@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import sparse
+from dask.array import from_array
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.binary.csr_rows import csr_rows
@@ -162,6 +165,77 @@ def test_an_index_out_of_range_names_the_row(bad):
     source = open_source(X)
     with pytest.raises(InvalidInputError, match=f"index {bad} in row 17 of sparse matrix"):
         list(source.stream(200))
+
+
+MASKED = np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9)
+
+
+@cases("rows", [MASKED, [MASKED, MASKED], list(MASKED), lambda: iter([MASKED]), from_array(MASKED, chunks=(2, 3))])
+def test_masked_values_are_refused(rows):
+    """What lies behind a mask is a number that means nothing."""
+    model = StreamKMeans(2, progress=False, on_invalid="skip").fit(MASKED.data)
+    for method in (model.fit, model.predict, model.partial_fit):
+        with pytest.raises(
+            InvalidInputError, match=r"masked values?, the first at .*filled\(np\.nan\), and on_invalid"
+        ):
+            np.asarray(method(rows))  # of a Dask array, predict gives another, whose values are asked for here
+
+
+def test_masks_of_nothing_and_what_fills_them():
+    model = StreamKMeans(2, progress=False, random_state=0, on_invalid="skip")
+    assert (model.fit(MASKED.astype(float).filled(np.nan)).labels_ == -1).sum() == 1
+    np.testing.assert_array_equal(model.fit(np.ma.masked_greater(MASKED.data, 99)).labels_, model.predict(MASKED.data))
+
+
+def test_masked_weights_and_centers_are_refused():
+    weights = np.ma.masked_greater(np.arange(4.0), 2)
+    with pytest.raises(InvalidInputError, match=r"sample_weight has 1 masked value, the first at \[3\]; .*filled\(0\)"):
+        StreamKMeans(2, progress=False).fit(MASKED.data, sample_weight=weights)
+    with pytest.raises(InvalidInputError, match=r"init has 2 masked values, the first at \[1, 1\]"):
+        StreamKMeans(2, progress=False, init=MASKED[2:]).fit(MASKED.data)
+
+
+@cases("kind", ["COO", "GCXS", "DOK"])
+def test_matrices_of_the_package_sparse(kind):
+    X = sparse_matrix().toarray()
+    made = getattr(sparse, kind).from_numpy(X)
+    for rows in (made, [made], lambda: iter([made])):
+        source = open_source(rows)
+        assert source.is_sparse
+        np.testing.assert_array_equal(assemble(source.stream(1 << 20), X.shape[1]), X)
+
+
+def test_a_matrix_of_the_package_sparse_that_leaves_out_ones_is_refused():
+    with pytest.raises(InvalidInputError, match=r"sparse matrix cannot be made .* SciPy: .*fill"):
+        open_source(sparse.GCXS.from_numpy(np.eye(3), fill_value=1))
+
+
+class SparseTensor:
+    """What a sparse tensor of PyTorch tells of itself; making an array of it fails."""
+
+    shape, dtype, layout = (2, 3), "torch.float32", "torch.sparse_csr"
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("can't convert SparseCsr layout tensor to numpy")
+
+
+def test_sparse_tensors_are_refused_with_what_to_do():
+    for call in (open_source, StreamKMeans(2, progress=False).fit):
+        with pytest.raises(InvalidInputError, match=r"sparse tensor of PyTorch \(torch\.sparse_csr\).*csr_array"):
+            call(SparseTensor())
+
+
+def test_memory_of_any_object_is_an_array():
+    X = dense_matrix()
+    np.testing.assert_array_equal(assemble(open_source(memoryview(X)).stream(1 << 20), X.shape[1]), X)
+    with pytest.raises(InvalidInputError, match="1 dimensions"):
+        open_source(memoryview(b"abc"))
 
 
 def test_indptr_that_falls_is_refused():

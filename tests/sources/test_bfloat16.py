@@ -84,6 +84,23 @@ def test_arrays_of_ml_dtypes_are_told_by_the_name_of_their_type():
     assert StreamKMeans(2, progress=False).fit(X).labels_.shape == (53,)
 
 
+class JaxArray:
+    """What an array of JAX offers: its type by name, and an array of NumPy's of two bytes without a type."""
+
+    dtype = "bfloat16"
+
+    def __init__(self, words):
+        self._words, self.shape = words, words.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self._words.view("V2")
+
+
+def test_arrays_of_jax_are_no_tensors_of_pytorch():
+    (rows,) = open_source(JaxArray(words())).stream(1 << 20)
+    np.testing.assert_array_equal(rows.X, as_float32(words()))
+
+
 def test_words_without_a_type_are_refused_unless_it_is_said(tmp_path):
     path = store("npy V2", tmp_path)
     with pytest.raises(InvalidInputError, match=r'two bytes without a type \(\|V2\), as NumPy .* dtype="bfloat16"'):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -142,6 +143,92 @@ def test_what_has_no_names():
         assert column_names(value) is None
     assert column_names(pd.DataFrame(X)) is None  # numbered columns
     check_same_columns(None, NAMES, "these", "those")
+
+
+DECIMALS = [[Decimal(f"{value:.1f}") for value in column] for column in ((0.3, -1.5, 7), (0.1, 0.7, 2.2))]
+IN_MEMORY = {
+    "pyarrow": lambda table: table,
+    "polars": pl.from_arrow,
+    "pandas of Arrow": lambda table: table.to_pandas(types_mapper=pd.ArrowDtype),
+    "pandas of objects": lambda table: table.to_pandas(),
+    "arrow alone": OnlyArrow,
+}
+
+
+@cases("kind", IN_MEMORY)
+def test_decimals_are_the_nearest_floats(kind):
+    table = pa.table({name: pa.array(column, pa.decimal128(9, 3)) for name, column in zip("ab", DECIMALS, strict=True)})
+    wanted = np.array(DECIMALS, np.float64).T
+    frame = IN_MEMORY[kind](table)
+    for given in (frame, [frame], lambda: iter([frame])):
+        source = open_source(given)
+        assert source.feature_names == ("a", "b")
+        np.testing.assert_array_equal(assemble(source.stream(1 << 20), 2), wanted)
+    fitted = StreamKMeans(3, random_state=0, progress=False).fit(frame)
+    np.testing.assert_array_equal(np.sort(fitted.cluster_centers_, axis=0), np.sort(wanted, axis=0))
+    assert list(fitted.feature_names_in_) == ["a", "b"]
+    np.testing.assert_array_equal(fitted.predict(frame), fitted.predict(pd.DataFrame(wanted, columns=["a", "b"])))
+
+
+@cases("kind", IN_MEMORY)
+def test_columns_of_nulls_alone_are_nan(kind):
+    frame = IN_MEMORY[kind](pa.table({"a": [1.0, 2.0], "b": pa.nulls(2)}))
+    np.testing.assert_array_equal(assemble(open_source(frame).stream(1 << 20), 2), [[1, np.nan], [2, np.nan]])
+    with pytest.raises(InvalidInputError, match=r"NaN in .*row 0 of data frame"):
+        StreamKMeans(1, progress=False).fit(frame)
+
+
+@cases("kind", ["pandas", "pyarrow"])
+def test_a_name_that_is_there_twice(kind):
+    frame = pd.DataFrame(X, columns=["a", "b", "a"])
+    if kind == "pyarrow":
+        frame = pa.table(list(X.T), names=["a", "b", "a"])
+    for call in (open_source, StreamKMeans(2, progress=False).fit):
+        with pytest.raises(InvalidInputError, match="data frame: column 'a' is there twice; rename one"):
+            call(frame)
+
+
+@cases("kind", ["bool", "float64"])
+def test_a_frame_of_sparse_columns_is_csr(kind):
+    frame = pd.get_dummies(pd.Series(list("abcb") * 5), sparse=True, dtype=kind)
+    dense = frame.sparse.to_dense().to_numpy(np.float64)
+    for given in (frame, lambda: iter([frame])):
+        source = open_source(given)
+        assert source.is_sparse
+        np.testing.assert_array_equal(assemble(source.stream(64), 3), dense)
+    assert open_source(frame).feature_names == tuple("abc")
+    fitted = StreamKMeans(3, random_state=0, progress=False).fit(frame)
+    assert list(fitted.feature_names_in_) == list("abc")
+    assert fitted.inertia_ == 0
+    np.testing.assert_array_equal(fitted.predict(frame), fitted.labels_)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame[["c", "b", "a"]])
+
+
+@cases("fill", [0.0, 1.0])
+def test_sparse_columns_beside_others_are_made_dense_by_chunks(fill):
+    """Without the whole as one array, of which scikit-learn warns."""
+    values = np.random.default_rng(0).integers(0, 2, (40, 2)).astype(float)
+    frame = pd.DataFrame(values, columns=["a", "b"]).astype(pd.SparseDtype(float, fill))
+    if fill == 0:
+        frame = frame.assign(c=np.arange(40))
+        values = np.column_stack([values, np.arange(40)])
+    source = open_source(frame)
+    assert not source.is_sparse
+    assert len(source.chunks(100)) > 5
+    np.testing.assert_array_equal(assemble(source.stream(100), values.shape[1]), values)
+    fitted = StreamKMeans(3, random_state=0, progress=False).fit(frame)
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    np.testing.assert_array_equal(fitted.predict(frame), StreamKMeans(3, random_state=0).fit_predict(values))
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame[list(frame.columns)[::-1]])
+
+
+def test_a_lazy_frame_of_narwhals_is_the_one_that_it_is_made_of():
+    narwhals = pytest.importorskip("narwhals")
+    source = open_source(narwhals.from_native(pl.DataFrame(X, schema=list(NAMES)).lazy()))
+    assert source.replayable
+    np.testing.assert_array_equal(whole(source), X)
 
 
 def test_a_frame_that_speaks_arrow_alone_asks_for_pyarrow():

@@ -22,7 +22,7 @@ from dask.array import blockwise, from_array
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.dask.row_graphs import InputsHere, RowGraphs
 from streamkm.sources.memory.arrays import SparseSource, open_array
@@ -351,6 +351,8 @@ def join_blocks(blocks: list[Any]) -> Any:
     -------
     ndarray or csr_array
     """
+    for block in blocks:
+        check_unmasked(block, "a block of the Dask array", MASKED_ROWS)
     blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]
     blocks = [block if sp.issparse(block) else np.asarray(block) for block in blocks]
     if len(blocks) == 1:

@@ -10,14 +10,17 @@ import mmap
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, word_dtype, words_of
 from streamkm.sources.binary.csr_rows import csr_rows
 from streamkm.sources.binary.dense import DenseSource, cut_rows
-from streamkm.sources.memory.frames import column_names, frame_values, is_frame
+from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame
+from streamkm.sources.memory.sparse_frames import SparseFrame, has_sparse_columns, is_sparse_matrix
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 
 logger = logging.getLogger(__name__)
@@ -96,6 +99,8 @@ class SparseSource(ChunkedSource):
 
     def __init__(self, X: Any, *, name: str = "sparse matrix", form: str = "SciPy CSR in memory") -> None:
         check_matrix(X.shape, X.dtype, name)
+        if not sp.issparse(X):
+            X = _of_scipy(X, name)
         if X.format != "csr":
             logger.info("%s is %s; converting it to CSR once", name, X.format.upper())
             X = X.tocsr()
@@ -207,6 +212,8 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         Another `dtype`.
     """
     check_said(dtype, name or "an array")
+    check_unmasked(X, name or "array", MASKED_ROWS)
+    _check_dense(X, name or "array")
     if is_bfloat16(X):
         return Bfloat16Source(open_array(words_of(X), name=name))
     if dtype is not None:
@@ -227,14 +234,43 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         )
     try:
         if is_frame(X):
-            name = name or "data frame"
-            form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
-            return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
+            return _open_frame(X, name or "data frame")
         return ArraySource(np.asarray(X), name=name or "array")
     except ValueError as error:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"{name or 'array'} cannot be made an array of rows: {error}") from error
+
+
+def _open_frame(X: Any, name: str) -> ChunkedSource:
+    """Open a frame: its values as one array, or as what its sparse columns are."""
+    form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
+    if not has_sparse_columns(X):
+        return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
+    check_names_once(X, name)
+    if not is_sparse_matrix(X):
+        return SparseFrame(X, name=name, form=form)
+    source = SparseSource(X.sparse.to_coo(), name=name, form=f"{form}, sparse columns")
+    source.feature_names = column_names(X)
+    return source
+
+
+def _of_scipy(X: Any, name: str) -> Any:
+    """A matrix of the package sparse as SciPy's."""
+    try:
+        return X.asformat("coo").to_scipy_sparse()
+    except ValueError as error:
+        raise InvalidInputError(f"{name} cannot be made a sparse matrix of SciPy: {error}") from error
+
+
+def _check_dense(X: Any, name: str) -> None:
+    """Refuse a sparse tensor of PyTorch, by the name of its layout; imports nothing."""
+    layout = str(getattr(X, "layout", ""))
+    if layout.startswith("torch.sparse"):
+        raise InvalidInputError(
+            f"{name} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
+            f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
+        )
 
 
 def _on_this_processor(X: Any) -> Any:

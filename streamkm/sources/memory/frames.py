@@ -6,12 +6,14 @@ polars, pyarrow tables and others. Imports none of these packages but pyarrow, f
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
+from streamkm.sources.tables.values import number_values, one_chunk, value_dtype
 
 _NUMBERS = "buif"  # kinds of NumPy types
 
@@ -51,15 +53,65 @@ def frame_values(X: Any, name: str) -> NDArray[Any]:
     """
     if not hasattr(X, "__array__"):
         X = _as_table(X)
-    values = np.asarray(X)
-    if values.dtype.kind in _NUMBERS:
-        return values
+    check_names_once(X, name)
+    if not has_arrow_values(X):
+        values = np.asarray(X)
+        if values.dtype.kind in _NUMBERS:
+            return values
     names = list(X.column_names if hasattr(X, "column_names") else X.columns)
-    columns = [np.asarray(X[column]) for column in names]
-    for column, held in zip(names, columns, strict=True):
-        if held.dtype.kind not in _NUMBERS:
-            raise InvalidInputError(f"column {column!r} of {name} holds {_told(held)}")
-    return np.column_stack(columns)
+    return np.column_stack([_column_values(X[column], f"column {column!r} of {name}") for column in names])
+
+
+def check_names_once(X: Any, name: str) -> None:
+    """Refuse a frame that has two columns of one name.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    times = Counter(X.column_names if hasattr(X, "column_names") else X.columns)
+    repeated = next((column for column, count in times.items() if count > 1), None)
+    if repeated is not None:
+        raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one")
+
+
+def has_arrow_values(X: Any) -> bool:
+    """Whether a frame has columns of decimals, or of nulls alone, which are numbers to Arrow and objects to NumPy."""
+    return any(kind.startswith(("decimal", "null")) for kind in column_kinds(X))
+
+
+def column_kinds(X: Any) -> list[str]:
+    """Types of a frame's columns in the words of its package, in small letters; none where it does not tell."""
+    kinds = getattr(X, "dtypes", None) if hasattr(X, "iloc") else getattr(X, "schema", None)
+    found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
+    return [] if found is None else [str(kind).lower() for kind in found]
+
+
+def _column_values(values: Any, what: str) -> NDArray[Any]:
+    """Numbers of a column; what NumPy has no type for is read as Arrow's columns in files are."""
+    held = None
+    if not str(getattr(values, "dtype", getattr(values, "type", ""))).lower().startswith(("decimal", "null")):
+        held = np.asarray(values)
+        if held.dtype.kind in _NUMBERS:
+            return held
+    found = _as_arrow(values)
+    if found is None or value_dtype(found.type)[0] is None or value_dtype(found.type)[1]:
+        raise InvalidInputError(f"{what} holds {_told(np.asarray(values) if held is None else held)}")
+    return number_values(one_chunk(found))
+
+
+def _as_arrow(values: Any) -> Any:
+    """A column as an Arrow array; None where it is none, or where pyarrow is not installed."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        return None
+    if isinstance(values, pa.ChunkedArray):
+        return values
+    try:
+        return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
 
 
 def _told(held: NDArray[Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import Matrix, is_sparse
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.binary.csr_rows import make_csr
 from streamkm.sources.memory.arrays import SparseSource, open_array
@@ -169,7 +169,7 @@ def _is_empty(values: Any) -> bool:
 
 def _open_chunk(values: Any, name: str) -> ChunkedSource:
     values = _rows_of(values)
-    return SparseSource(values, name=name) if sp.issparse(values) else open_array(values, name=name)
+    return SparseSource(values, name=name) if is_sparse(values) else open_array(values, name=name)
 
 
 def _merged(pieces: Iterator[tuple[Matrix, int]], target_bytes: int) -> Iterator[Matrix]:

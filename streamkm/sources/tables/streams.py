@@ -16,6 +16,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.binary.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
+from streamkm.sources.memory.frames import column_kinds
 from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.tables.columns import (
     Layout,
@@ -273,10 +274,8 @@ def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[li
 
 def _has_lists(X: Any) -> bool:
     """Whether a frame has columns of lists; only what speaks Arrow is asked."""
-    if hasattr(X, "iloc") or not hasattr(X, "schema"):
-        return False
-    kinds = X.schema.values() if hasattr(X.schema, "values") else getattr(X.schema, "types", ())
-    return any(str(kind).lower().startswith(("list", "array", "fixed_size_list", "large_list")) for kind in kinds)
+    lists = ("list", "array", "fixed_size_list", "large_list")
+    return not hasattr(X, "iloc") and any(kind.startswith(lists) for kind in column_kinds(X))
 
 
 def _open_lazy_frame(X: Any, options: TableOptions, kind: str) -> RowSource:
