@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from streamkm.compute import under_limit
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
-from streamkm.kernels import ahead
+from streamkm.kernels import ahead, compiling
 from streamkm.kernels.cluster import totals
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.planning.memory import LIBRARY_BYTES
@@ -86,6 +87,48 @@ def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
         for order in (flags, flags[::-1])
     ]
     assert sorted(process.communicate()[0] for process in started) == ["0\n", "1\n"]
+
+
+HOMELESS = """
+import json, os
+import numpy as np
+from streamkm.kernels.cluster import totals
+totals.mean_row(np.ones((2, 3)), np.ones(2))
+print(json.dumps([totals.__file__, totals.mean_row.stats.cache_path, os.listdir(os.environ["TMPDIR"])]))
+"""
+
+
+@pytest.fixture
+def homeless(tmp_path):
+    """Runs code in a process whose kernels lie where nothing can be written; neither can its home.
+
+    Files stand where folders would be made, which stops root, too.
+    """
+    package = Path(compiling.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "streamkm", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (tmp_path / "streamkm/kernels").rglob("*/"):
+        (folder / "__pycache__").touch()
+    (tmp_path / "home").touch()
+    (tmp_path / "tmp").mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "XDG_"))}
+    environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    command = [sys.executable, "-B", "-P", "-c"]
+    return lambda code: subprocess.run([*command, code], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_kernels_are_kept_in_a_temporary_folder_where_no_other_can_be_written(tmp_path, homeless):
+    done = homeless(HOMELESS)
+    module, cache, made = json.loads(done.stdout)
+    assert module.startswith(str(tmp_path))
+    assert len(made) == 1
+    assert cache.startswith(str(tmp_path / "tmp" / made[0]))
+    assert done.stderr.count("set NUMBA_CACHE_DIR to a folder that stays") == 1
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_that_no_folder_at_all_can_be_written_is_said(homeless):
+    done = homeless("import tempfile; tempfile.tempdir = '/dev/null'" + HOMELESS)
+    assert done.stderr.splitlines()[-1].endswith("set NUMBA_CACHE_DIR to one that can")
 
 
 CACHED_FIT = """

@@ -12,8 +12,10 @@ import atexit
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
 from streamkm.core.collector import collector_off
+from streamkm.core.exceptions import OutputError
 from streamkm.kernels.ahead import kernels_of, name_of, text_of
 
 try:
@@ -87,12 +90,50 @@ class _Cache(FunctionCache):
     need none of it; where one must be compiled, numba loads it then.
     """
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            super().__init__(function)
+        except RuntimeError:  # neither the package's folder nor one of the user's can be written
+            _use_temporary_folder()
+            super().__init__(function)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As `FunctionCache.load_overload`; what it would do first but for the memory of arrays is left out."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
         return None  # it could not be read
+
+
+def _use_temporary_folder() -> None:
+    """Have numba cache functions in a folder that this process and those that it starts share, and that it removes.
+
+    A folder of its own, because what is loaded from a cache is executed.
+
+    Raises
+    ------
+    OutputError
+        There is no folder for temporary files, either.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="streamkm-kernels-")
+    except OSError as reason:
+        raise OutputError(
+            f"compiled kernels cannot be kept: no folder can be written ({reason}); set NUMBA_CACHE_DIR to one that can"
+        ) from reason
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    nb.config.reload_config()
+    atexit.register(_remove, folder, os.getpid())
+    logger.warning(
+        "no folder for compiled kernels can be written, so this process compiles them anew, in %s; set NUMBA_CACHE_DIR "
+        "to a folder that stays",
+        folder,
+    )
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _while_none_compiles(method: Callable[..., Any]) -> Callable[..., Any]:
