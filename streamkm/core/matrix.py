@@ -40,7 +40,7 @@ def check_unmasked(X: Any, name: str, remedy: str) -> None:
     if not isinstance(X, np.ma.MaskedArray) or not np.ma.is_masked(X):
         return
     at = ", ".join(f"{index:,}" for index in np.argwhere(np.ma.getmaskarray(X))[0])
-    count = int(np.ma.count_masked(X))
+    count = int(np.ma.getmaskarray(X).sum())
     raise InvalidInputError(
         f"{name} has {count:,} masked {'value' if count == 1 else 'values'}, the first at [{at}]; {remedy}"
     )

@@ -83,8 +83,10 @@ def has_arrow_values(X: Any) -> bool:
 def column_kinds(X: Any) -> list[str]:
     """Types of a frame's columns in the words of its package, in small letters; none where it does not tell."""
     kinds = getattr(X, "dtypes", None) if hasattr(X, "iloc") else getattr(X, "schema", None)
+    if kinds is None:
+        return []
     found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
-    return [] if found is None else [str(kind).lower() for kind in found]
+    return [str(kind).lower() for kind in found]
 
 
 def _column_values(values: Any, what: str) -> NDArray[Any]:
