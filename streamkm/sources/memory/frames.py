@@ -1,7 +1,8 @@
 """Data frames in memory: their values as an array, and the names of their columns.
 
 What a frame is, the Arrow protocols tell (`__arrow_c_stream__`, or `__dataframe__` before it), not its class: pandas,
-polars, pyarrow tables and others. Imports none of these packages but pyarrow, for frames that speak Arrow only.
+polars, pyarrow tables and others. Imports none of these packages but pyarrow: for frames that speak Arrow only, and for
+columns that NumPy has no type for.
 """
 
 from __future__ import annotations
