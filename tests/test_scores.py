@@ -15,6 +15,7 @@ from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics import internal as scores
+from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.metrics.internal import calinski_harabasz, davies_bouldin, objective, silhouette, spread
 from tests import naive
@@ -65,6 +66,35 @@ def test_rows_far_from_the_origin():
     assert calinski_harabasz(far, y) == pytest.approx(calinski_harabasz(X, y), rel=1e-6)
 
 
+def test_silhouette_far_from_the_origin():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 300)
+    X = np.round(60 * rng.normal(size=(300, 4)) + 900 * np.eye(4)[y])
+    near, moved, single = silhouette(X, y), X + 2.0**37, (X + 2.0**16).astype(np.float32)  # whole numbers: exact
+    assert near == pytest.approx(sklearn.metrics.silhouette_score(X, y), rel=1e-12)
+    assert silhouette(moved, y) == pytest.approx(near, rel=1e-9)
+    assert silhouette(single, y) == pytest.approx(near, rel=1e-6)
+    assert silhouette(sp.csr_array(moved), y) == pytest.approx(near, rel=1e-9)
+    np.testing.assert_allclose(
+        euclidean_distances(moved[:50], moved[50:]), sklearn.metrics.pairwise_distances(X[:50], X[50:]), rtol=1e-9
+    )
+
+
+@cases("scale", [2.0**-700, 2.0**500])
+def test_distances_whose_squares_float64_does_not_hold(scale):
+    X, _ = rows()
+    np.testing.assert_allclose(euclidean_distances(X * scale), euclidean_distances(X) * scale, rtol=1e-9)
+
+
+@cases("stored", ["float64", "float32", "csr"])
+def test_equal_rows_lie_on_their_mean(stored):
+    y = np.repeat([0, 1], [9, 7])
+    X = np.array([[0.1, 1 / 3, 0], [0.7, 0, 1e8 / 3]])[y]
+    X = sp.csr_array(X) if stored == "csr" else X.astype(stored)
+    assert objective(X, y) == 0
+    assert calinski_harabasz(X, y) == 1.0  # as where nothing lies within
+
+
 def test_text_that_does_not_tell_its_width(tmp_path):
     X, y = rows(n=200)
     X[:150, -2:] = 0  # the first chunks are narrower
@@ -84,8 +114,7 @@ def test_silhouette_of_the_sample_that_scikit_learn_draws():
 def test_one_cluster_has_no_scores():
     X, y = rows(n=20)
     assert all(np.isnan(ours(X, np.zeros_like(y))) for ours, _ in PAIRS)
-    assert np.isnan(silhouette(X, np.arange(20)))
-    assert np.isnan(calinski_harabasz(X, np.arange(20)))
+    assert all(np.isnan(ours(X, np.arange(20))) for ours, _ in PAIRS)
 
 
 def test_rows_on_their_means():

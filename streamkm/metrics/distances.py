@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.rows import row_d2norms
 from streamkm.core.matrix import Matrix
 
 
 def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float64]:
     """Distances of rows to rows, from products and norms in float64: short ones are as exact as long ones' squares.
+
+    Rows that lie far from the origin are moved to it first, as products and norms would lose what tells them apart.
 
     Parameters
     ----------
@@ -24,8 +27,11 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     float64 ndarray (n, m)
         O(n m d) time; X and Y are copied where they are no float64.
     """
-    left = X.astype(np.float64, copy=False)
-    right = left if Y is None else Y.astype(np.float64, copy=False)
+    others = X if Y is None else Y
+    # sparse rows cannot be moved as far as dense ones
+    frame = Frame.of(others, moves=True) if isinstance(X, np.ndarray) == isinstance(others, np.ndarray) else WHOLE
+    left = frame.rows(X.astype(np.float64, copy=False))
+    right = left if Y is None else frame.rows(Y.astype(np.float64, copy=False))
     products = left @ right.T
     d2: NDArray[np.float64] = products if isinstance(products, np.ndarray) else products.toarray()
     d2 *= -2
@@ -34,4 +40,6 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     np.maximum(d2, 0.0, out=d2)
     if Y is None:
         np.fill_diagonal(d2, 0.0)
-    return np.sqrt(d2, out=d2)
+    np.sqrt(d2, out=d2)
+    d2 /= frame.scale
+    return d2

@@ -133,7 +133,7 @@ class Rescoring:
             inertia,
             mean_silhouette(self._sums[:k], judged, np.bincount(judged, minlength=k)),
             variance_ratio(n_rows, len(found), self._total_d2 - inertia, inertia),
-            mean_overlap(self._distances[found] / counts[found], np.sqrt(np.maximum(d2, 0.0))),
+            mean_overlap(n_rows, self._distances[found] / counts[found], np.sqrt(np.maximum(d2, 0.0))),
         )
 
     def _move_sums(self, changed_rows: NDArray[np.intp], labels: NDArray[np.int32]) -> None:

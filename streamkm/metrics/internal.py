@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, batch_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -58,7 +60,8 @@ def spread(X: Any, labels: Any) -> Spread:
 
     Notes
     -----
-    O(nnz + k * d) a walk; memory for 2 k d numbers.
+    O(nnz + k * d) a walk; memory for 3 k d numbers. Means are found as offsets from the first row of each cluster, so
+    that equal rows lie exactly on their mean.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
@@ -70,11 +73,18 @@ def spread(X: Any, labels: Any) -> Spread:
         raise InvalidInputError(f"none of {len(labels):,} labels is 0 or more; needed: a row in a cluster")
     source = open_source(X)
     sums, counts = np.zeros((n_clusters, source.n_features or 1)), np.zeros(n_clusters)
+    firsts = np.zeros_like(sums)
     for rows, part in _labelled(source, codes):
         if rows.shape[1] > sums.shape[1]:  # text does not tell its width beforehand
-            sums = np.pad(sums, ((0, 0), (0, rows.shape[1] - sums.shape[1])))
-        add_rows(rows, NO_WEIGHTS, part, sums, counts)
-    means = sums / counts[:, None]
+            sums, firsts = (np.pad(each, ((0, 0), (0, rows.shape[1] - each.shape[1]))) for each in (sums, firsts))
+        begun, at = np.unique(part, return_index=True)
+        for cluster, row in zip(begun, at, strict=True):
+            if cluster >= 0 and not counts[cluster]:
+                first = rows[[row]]
+                firsts[cluster, : rows.shape[1]] = first[0] if isinstance(first, np.ndarray) else first.toarray()[0]
+        for start, offsets in _offsets(rows, part, firsts):
+            add_rows(offsets, NO_WEIGHTS, part[start : start + offsets.shape[0]], sums, counts)
+    means = firsts + sums / counts[:, None]
     d2, distances = np.zeros(n_clusters), np.zeros(n_clusters)
     table = CenterTable.build(means, np.float64)
     for rows, part in _labelled(source, codes):
@@ -108,7 +118,7 @@ def calinski_harabasz(X: Any, labels: Any) -> float:
 def davies_bouldin(X: Any, labels: Any) -> float:
     """Mean over clusters of how much each overlaps with the one it overlaps most; arguments as of `spread`.
 
-    The lower the better; NaN for a single cluster.
+    The lower the better; NaN unless there are at least two clusters and more rows than clusters.
 
     References
     ----------
@@ -117,7 +127,8 @@ def davies_bouldin(X: Any, labels: Any) -> float:
     from scipy.spatial.distance import cdist
 
     found = spread(X, labels)
-    return mean_overlap(found.distances / found.counts, cdist(found.means, found.means))
+    n_rows = int(found.counts.sum())
+    return mean_overlap(n_rows, found.distances / found.counts, cdist(found.means, found.means))
 
 
 def silhouette(X: Any, labels: Any, *, sample_rows: int | None = None, random_state: Any = None) -> float:
@@ -209,14 +220,26 @@ def variance_ratio(n_rows: int, n_clusters: int, between: float, within: float) 
     return 1.0 if within == 0 else between * (n_rows - n_clusters) / (within * (n_clusters - 1))
 
 
-def mean_overlap(widths: NDArray[np.float64], distances: NDArray[Any]) -> float:
-    """Davies and Bouldin's index from mean distances to the means (k,), and distances between means (k, k)."""
-    if len(widths) < 2:
+def mean_overlap(n_rows: int, widths: NDArray[np.float64], distances: NDArray[Any]) -> float:
+    """Davies and Bouldin's index from mean distances to the means (k,) and those between means (k, k); or NaN."""
+    if not 2 <= len(widths) < n_rows:
         return float("nan")
     if np.allclose(widths, 0) or np.allclose(distances, 0):
         return 0.0
     apart = np.where(distances == 0, np.inf, distances)
     return float(np.mean(np.max((widths[:, None] + widths) / apart, axis=1)))
+
+
+def _offsets(rows: Matrix, part: NDArray[np.int32], firsts: NDArray[np.float64]) -> Iterator[tuple[int, Matrix]]:
+    """Yield (first row, offsets of rows from the first row of their cluster, in float64), some at a time."""
+    if isinstance(rows, np.ndarray):
+        step = batch_rows(rows.shape[1])
+        for start in range(0, len(rows), step):
+            batch = rows[start : start + step]
+            yield start, batch.astype(np.float64) - firsts[part[start : start + step]]
+        return
+    taken = sp.csr_array(firsts[:, : rows.shape[1]])[part]
+    yield 0, sp.csr_array(rows.astype(np.float64) - taken)
 
 
 def _labelled(source: RowSource, codes: NDArray[np.int32]) -> Iterator[tuple[Any, NDArray[np.int32]]]:
