@@ -327,11 +327,33 @@ def test_the_first_invalid_row_is_named():
             kmeans(executor=n_threads).fit(CountingSource(X))
 
 
-def test_values_too_large_to_square_are_named():
+@cases(
+    "dtype, value, message",
+    [
+        (np.float64, 1e200, r"a squared norm that float64 does not hold, above 1e\+300, .* double precision"),
+        (np.float64, 2e150, r"a squared norm of 4e\+300, above 1e\+300, .* double precision"),
+        (np.float32, 1e18, r"a squared norm of 1e\+36, above 1e\+34, .* single precision"),
+    ],
+)
+@cases("skip", [False, True])
+def test_rows_whose_squared_norms_are_too_large_are_told(dtype, value, message, skip):
     X, _ = groups()
-    X[5, 1] = 1e200
-    with pytest.raises(InvalidInputError, match="too large to square in row 5 of"):
+    X = X.astype(dtype)
+    X[5, 1] = value
+    if skip:
+        fitted = kmeans(on_invalid="skip").fit(X)
+        assert np.flatnonzero(fitted.labels_ == -1).tolist() == [5]
+        return
+    with pytest.raises(InvalidInputError, match=f"{message} have room for, in row 5 of .*; divide all values by a"):
         kmeans().fit(X)
+
+
+@cases("dtype, value", [(np.float64, 9e149), (np.float32, 9e16)])
+def test_the_largest_values_that_are_accepted_are_clustered(dtype, value):
+    X = np.array([[0], [value], [0], [value], [-value]] * 20, dtype)
+    fitted = kmeans().fit(X)
+    centers = np.sort(fitted.cluster_centers_[:, 0]) / value
+    np.testing.assert_allclose(centers, [-1, 0, 1], rtol=1e-6, atol=1e-12)
 
 
 @cases("dtype", [np.float32, np.float64])
@@ -342,7 +364,7 @@ def test_large_values_are_clustered_or_refused(dtype, sparse):
     X = (X * 1e18 if dtype == np.float32 else X * 1e40).astype(dtype)
     rows = sp.csr_array(X) if sparse else X
     if sparse or dtype == np.float32:
-        with pytest.raises(InvalidInputError, match="too large to square in row 0"):
+        with pytest.raises(InvalidInputError, match=r"a squared norm of .* in row 0"):
             kmeans().fit(rows)
         return
     fitted = kmeans().fit(rows)

@@ -131,12 +131,12 @@ class Walk:
         if isinstance(X, np.ndarray) and X.dtype in SMALL and self.metric == "euclidean":
             return Valid(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
-        double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
-        valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
+        valid = d2norms <= largest_d2(X)  # false for NaN too
         kept = None
         if not valid.all():
             if self.on_invalid == "raise":
-                raise InvalidInputError(_describe_invalid(self.source, X, places, int(np.argmin(valid))))
+                row = int(np.argmin(valid))
+                raise InvalidInputError(_describe_invalid(self.source, X, d2norms, places, row))
             kept = np.flatnonzero(valid)
             X, places, d2norms = X[kept], places[kept], d2norms[kept]
         if self.metric == "cosine":
@@ -196,11 +196,34 @@ def changed_source(walk: Walk) -> InvalidInputError:
     )
 
 
-def _describe_invalid(source: RowSource, X: Matrix, places: NDArray[np.int64], row: int) -> str:
+def largest_d2(X: Matrix) -> float:
+    """The largest squared norm of a row that is accepted; sparse rows are clustered in single precision."""
+    double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
+    return LARGEST_D2 if double else LARGEST_SINGLE_D2
+
+
+def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
+    """What is wrong with a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
-    what = "NaN" if np.isnan(values).any() else "infinity" if np.isinf(values).any() else "a value too large to square"
+    if np.isnan(values).any():
+        return "NaN"
+    if np.isinf(values).any():
+        return "infinity"
+    found = f"of {d2norm:.6g}" if np.isfinite(d2norm) else "that float64 does not hold"
+    precision = "double" if largest_d2(X) == LARGEST_D2 else "single"
+    return (
+        f"a squared norm {found}, above {largest_d2(X):g}, the most that sums in {precision} precision have room for,"
+    )
+
+
+def _describe_invalid(
+    source: RowSource, X: Matrix, d2norms: NDArray[np.float64], places: NDArray[np.int64], row: int
+) -> str:
+    what = what_is_invalid(X, row, float(d2norms[row]))
     remedy = 'pass on_invalid="skip" to leave such rows out (they get the label -1)'
-    column = _first_column(source, values) if isinstance(X, np.ndarray) else ""
+    if what.startswith("a squared norm"):
+        remedy = f"divide all values by a number, or {remedy}"
+    column = _first_column(source, X[row]) if isinstance(X, np.ndarray) else ""
     return f"{what} in {column}{source.describe(int(places[row]))}; {remedy}"
 
 

@@ -18,11 +18,11 @@ from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, defaul
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.core.matrix import Matrix, matrix_bytes, working_dtype
+from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.numbering import order_like
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
-from streamkm.passes.reader import LARGEST_D2, LARGEST_SINGLE_D2
+from streamkm.passes.reader import largest_d2, what_is_invalid
 
 FORMAT = 1
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
@@ -309,11 +309,11 @@ class Stream:
             d2norms = np.einsum("ij,ij->i", rows, rows)
         else:
             d2norms = row_d2norms(X)
-        double = isinstance(X, np.ndarray) and working_dtype(X.dtype) == np.float64
-        valid = d2norms <= (LARGEST_D2 if double else LARGEST_SINGLE_D2)  # false for NaN too
+        valid = d2norms <= largest_d2(X)  # false for NaN too
         if not valid.all():
-            row = self.next_row + int(np.argmin(valid))
-            raise InvalidInputError(f"NaN, infinity or a value too large to square in row {row:,} of the stream")
+            row = int(np.argmin(valid))
+            what = what_is_invalid(X, row, float(d2norms[row]))
+            raise InvalidInputError(f"{what} in row {self.next_row + row:,} of the stream")
 
     def _check_shape(self, sparse: bool, width: int) -> None:
         if self._sparse is None:
