@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import platform
+import re
 import subprocess
 import sys
 import weakref
@@ -227,6 +228,70 @@ def test_documents_are_counted_and_clustered_within_the_limit(disk_path, reduced
             file.writelines(json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
     got = run_compiled(WORDS, [str(path), "20", "380 MiB", json.dumps("auto")], imported=IMPORTED)
     assert got["peak"] <= got["limit"]
+
+
+LONG = """
+import json, sys
+from streamkm import StreamKMeans, open_documents, open_source
+from streamkm.core.exceptions import MemoryLimitError
+path, limit, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+said = ""
+try:
+    source = open_source(path) if options is None else open_documents(path, memory_limit=limit, **options)
+    # labels in the sketch, of fewer numbers: what a wide line takes is then most of the peak
+    StreamKMeans(3, assign_space="sketch", memory_limit=limit, progress=False, random_state=0).fit(source)
+except MemoryLimitError as error:
+    said = str(error)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "said": said}))
+"""
+
+
+def words_in_a_line(file):
+    file.writelines(f"w{i % 5} x{i % 7}\n" for i in range(2000))
+    file.write(" ".join(f"w{i % 100_000}" for i in range(3_000_000)) + "\n")
+    file.writelines(f"w{i % 5} x{i % 7}\n" for i in range(2000))
+
+
+def objects_with_a_long_one(file):
+    file.writelines(json.dumps({"text": f"w{i % 5} x{i % 7}"}) + "\n" for i in range(2000))
+    file.write(json.dumps({"text": " ".join(f"w{i % 100_000}" for i in range(3_000_000))}) + "\n")
+
+
+def values_in_a_line(file):
+    file.writelines(f"1 {1 + i % 5}:1 {10 + i % 7}:2\n" for i in range(2000))
+    file.write("1 " + " ".join(f"{i}:1" for i in range(1, 6_000_001)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "limit"),
+    [
+        pytest.param(words_in_a_line, {"format": "lines"}, "400 MiB", marks=pytest.mark.slow),
+        (words_in_a_line, {"format": "lines", "tfidf": False}, "400 MiB"),
+        pytest.param(objects_with_a_long_one, {"format": "jsonl", "field": "text"}, "400 MiB", marks=pytest.mark.slow),
+        (values_in_a_line, None, "430 MiB"),
+    ],
+    ids=["lines, weighted", "lines", "objects", "svmlight"],
+)
+def test_a_long_line_is_refused_by_its_place_or_read_within_the_limit(disk_path, write, options, limit):
+    path = disk_path / "x.svm"
+    with path.open("w") as file:
+        write(file)
+
+    def run(limit):
+        got = run_compiled(LONG, [str(path), limit, json.dumps(options)], imported=IMPORTED)
+        assert got["peak"] <= int(limit.removesuffix(" MiB")) << 20
+        return got["said"]
+
+    said, n_refused = run(limit), 0
+    while said:
+        n_refused += 1
+        assert n_refused <= 2  # the pass that counts words, and the fit
+        named = re.search(
+            rf"{re.escape(str(path))}, line 2,001, of [\d,]+ bytes.* memory_limit to .*?([\d,]+) MiB", said
+        )
+        said = run(f"{named[1].replace(',', '')} MiB")
+    assert n_refused
 
 
 CLIENT = FIT.replace(

@@ -167,8 +167,8 @@ class InputRows:
             model = _model_on(stored, model)
         if model.preparation is not None:
             source = prepared(source, model.preparation)
-        allowance = Allowance.of(self.memory_limit, source, on_cluster=is_on_cluster(self.executor))
-        here, held = local_threads(self.executor), model.centers.nbytes
+        here, held, on_cluster = local_threads(self.executor), model.centers.nbytes, is_on_cluster(self.executor)
+        allowance = Allowance.of(self.memory_limit, source, on_cluster=on_cluster)
         sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
         return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]
 

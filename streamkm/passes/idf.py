@@ -18,6 +18,7 @@ from streamkm.core.memory import give_back, is_given, memory_limit_bytes, reside
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk, Weighed
+from streamkm.planning.allowance import Allowance
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
@@ -199,6 +200,8 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
     if is_given(memory_limit):  # frequencies do not depend on the pieces
         room = limit_bytes - resident_bytes()
         target_bytes = min(target_bytes, max(FEWEST_BYTES, room // COUNTING_COPIES))
+        allowance = Allowance.of(memory_limit, source)
+        allowance.check_lines(source, COUNTING_COPIES * target_bytes)
     counting = source.counting_words() if isinstance(source, HashedText) else source
     walk = Walk(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None

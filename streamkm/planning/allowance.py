@@ -12,6 +12,7 @@ from streamkm.core.memory import available_memory, human_bytes, is_given, memory
 from streamkm.planning.memory import CANDIDATES, MIB, process_bytes, reading_bytes, waiting_calls
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
+from streamkm.sources.long_lines import LongLine
 
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
@@ -32,21 +33,28 @@ class Allowance:
     ----------
     limit_bytes : int
     base_bytes : int
-        What a process that does nothing else holds: its libraries, and the rows if they are in memory.
+        What a process that does nothing else holds: its libraries, and the rows if they are in memory; and what long
+        lines of text take.
     free_bytes : int or None
         What the machine has left for this process, where no limit was given; None where one was. Only what is kept in
         memory or on disk is chosen by it: another plan that it has no room for is refused.
+    long_lines : tuple of LongLine
+        What threads may have to read at a time: part of `base_bytes`, as it is not known when.
     """
 
     limit_bytes: int
     base_bytes: int
     free_bytes: int | None = None
+    long_lines: tuple[LongLine, ...] = ()
 
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> Allowance:
         """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         base = process_bytes(source.libraries, sparse=source.is_sparse, on_cluster=on_cluster) + source.held_bytes
-        return cls(memory_limit_bytes(memory_limit), base, None if is_given(memory_limit) else available_memory())
+        lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
+        base += sum(line.memory_bytes for line in lines)
+        free = None if is_given(memory_limit) else available_memory()
+        return cls(memory_limit_bytes(memory_limit), base, free, lines)
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
@@ -104,6 +112,8 @@ class Allowance:
         peak : callable
             Projected resident bytes with so many.
         """
+        if len(self.long_lines) == PLANNED_THREADS:  # there may be more of them than were counted
+            n_threads = min(n_threads, PLANNED_THREADS)
         return next((count for count in range(n_threads, 1, -1) if peak(count) <= self.now_bytes), 1)
 
     def most_sampled(self, row_bytes: int) -> int:
@@ -119,6 +129,27 @@ class Allowance:
             return self.limit_bytes - peak_bytes
         free = self.free_bytes - (peak_bytes - self.base_bytes)
         return min(free, self._room) // KEPT_SHARE
+
+    def said_of_lines(self) -> str:
+        """For messages: what long lines of text take, and where the one is that takes most; nothing without any."""
+        if not self.long_lines:
+            return ""
+        line, taken = self.long_lines[0], human_bytes(sum(each.memory_bytes for each in self.long_lines))
+        return f", {taken} of it for the longest lines, such as {line.describe()}, of {line.n_bytes:,} bytes"
+
+    def check_lines(self, source: RowSource, reading: int) -> None:
+        """Refuse a pass that takes so many bytes beside, if long lines have no room.
+
+        Raises
+        ------
+        MemoryLimitError
+        """
+        needed = self.base_bytes + reading
+        if self.long_lines and needed > self.limit_bytes:
+            raise MemoryLimitError(
+                f"a pass over {source.name} needs about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
+                f"of {human_bytes(self.limit_bytes)}; raise memory_limit to at least {-(-needed // MIB):,} MiB"
+            )
 
     @property
     def now_bytes(self) -> int:
@@ -221,6 +252,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, w
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
+    said += allowance.said_of_lines() if peak > plan.limit_bytes else ""
     free = allowance.free_bytes
     if peak <= plan.limit_bytes:
         if free is None or peak - plan.base_bytes <= free:
@@ -231,7 +263,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, w
         )
     said += f", above the limit of {human_bytes(plan.limit_bytes)}"
     needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
-    if plan.base_bytes >= plan.limit_bytes:
+    if plan.base_bytes >= plan.limit_bytes and not allowance.long_lines:
         base = human_bytes(plan.base_bytes)
         raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
     if largest > 2 * plan.chunk_bytes:

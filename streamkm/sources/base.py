@@ -20,6 +20,7 @@ from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
+    from streamkm.sources.long_lines import LongLine
     from streamkm.text.words import WordTable
 
 
@@ -118,6 +119,8 @@ class RowSource(ABC):
         Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
+    long_lines : tuple of LongLine
+        Of text, as far as they were seen without reading all of it; those that take most memory first.
     libraries : tuple of str
         That are loaded to open the rows, beside those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
         "words" for what takes texts apart.
@@ -160,6 +163,7 @@ class RowSource(ABC):
     read_factor: float = 1.5
     made_bytes: int = 0
     held_bytes: int = 0
+    long_lines: tuple[LongLine, ...] = ()
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
     in_turn: bool = False

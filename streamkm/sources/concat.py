@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
 from streamkm.sources.binary.csr_rows import make_csr
+from streamkm.sources.long_lines import by_memory
 from streamkm.sources.memory.frames import check_same_columns
 
 
@@ -76,6 +77,7 @@ class PartsSource(ChunkedSource):
             read_factor=max(part.read_factor for part in parts),
             made_bytes=max(part.made_bytes for part in parts),
             held_bytes=sum(part.held_bytes for part in parts),
+            long_lines=by_memory(line for part in parts for line in part.long_lines),
             libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
             shared_bytes=max(part.shared_bytes for part in parts),
             in_turn=any(part.in_turn for part in parts),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk, row_places
+from streamkm.sources.long_lines import LongLine
 
 SAMPLE_BYTES = 1 << 17
 """Text that is looked at to tell how many rows there are, and how large they become."""
@@ -96,6 +97,11 @@ class ChunkedDocuments(Documents):
     def stream(self, text_bytes: int) -> Iterator[Batch]:
         for chunk in self.chunks(text_bytes):
             yield self.read(chunk)
+
+    @property
+    def long_lines(self) -> tuple[LongLine, ...]:
+        """Those that were seen; see `find_long_lines`. None, where documents are no lines of files."""
+        return ()
 
 
 class DocumentList(ChunkedDocuments):

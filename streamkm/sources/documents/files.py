@@ -22,6 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
+from streamkm.sources.long_lines import LongLine, find_long_lines
 from streamkm.sources.stored import RawFile, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.lines import LineReader
@@ -29,6 +30,8 @@ from streamkm.sources.text_places import PLACE_BITS, Fill, line_number, part_and
 
 PROBES = 8
 """Places of plain text that are looked at, where its format allows to start anywhere."""
+
+_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
 """Text between places where files of records with quoted line feeds can be cut: so much, or a part in so many."""
@@ -185,6 +188,10 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
                 gathered.add(chunk.part, position, document, following - position)
         return gathered.batch()
 
+    @cached_property
+    def long_lines(self) -> tuple[LongLine, ...]:
+        return find_long_lines(self.paths, self.sizes, _count_words)
+
     def sample(self) -> tuple[Batch, float | None]:
         if not self.text_format.cut_anywhere:
             return self._head()[0], float(self.n_bytes)
@@ -195,8 +202,13 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
                 before, part = before + self.sizes[part], part + 1
             start = target - before
             stop = min(start + SAMPLE_BYTES // PROBES, self.sizes[part])
-            gathered.extend(self.read(Chunk(0, part, start, stop, 0)))
-        return gathered.batch(), float(total)
+            gathered.extend(self.read(Chunk(0, part, start, self._before_long(part, start, stop), 0)))
+        return gathered.batch() if gathered.documents else self._head()[0], float(total)
+
+    def _before_long(self, part: int, start: int, stop: int) -> int:
+        """Where a look at a few documents ends: in front of a long line, which is none of them."""
+        within = (line.byte for line in self.long_lines if line.path == self.paths[part] and start <= line.byte < stop)
+        return min(within, default=stop)
 
     @cached_property
     def _starts(self) -> tuple[tuple[NDArray[np.int64], int], ...]:
@@ -213,6 +225,11 @@ def compression(path: str) -> str:
     """Tell how a file is compressed: gzip, bzip2, xz, zstd or plain."""
     with open_binary(path) as raw:
         return compression_of(path, raw)
+
+
+def _count_words(text: NDArray[np.uint8]) -> int:
+    in_words = _IN_WORDS[text]
+    return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
 
 
 class _Counted:

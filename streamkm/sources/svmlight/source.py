@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.lines import LineReader
@@ -22,6 +26,8 @@ from streamkm.sources.text_places import Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12
+_COLON, _INDEX_BYTES = 58, 4
+_TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 _NO_HINT = 1 << 62
 _LINE_BYTES = 1 << 15  # behind the end of a chunk: one request brings its last line too, unless that is longer
 
@@ -92,6 +98,15 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         begin = chunk.start - 1
         with self._open(chunk.part, begin, chunk.stop) as fill:
             return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk))
+
+    @cached_property
+    def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
+        """See `RowSource.long_lines`."""
+        value_bytes = _ROW_COPIES * (self.dtype.itemsize + _INDEX_BYTES)
+        found = find_long_lines(self.paths, self.sizes, lambda text: int(np.count_nonzero(text == _COLON)))
+        return by_memory(
+            replace(line, memory_bytes=_TEXT_COPIES * line.n_bytes + value_bytes * line.n_units) for line in found
+        )
 
     @contextmanager
     def _open(self, part: int, offset: int = 0, hint: int = _NO_HINT) -> Iterator[Fill]:
