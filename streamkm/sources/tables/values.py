@@ -150,12 +150,16 @@ def null_words(values: Any, words: Sequence[str]) -> Any:
     _, stops, data = values.buffers()
     offsets = np.frombuffer(stops, np.int32, len(values) + 1, 4 * values.offset)
     text = np.frombuffer(data or b"", np.uint8)
-    valid, lengths = validity(values), np.diff(offsets)
+    lengths, found = offsets[1:] - offsets[:-1], []
     for word in map(str.encode, words):
         like = np.flatnonzero(lengths == len(word))
         for at, byte in enumerate(word):
             like = like[text[offsets[like] + at] == byte]
-        valid[like] = False
+        found.append(like)
+    if not any(map(len, found)):
+        return values
+    valid = validity(values)
+    valid[np.concatenate(found)] = False
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(values.type, len(values), [bits, stops.slice(4 * values.offset), data])
 
