@@ -31,6 +31,7 @@ from streamkm.kernels.text import csv_numbers
 from streamkm.passes.idf import open_documents
 from streamkm.sources import open_source
 from streamkm.sources.registry import file_format
+from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
@@ -507,6 +508,30 @@ class TestCsvText:
         got = self.read(tmp_path, text, exclude="note", newlines_in_values=True)
         np.testing.assert_array_equal(got, [[5, 6], [1, 2], [3, 4]])
 
+    @cases("quoted", ["'NA", '"NA'])
+    def test_a_record_that_is_too_long(self, tmp_path, monkeypatch, quoted):
+        """A quote that never ends would have the rest of the file in memory: the record is named before."""
+        monkeypatch.setattr(csv_tables, "MAX_LINE_BYTES", 1 << 16)
+        monkeypatch.setattr(csv_tables, "_STEP_BYTES", 1 << 12)
+        text = '"a",b\n' + "1,2\n" * 5_000 + f"1,{quoted}\n" + "3,4\n" * 50_000
+        (tmp_path / "x.csv").write_text(text)
+        source = open_source(tmp_path / "x.csv", exclude="b", newlines_in_values=True)
+        if quoted[0] == "'":
+            assert assemble(source.stream(1 << 12), 1).shape == (55_001, 1)
+            return
+        with pytest.raises(
+            InvalidInputError, match=r"x\.csv, line 5,002 \(byte 20,006\): .* 65,536 bytes, .*quotes does not"
+        ):
+            source.chunks(1 << 12)
+
+    def test_words_for_nothing_throughout_the_head(self, tmp_path):
+        """Such a column is taken for numbers; what is said of its first word leads on."""
+        text = "a,b\n" + "1,NA\n" * 300_000 + "1,Oslo\n"
+        with pytest.raises(InvalidInputError, match=r'column .b. holds .Oslo., .*categories=\{"b": \[\.\.\.\]\}'):
+            self.read(tmp_path, text)
+        source = open_source(tmp_path / "x.csv", categories={"b": ["NA", "Oslo"]})
+        assert assemble(source.stream(1 << 20), 3)[-1].tolist() == [1, 0, 1]
+
     def test_true_and_false(self, tmp_path):
         np.testing.assert_array_equal(self.read(tmp_path, "a,b\ntrue,1\nfalse,2\n"), [[1, 1], [0, 2]])
 
@@ -533,7 +558,7 @@ class TestCsvText:
     @cases(
         "row, message",
         [
-            ("1,x", r"column 'b' holds 'x', and its first rows are numbers; .*exclude=\"b\""),
+            ("1,x", r"column 'b' holds 'x', and its first rows are numbers, .*exclude=\"b\", .*categories=\{\"b\": \["),
             ("1", "a record of 1, where 2"),
             ('1,"2', "malformed CSV: a field in quotes does not end; the file is cut short, or it goes on"),
         ],

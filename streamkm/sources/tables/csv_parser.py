@@ -173,8 +173,8 @@ class CsvParser:
         if good:
             return None
         return (
-            f"column {name!r} holds {cell[:40]!r}, and its first rows are {needed}; leave it out with "
-            f'exclude="{name}", or correct the file'
+            f"column {name!r} holds {cell[:40]!r}, and its first rows are {needed}, or nothing; leave it out with "
+            f'exclude="{name}", give its values, as in categories={{"{name}": [...]}}, or correct the file'
         )
 
 

@@ -21,6 +21,7 @@ from streamkm.sources.stored import open_raw, read_fully
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
 from streamkm.sources.tables.csv_parser import padded
+from streamkm.sources.text_places import PLACE_BITS
 
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
@@ -90,8 +91,25 @@ class CsvTable(CsvFiles, ChunkedSource):
         for part, size in enumerate(self.sizes):
             step = max(_STEP_BYTES, -(-size // _STEPS))
             with self._open(part) as (fill, _):
-                found.append((record_starts(fill, size, step, self._format.delimiter), step))
+                starts = record_starts(fill, size, step, self._format.delimiter)
+            self._check_lengths(part, starts, step)
+            found.append((starts, step))
         return tuple(found)
+
+    def _check_lengths(self, part: int, starts: NDArray[np.int64], step: int) -> None:
+        """Refuse a record that is too long, before all of it is in memory: most likely, its quotes do not end."""
+        places = step * np.arange(len(starts))
+        crossed = np.flatnonzero(starts - places > MAX_LINE_BYTES)
+        if len(crossed) == 0:
+            return
+        # the record starts in front of the first such place, behind the start that was found for the place before
+        known, place = max(int(starts[crossed[0] - 1]), self._starts[part]), int(places[crossed[0]])
+        text, n_read = _read_range(self.paths[part], known, place)
+        begun = known + self._format.records(text, 0, n_read)[1]
+        raise InvalidInputError(
+            f"{self.describe(part << PLACE_BITS | begun)}: a record is longer than {MAX_LINE_BYTES:,} bytes, the most "
+            f"that is accepted; a field in quotes does not end, or a quote in a field is not doubled"
+        )
 
 
 class CompressedCsvTable(CsvFiles):
