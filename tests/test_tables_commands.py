@@ -82,6 +82,24 @@ def test_words_for_nothing_are_those_of_the_fit(trips):
     run("assign", "out/model.npz", "trips.parquet", "-o", "labels.npy")  # which has no such words
 
 
+def test_fields_end_where_they_did_in_the_fit(trips):
+    """What assigns rows later takes the delimiter, the header and line feeds in quotes as the fit did."""
+    numbers = trips[["distance", "passengers"]].assign(note=["none", *["a\nb;"] * 599])
+    numbers.to_csv("later.csv", index=False, header=False, sep=";")
+    dialect = {"delimiter": ";", "header": False, "newlines_in_values": True}
+    given = [each for name, value in dialect.items() for each in ("--set", f"data.{name}={json.dumps(value)}")]
+    run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", "--skip-invalid", "--exclude", "2", *given)
+    settings = json.loads(Path("out/table.json").read_text())
+    assert {name: settings.get(name) for name in dialect} == dialect
+    run("assign", "out/model.npz", "later.csv", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
+    run("fit", "trips.csv", "-k", 3, "-o", "plain", "--no-report", *FLAGS)
+    assert not {"delimiter", "header"} & set(json.loads(Path("plain/table.json").read_text()))
+    trips.to_csv("trips.tsv", index=False, sep="\t")
+    run("assign", "plain/model.npz", "trips.tsv", "-o", "tabs.npy")
+    np.testing.assert_array_equal(np.load("tabs.npy"), np.load("plain/labels.npy"))
+
+
 @pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
 def test_plans_count_the_reading_that_finds_categories(trips, path):
     """On the command line and in Python: as many passes as the fit makes, and bytes for each reading."""

@@ -26,7 +26,8 @@ from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
 _TABLE_KEYS = {"columns", "dtype", "categories", "n_features", "id_column"}
-_CSV_KEYS = {"null_values"}
+_CSV_KEYS = {"null_values", "delimiter", "header", "newlines_in_values"}
+_NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -180,7 +181,8 @@ def write_table_settings(directory: Path, source: RowSource) -> None:
     made = source.made_with or {}
     settings = made.get("table")
     if settings:
-        settings = {**settings, **{name: made["csv"][name] for name in _CSV_KEYS if name in made.get("csv", {})}}
+        dialect = made.get("csv", {})
+        settings |= {name: dialect[name] for name in sorted(_CSV_KEYS) if dialect.get(name) not in _NOT_KEPT}
         if source.id_column is not None:
             settings = {**settings, "id_column": source.id_column}
         (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
