@@ -19,16 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.core.atomic_io import (
-    remove_tree,
-    sync,
-    working_directory,
-    writing,
-)
+from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, check_ours, replace_marked
-from streamkm.core.ownership import Owned
+from streamkm.core.ownership import RESULTS, Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
 from streamkm.reports.maps import cluster_map
@@ -53,7 +48,6 @@ _LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
 _OBS = "cluster"  # the column that `with_labels` writes, too
 _RESULTS = (*_LABELS, MODEL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
-KIND = "results"
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = _RESULTS) -> None:
@@ -269,7 +263,7 @@ def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
         os.replace(labels.store.root, path)
         return
     if path.suffix == ".npy":
-        np.save(path, labels, allow_pickle=False)
+        replace_file(path, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes)
         return
     import zarr
 
@@ -288,7 +282,7 @@ def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
     """
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with working_directory(directory / "streamkm") as stage:
+        with working_directory(directory / "streamkm") as stage, named(stage, directory):
             yield stage
             _flush(stage)
             owned = _owned(directory)
@@ -309,7 +303,7 @@ def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
 
 def _owned(directory: Path) -> Owned:
     """What streamkm has written in a directory of results."""
-    return Owned.read(directory, KIND, OutputError) or Owned(directory, KIND, OutputError)
+    return Owned.read(directory, RESULTS, OutputError) or Owned(directory, RESULTS, OutputError)
 
 
 def _flush(directory: Path) -> None:

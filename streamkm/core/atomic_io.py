@@ -51,13 +51,27 @@ def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterato
     except OSError as error:
         if isinstance(error, StreamkmError):
             raise
-        if error.errno in _FULL:
+        if is_full(error):
             what = "" if n_bytes is None else f" for {n_bytes:,} bytes"
             raise DiskFullError(
                 f"{os.fspath(path)}: no space{what} ({error.strerror}; {_free_bytes(path):,} bytes free there); what "
                 f"was saved before is kept: make space and run the same again, or write elsewhere"
             ) from error
         raise OutputError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from error
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the system has no space left, or allows no more of it."""
+    return error.errno in _FULL
+
+
+@contextmanager
+def named(hidden: str | os.PathLike[str], path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let errors of writing what users do not know name what it is written for."""
+    try:
+        yield
+    except OutputError as error:
+        raise type(error)(str(error).replace(os.fspath(hidden), os.fspath(path))) from error
 
 
 def _free_bytes(path: str | os.PathLike[str]) -> int:

@@ -18,11 +18,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from streamkm.core.atomic_io import replace_file, sync, writing
+from streamkm.core.atomic_io import named, replace_file, sync, writing
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.partial_files import is_unlocked, partial_name, partial_suffix
 
 MARKER = ".streamkm.json"
+RESULTS = "results"
+"""What files of a fit, a sweep or a report are together."""
 FORMAT = 1
 _PARTIAL_MARKER = re.compile(re.escape(partial_name(MARKER, "0")).replace("0", "[0-9a-f]{32}"))
 LISTED = 5  # names, or whatever else, in a message
@@ -169,7 +171,9 @@ class Owned:
             "streamkm": self.kind, "format": FORMAT, "owner": self.owner, "told": self.facts, "files": self.files,
         }  # fmt: skip
         text = json.dumps(marked, indent=1).encode()
-        replace_file(self.directory / MARKER, lambda file: file.write(text), len(text), tag=self.owner)
+        place = self.directory / MARKER
+        with named(place, self.directory):
+            replace_file(place, lambda file: file.write(text), len(text), tag=self.owner)
         for path in marker_rests(self.directory):
             with suppress(OSError):
                 if is_unlocked(path):
