@@ -635,6 +635,24 @@ def test_closed_streams_change_nothing(folder):
     assert Path("out/report.html").stat().st_size > 0
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device there")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_space_for_what_is_printed(folder, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with open("/dev/full", "wb") as full:
+        for given in [("fit", "x.npy", "-k", 2, "-o", "out"), ("inspect", "x.npy"), ("--help",)]:
+            done = subprocess.run(
+                [sys.executable, "-m", "streamkm", *map(str, given)], env={**os.environ, "PYTHONPATH": str(TOP)},
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            with row(given=given):
+                assert done.returncode == 1
+                assert done.stderr.splitlines()[-1].startswith("streamkm: error: standard output: no space (")
+                assert "Traceback" not in done.stderr
+    assert set(os.listdir("out")) == FILES
+    assert not os.path.exists("out.checkpoint")
+
+
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
 def test_names_that_are_no_utf8_are_escaped(folder):
     name = os.fsdecode(b"bad\xff.npy")

@@ -5,8 +5,9 @@ Responsible, with its parts, for arguments, for what is printed and for exit cod
 `trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
 done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm; 130 when interrupted; 141, without a word, where
-the reader of what is printed has stopped (``| head``); a command that fails keeps its code, read or not.
+Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm, or no space for what is printed; 130 when
+interrupted; 141, without a word, where the reader of what is printed has stopped (``| head``); a command that fails
+keeps its code, read or not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +40,7 @@ from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.trials import distortion, sweep
 from streamkm.cli.wording import in_words_of
+from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.marks import Overwrite
 
@@ -55,6 +57,12 @@ class _InputError(click.ClickException):
             click.echo(f"streamkm: error: {line}", err=True, file=file)
 
 
+class _OutputFullError(_InputError):
+    """There is no space for what is printed."""
+
+    exit_code = 1
+
+
 _CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
 
 
@@ -64,9 +72,15 @@ def _output_may_be_closed() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        if not _leave_closed():
+        if not _leave(_is_closed, sys.stdout, sys.stderr):
             raise ConnectionError(f"a connection was closed: {error}") from error
         raise click.exceptions.Exit(_CLOSED_PIPE) from None
+    except OSError as error:
+        if isinstance(error, StreamkmError) or not (is_full(error) and _leave(_is_full, sys.stdout)):
+            raise
+        raise _OutputFullError(
+            f"standard output: no space ({error.strerror}); what is printed is cut short, results in files are complete"
+        ) from None
 
 
 @contextmanager
@@ -76,18 +90,30 @@ def _codes_are_kept() -> Iterator[None]:
         yield
     except click.ClickException:
         if sys.platform != "win32":  # there is no way to ask there
-            _leave_closed()
+            _leave(_is_closed, sys.stdout, sys.stderr)
         raise
 
 
-def _leave_closed() -> bool:
-    """Discard what is still to be written where the reader has gone; whether it has, anywhere."""
-    closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed(stream)]
+def _leave(is_lost: Callable[[Any], bool], *streams: Any) -> bool:
+    """Discard what is still to be written where that is lost; whether it is, anywhere."""
+    lost = [stream for stream in streams if is_lost(stream)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in closed:
+    for stream in lost:
         os.dup2(nowhere, stream.fileno())  # what is in buffers goes there at the end
     os.close(nowhere)
-    return bool(closed)
+    return bool(lost)
+
+
+def _is_full(stream: Any) -> bool:
+    """Whether there is no space for what is written; a line end is, as what could not be may be in no buffer."""
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError as error:
+        return is_full(error)
+    except ValueError:  # closed
+        pass
+    return False
 
 
 def _is_closed(stream: Any) -> bool:
@@ -220,7 +246,7 @@ def assign(
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=may)
             elif output.endswith(".h5ad"):
-                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=bool(may))
+                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=may)
             else:
                 labels = estimator.predict_to(source, output, overwrite=may)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
