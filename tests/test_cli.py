@@ -377,6 +377,77 @@ def npy(array):
         return file.getvalue()
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
+def test_a_change_in_the_middle_is_seen(folder, suffix):
+    """Of a large file of labels: all its bytes count."""
+    np.save("many.npy", np.repeat(rows(), 1_000, axis=0)[:, :2])
+    run("fit", "many.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    given, path = ("assign", "out/model.npz", "many.npy", "-q", "-o", f"y{suffix}"), Path(f"y{suffix}")
+    run(*given)
+    mine = bytearray(path.read_bytes())
+    mine[len(mine) // 2] ^= 1
+    path.write_bytes(mine)
+    assert "was changed since" in run(*given, "--overwrite", code=2)
+    assert path.read_bytes() == mine
+
+
+@pytest.mark.parametrize("form", ["npy", "csv", "parquet", "zarr"])
+def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
+    """The directory's marker lists the new ones: a fit replaces them in turn."""
+    np.save("more.npy", rows(400))
+    fit = ("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--set", f"output.labels={form}", "--overwrite")
+    given = ("assign", "out/model.npz", "more.npy", "-q", "-o", f"out/labels.{form}")
+    run(*fit)
+    run(*given, code=2)
+    run(*given, "--overwrite")
+    assert not list(Path("out").glob(".labels*"))
+    run(*given, "--overwrite")
+    run(*fit)
+    assert summary()["data"]["n_samples"] == 90
+
+
+@pytest.mark.parametrize("mine", ["a file", "a change"])
+def test_what_is_not_listed_among_results_is_kept(folder, mine):
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    path = Path("out/other.npy" if mine == "a file" else "out/labels.npy")
+    np.save(path, np.zeros(7, np.int32))
+    given = ("assign", "out/model.npz", "x.npy", "-q", "-o", path)
+    assert "replace it by --force" in run(*given, "--overwrite", code=2)
+    assert len(np.load(path)) == 7
+    run(*given, "--force")
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
+
+
+@pytest.mark.parametrize("what", ["fit", "report", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"])
+def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
+    """However many pages there are left: never a hidden name, and the same command goes on when there is space."""
+    place, _ = tmpfs
+    run("fit", "x.npy", "-k", 2, "-o", "model", "-q")
+    given = {
+        "fit": ("fit", "x.npy", "-k", 2, "-o", place / "out", "--no-report", "--no-checkpoint"),
+        "report": ("report", place / "model"),
+        "dedupe": ("dedupe", "x.npy", "-o", place / "keep.npy"),
+    }.get(what, ("assign", "model/model.npz", "x.npy", "-o", place / what))
+    if what == "report":
+        shutil.copytree("model", place / "model")
+    n_full, filler = 0, place / "filler"
+    for n_pages in range(100):
+        filler.write_bytes(b"")
+        found = os.statvfs(place)
+        filler.write_bytes(bytes((found.f_bavail - n_pages) * found.f_frsize))
+        result = CliRunner().invoke(main, [*map(str, given), "-q"])
+        if result.exit_code == 0:
+            break
+        n_full += 1
+        with row(n_pages=n_pages):
+            assert result.exit_code == 2, result.exception
+            assert re.search(rf"error: {place}/[a-z/.]+: no space", result.output), result.output
+            assert f"{place}/." not in result.output
+            assert "partial" not in result.output
+    assert n_full > 0
+    assert result.exit_code == 0
+
+
 def test_a_file_in_the_place_of_a_mark_is_left(folder):
     run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
     Path(".y.npy.streamkm").write_text("mine")

@@ -1,8 +1,9 @@
 """Files that streamkm wrote, of formats without a place for a mark: a hidden file beside each tells them from others.
 
-The mark of NAME is `.NAME.streamkm`: JSON with the size of the file that streamkm wrote there, and a hash of its first
-and last bytes. It is written before the file takes its name, and keeps what it says of the file that is replaced. So a
-kill at any moment leaves no file of streamkm's without its mark.
+The mark of NAME is `.NAME.streamkm`: JSON with the size of the file that streamkm wrote there, and a hash of all its
+bytes. It is written before the file takes its name, and keeps what it says of the file that is replaced. So a kill at
+any moment leaves no file of streamkm's without its mark. Files of a directory of results need none: its marker lists
+them, and goes on to do so when one of them is replaced.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeAlias
 
-from streamkm.core.atomic_io import check_new, replace_file
+from streamkm.core.atomic_io import check_new, named, replace_file
 from streamkm.core.exceptions import OutputError
+from streamkm.core.ownership import RESULTS, Owned
 
 FORMAT = 1
 _KIND = "file"
-_END_BYTES = 1 << 16
 
 Overwrite: TypeAlias = bool | Literal["any"]
 """What may be replaced: nothing, what streamkm wrote, or any regular file."""
@@ -54,7 +56,8 @@ def check_ours(
 
 def is_marked(path: Path) -> bool:
     """Whether a file is one that streamkm wrote there, unchanged."""
-    return bool(_marked(path))
+    results = _results_around(path)
+    return (results is not None and results.owns(path.name)) or bool(_marked(path))
 
 
 def replace_marked(
@@ -81,14 +84,39 @@ def replace_marked(
 
     def mark(size: int) -> None:
         ready(size)
+        if list_among_results(target, {target.name: size}):
+            return
         place = _mark_of(target)
         if os.path.lexists(place) and not _read(place):
             raise OutputError(f"{place} is no mark of streamkm's, which {target} needs; move it away")
         listed = [*(told for told in _marked(target) if told not in written), *written]
         text = json.dumps({"streamkm": _KIND, "format": FORMAT, "files": listed}).encode()
-        replace_file(place, lambda file: file.write(text), len(text))
+        with named(place, target):
+            replace_file(place, lambda file: file.write(text), len(text))
 
     replace_file(target, write_it, n_bytes, ready=mark)
+
+
+def list_among_results(path: Path, sizes: Mapping[str, int]) -> bool:
+    """List files that take a path in the marker of its directory, if that lists the path's; whether it does.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        As `Owned.announce` takes it: the path's name, or names below it where it is a directory, and bytes.
+    """
+    results = _results_around(path)
+    if results is None or path.name not in {PurePosixPath(name).parts[0] for name in results.files}:
+        return False
+    results.announce(sizes)
+    return True
+
+
+def _results_around(path: Path) -> Owned | None:
+    """What streamkm has written in a path's directory, if that is one of results."""
+    with suppress(OutputError):  # of something else, or damaged: then nothing there counts as listed
+        return Owned.read(path.parent, RESULTS, OutputError)
+    return None
 
 
 def _mark_of(path: Path) -> Path:
@@ -98,23 +126,22 @@ def _mark_of(path: Path) -> Path:
 def _marked(path: Path) -> list[Any]:
     """What the mark of a file says of it as it is: one entry, or none."""
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        found = os.lstat(path)
+        told = [each for each in _read(_mark_of(path)) if each.get("bytes") == found.st_size]
+        if not (told and stat.S_ISREG(found.st_mode)):
             return []
         with open(path, "rb") as file:
             now = _described(file)
-    except OSError:
+    except (OSError, AttributeError):
         return []
-    return [told for told in _read(_mark_of(path)) if told == now][:1]
+    return [each for each in told if each == now][:1]
 
 
 def _described(file: BinaryIO) -> dict[str, Any]:
-    """Size and hash of the ends of an open file."""
-    size = os.fstat(file.fileno()).st_size
-    digest = hashlib.blake2b(digest_size=16)
-    for start in (0, max(0, size - _END_BYTES)):
-        file.seek(start)
-        digest.update(file.read(_END_BYTES))
-    return {"bytes": size, "ends": digest.hexdigest()}
+    """Size and hash of an open file. O(bytes): a time of change tells less, as clocks of files tick in milliseconds."""
+    file.seek(0)
+    digest = hashlib.file_digest(file, "blake2b").hexdigest()  # type: ignore[arg-type]
+    return {"bytes": file.tell(), "blake2b": digest}
 
 
 def _read(mark: Path) -> list[Any]:

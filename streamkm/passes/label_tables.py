@@ -21,7 +21,7 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
-from streamkm.core.marks import Overwrite, check_ours, is_marked, replace_marked
+from streamkm.core.marks import Overwrite, check_ours, is_marked, list_among_results, replace_marked
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 
@@ -131,12 +131,12 @@ def write_table(
         if naming is not None:
             naming.end()
 
+    def ready(size: int) -> None:
+        check_table_place(path, overwrite=overwrite)  # once more: the pass may have taken hours
+        list_among_results(path, {path.name: size})
+
     writer, replace = (_write_csv, replace_marked) if path.suffix == ".csv" else (_write_parquet, replace_file)
-    replace(
-        path,
-        lambda file: writer(file, first, batches()),
-        ready=lambda _: check_table_place(path, overwrite=overwrite),  # the pass may have taken hours
-    )
+    replace(path, lambda file: writer(file, first, batches()), ready=ready)
     return Written(counted[0], counted[1])
 
 

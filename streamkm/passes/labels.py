@@ -20,9 +20,9 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.compute import Executor, Listener
-from streamkm.core.atomic_io import replace_tree, working_directory, writing
+from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
-from streamkm.core.marks import Overwrite
+from streamkm.core.marks import Overwrite, list_among_results
 from streamkm.core.partial_files import REPLACED, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.passes.assign import Assigned, fold_assigned, nearest_labels
@@ -158,14 +158,18 @@ def write_labels(
         with writing(target):
             array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes=marked)
         n_skipped = 0
-        for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
-            n_skipped += count
-            stage.advance()
+        with named(work, target):
+            for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
+                n_skipped += count
+                stage.advance()
         with writing(target):
             array.attrs[SKIPPED] = n_skipped
             for left in work.rglob("*.partial"):  # of a worker that was killed
                 left.unlink()
         check_labels_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
+        files = [file for file in work.rglob("*") if file.is_file()]
+        sizes = {f"{target.name}/{file.relative_to(work).as_posix()}": file.stat().st_size for file in files}
+        list_among_results(target, sizes)
         replace_tree(work, target, place / REPLACED)
 
 
@@ -218,5 +222,6 @@ def _write_item(item: list[Any], path: str) -> int:
         raise FileNotFoundError(f"{path} does not exist, so labels cannot be written there")
     array = zarr.open_array(path, mode="r+")
     labels = np.concatenate(pieces)[skipped : skipped + stop - start]
-    array[start:stop] = labels
+    with writing(path):
+        array[start:stop] = labels
     return int(np.count_nonzero(labels < 0))
