@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import anndata
 import dask.dataframe as dd
@@ -370,6 +371,32 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_bytes() == before
         assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_column_of_another_hand_is_kept(tmp_path, monkeypatch):
+    """Unless it is forced; one that streamkm wrote is replaced, but not once AnnData has written it anew."""
+    monkeypatch.chdir(tmp_path)
+    cells(Path("cells.h5ad"))
+    fitted("cells.h5ad").save("model.npz")
+    given = ["assign", "model.npz", "cells.h5ad", "-o", "cells.h5ad", "-q"]
+
+    def run(*more):
+        result = CliRunner().invoke(main, [*given, *more])
+        return result.exit_code, result.output
+
+    assert run()[0] == 0
+    assert run()[0] == 2
+    assert run("--overwrite")[0] == 0
+    mine = anndata.read_h5ad("cells.h5ad")
+    mine.obs["cluster"] = "mine"
+    mine.write_h5ad("cells.h5ad")
+    code, told = run("--overwrite")
+    assert code == 2
+    assert "obs/cluster that streamkm did not write" in told
+    assert "replace it by --force" in told
+    assert set(anndata.read_h5ad("cells.h5ad").obs["cluster"]) == {"mine"}
+    assert run("--force")[0] == 0
+    assert set(anndata.read_h5ad("cells.h5ad").obs["cluster"]) == {"0", "1", "2"}
 
 
 def test_files_that_are_not_annotated_cells_are_refused(tmp_path):

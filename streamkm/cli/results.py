@@ -101,7 +101,7 @@ def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (
             raise OutputError(
                 f"{path} takes labels of its own rows alone; choose a name of .npy, .csv or .parquet with -o"
             )
-        check_obs(path, _OBS, overwrite=bool(overwrite))
+        check_obs(path, _OBS, overwrite=overwrite)
         return
     if path.suffix not in (".npy", ".zarr", *SUFFIXES):
         raise OutputError(
@@ -155,7 +155,7 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, ove
 
 
 def put_into_file(
-    path: str | os.PathLike[str], predict: Callable[[], NDArray[np.int32]], *, overwrite: bool
+    path: str | os.PathLike[str], predict: Callable[[], NDArray[np.int32]], *, overwrite: Overwrite
 ) -> NDArray[np.int32]:
     """Find the labels of the rows of an .h5ad file, and write them into it as its column obs/cluster.
 

@@ -58,7 +58,7 @@ def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, ove
     from streamkm.sources.local import opened
 
     noted = opened(name)  # what is labelled is what gets the labels
-    write_obs(noted, column, predict(noted), overwrite=overwrite)
+    write_obs(noted, column, predict(noted), overwrite="any" if overwrite else False)  # as of a frame
     return name
 
 

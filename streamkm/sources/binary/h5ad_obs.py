@@ -21,15 +21,19 @@ from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, OutputError, SourceError
+from streamkm.core.marks import Overwrite
 from streamkm.sources.local import LocalPath, opened, unchanged
 from streamkm.sources.stored import file_size
 
 logger = logging.getLogger(__name__)
 
 _COPIED_BYTES = 1 << 20
+_MARK = "streamkm_labels"  # an attribute of the column, which is lost where AnnData writes the column anew
 
 
-def write_obs(path: str | os.PathLike[str], column: str, labels: NDArray[np.int32], *, overwrite: bool = False) -> None:
+def write_obs(
+    path: str | os.PathLike[str], column: str, labels: NDArray[np.int32], *, overwrite: Overwrite = False
+) -> None:
     """Write labels as a categorical column of `obs`, as AnnData reads it; the rest of the file stays as it is.
 
     The file is replaced by a changed copy, complete and on the disk, with its permissions; so there must be room for
@@ -42,8 +46,8 @@ def write_obs(path: str | os.PathLike[str], column: str, labels: NDArray[np.int3
     column : str
     labels : int32 (n,)
         -1: no category.
-    overwrite : bool
-        Whether a column of this name may be replaced.
+    overwrite : bool or "any"
+        Whether a column of this name may be replaced that streamkm wrote, or any.
 
     Raises
     ------
@@ -79,7 +83,7 @@ def write_obs(path: str | os.PathLike[str], column: str, labels: NDArray[np.int3
     replace_file(name, write, file_size(name) + labels.nbytes)
 
 
-def check_obs(path: str | os.PathLike[str], column: str, *, overwrite: bool) -> None:
+def check_obs(path: str | os.PathLike[str], column: str, *, overwrite: Overwrite) -> None:
     """Whether `write_obs` would take a column; looks at the file's names alone.
 
     Raises
@@ -91,7 +95,7 @@ def check_obs(path: str | os.PathLike[str], column: str, *, overwrite: bool) -> 
         _check_column(_frame(file, os.fspath(path)), os.fspath(path), column, overwrite=overwrite)
 
 
-def _check(file: h5py.File, name: str, column: str, n_labels: int, *, overwrite: bool) -> None:
+def _check(file: h5py.File, name: str, column: str, n_labels: int, *, overwrite: Overwrite) -> None:
     obs = _frame(file, name)
     n_rows = _n_rows(obs, name)
     if n_labels != n_rows:
@@ -99,8 +103,15 @@ def _check(file: h5py.File, name: str, column: str, n_labels: int, *, overwrite:
     _check_column(obs, name, column, overwrite=overwrite)
 
 
-def _check_column(obs: h5py.Group, name: str, column: str, *, overwrite: bool) -> None:
-    if column in obs and not overwrite:
+def _check_column(obs: h5py.Group, name: str, column: str, *, overwrite: Overwrite) -> None:
+    if column not in obs or overwrite == "any":
+        return
+    if overwrite and _MARK not in obs[column].attrs:
+        raise OutputError(
+            f"{name} has a column obs/{column} that streamkm did not write, or that was written anew since; rename it, "
+            f"or replace it by overwrite='any'"
+        )
+    if not overwrite:
         raise OutputError(f"{name} has a column obs/{column} already; choose another name, or allow to overwrite")
 
 
@@ -229,7 +240,7 @@ def _replace(obs: h5py.Group, column: str, labels: NDArray[np.int32]) -> None:
         del obs[column]
     n_categories = int(labels.max(initial=-1)) + 1
     group = obs.create_group(column)
-    group.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+    group.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False, _MARK: 1})
     codes = group.create_dataset("codes", data=labels.astype(np.int8 if n_categories <= 127 else np.int32))
     codes.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
     texts: Any = np.array([str(label) for label in range(n_categories)], object)
