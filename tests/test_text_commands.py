@@ -213,7 +213,7 @@ def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
     small, large = (TfIdf(Frequencies(9, np.arange(n, dtype=np.int64), np.ones(n, np.int64))) for n in (100, 100_000))
     small.save(place / "t.npz")
     with pytest.raises(DiskFullError, match=r"t\.npz: no space for 1,600,032 bytes"):
-        large.save(place / "t.npz")
+        large.save(place / "t.npz", overwrite=True)
     assert len(TfIdf.load(place / "t.npz").frequencies.features) == 100
     assert [path.name for path in place.iterdir()] == ["t.npz"]
 
