@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 from sklearn.metrics import euclidean_distances
@@ -25,8 +29,11 @@ from streamkm.core.exceptions import (
     ModelFileError,
     OutputError,
 )
+from streamkm.passes import resume
+from streamkm.passes.assign import nearest_labels
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
+from tests.children import StoppedError, stopped_after
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
@@ -524,7 +531,7 @@ def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return int(status["VmHWM"].split()[0]) * 1024
 
-X = short_texts(6000)
+X = short_texts({n_rows})
 StreamKMeans(8, random_state=0, progress=False).fit(X[:, np.unique(X.indices)])  # loads kernels
 before = peak()
 fitted = StreamKMeans(40, random_state=0, progress=False).fit(X)
@@ -535,11 +542,16 @@ print(json.dumps([peak() - before, fitted.plan_.peak_bytes - fitted.plan_.base_b
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
-def test_documents_take_the_memory_of_their_words(tmp_path):
+@pytest.mark.parametrize(
+    ("n_rows", "most", "planned_most"),
+    [(6000, 100 << 20, 3 * 40 * 8 * N_FEATURES), (60_000, 160 << 20, np.inf)],  # all in the row sample; more
+)
+def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planned_most):
     # centers of all hashed features would take 320 MiB, each copy of them
-    taken, planned = run_compiled(FIT_SHORT_TEXTS.replace("{path}", str(tmp_path / "model.npz")))
-    assert taken < 100 << 20
-    assert taken < planned < 3 * 40 * 8 * N_FEATURES
+    program = FIT_SHORT_TEXTS.replace("{path}", str(tmp_path / "model.npz")).replace("{n_rows}", str(n_rows))
+    taken, planned = run_compiled(program)
+    assert taken < most
+    assert taken < planned < planned_most
 
 
 @pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"steps": ["standardize"]}])
@@ -608,6 +620,86 @@ def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     assert again.inertia_ == whole.inertia_
     np.testing.assert_array_equal(again.cluster_means_, whole.cluster_means_)
     assert again.partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
+
+
+MANY_TEXTS = 60_000  # more than the row sample holds
+ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"coreset": "uniform"},
+        {"coreset": "sensitivity"},
+        {"coreset": None, "refine": 2},
+        {"metric": "cosine"},
+        {"max_cluster_size": 12_000},
+    ],
+)
+def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
+    X = short_texts(MANY_TEXTS)
+    fitted = StreamKMeans(8, tol=0, random_state=0, progress=False, **options).fit(X)
+    labels, model, occurring = fitted.labels_, fitted.model_, np.unique(X.indices)
+    assert fitted.plan_.sample_rows < MANY_TEXTS
+    np.testing.assert_array_equal(model.columns.occurring, occurring)
+    words, centers = X[:, occurring], np.ascontiguousarray(model.centers[:, :-1])
+    alone = replace(model, centers=centers, n_features=len(occurring), columns=None, laid_out=None)
+    np.testing.assert_array_equal(nearest_labels(words, alone.table()), labels)
+    words = words.astype(np.float64).toarray()
+    assert fitted.inertia_ == pytest.approx(np.square(words - centers[labels]).sum(), rel=1e-9)
+    sums = sp.csr_array((np.ones(MANY_TEXTS), (labels, np.arange(MANY_TEXTS)))) @ words
+    np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-12)
+
+
+def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tmp_path, caplog, no_room):
+    """What clusters have in features that no pass has noted would be missing in their means."""
+    X = short_texts(200_000)  # the sample takes less than half
+    X.indices[X.indptr[1] - 1] = N_FEATURES - 1  # a row's last feature tells its width
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)  # as scikit-learn writes
+    dump_svmlight_file(X, np.zeros(X.shape[0]), str(tmp_path / "x.svm"), zero_based=False)
+    options = {"coreset": "uniform", "chunk_bytes": 2 << 20, **ONE_THREAD}
+    with caplog.at_level(logging.INFO, "streamkm"):
+        fitted = StreamKMeans(4, **options).fit(str(tmp_path / "x.svm"))
+    assert fitted.model_.columns is None
+    assert "centers have all 1,048,576 features: the first pass did not note which ones occur" in caplog.text
+    occurring = np.unique(X.indices)
+    members = sp.csr_array((np.ones(X.shape[0]), (fitted.labels_, np.arange(X.shape[0]))))
+    sums = (members @ X[:, occurring].astype(np.float64)).toarray()
+    np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("sketch", 5), ("seed", 1), ("found", 1), ("refined", 1)])
+def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
+    X = short_texts(MANY_TEXTS)
+    kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=300_000, **ONE_THREAD)
+    wanted = clone(kmeans).fit(X)
+    assert wanted.plan_.n_chunks > 6
+    kmeans.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, times)
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    kmeans.fit(X)
+    np.testing.assert_array_equal(kmeans.model_.columns.occurring, wanted.model_.columns.occurring)
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.model_.centers, wanted.model_.centers)
+    assert kmeans.inertia_ == wanted.inertia_
+    assert kmeans.history_ == wanted.history_
+
+
+@pytest.mark.parametrize("coreset", ["auto", "uniform"])
+def test_a_cluster_of_workers_finds_the_words_that_threads_find(client, coreset):
+    X = short_texts(MANY_TEXTS)
+    given = {"coreset": coreset, "chunk_bytes": 300_000, "random_state": 0, "progress": False}
+    wanted = StreamKMeans(8, **given, executor=2).fit(X)
+    got = StreamKMeans(8, **given, executor=client).fit(X)
+    np.testing.assert_array_equal(got.model_.columns.occurring, wanted.model_.columns.occurring)
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.model_.centers, wanted.model_.centers)
+    assert got.inertia_ == wanted.inertia_
 
 
 @pytest.mark.parametrize("features", [np.array([2.0, 3.0]), np.array([3, 2]), np.array([-1, 2]), np.array([2, 9])])

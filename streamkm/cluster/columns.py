@@ -5,7 +5,7 @@ Hashed words have 2^20 features, of which short texts use a few thousand: center
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,50 @@ from streamkm.core.matrix import Matrix, as_working
 
 FEWEST_FEATURES = 1 << 14  # of rows whose features are counted: the centers of narrower ones are small
 MOST_OCCUR = 0.5  # share of the features that occur, from which all are kept
+MOST_COUNTED = 1 << 26  # features that a pass notes, a bit for each: 8 MiB
 TABLE_SHARE = 16  # features for each stored entry, up to which a table of all of them is made
+
+
+def occurring_bits(X: Matrix) -> NDArray[np.uint8] | None:
+    """A bit for each feature, set where CSR rows have entries; None for dense rows and more than `MOST_COUNTED`."""
+    if isinstance(X, np.ndarray) or X.shape[1] > MOST_COUNTED:
+        return None
+    return np.packbits(_seen(X))
+
+
+def _seen(X: sp.csr_array) -> NDArray[np.bool_]:
+    """Which features (d,) have entries."""
+    seen = np.zeros(X.shape[1], np.bool_)
+    seen[X.indices] = True
+    return seen
+
+
+@dataclass(slots=True, eq=False)
+class Occurring:
+    """The features that occur in the chunks of a pass; chunks may be narrower than others.
+
+    Attributes
+    ----------
+    bits : uint8 or None
+        A bit for each feature. None: not known, as where a chunk was not read whole.
+    """
+
+    bits: NDArray[np.uint8] | None = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+    def add(self, bits: NDArray[np.uint8] | None) -> None:
+        """Take note of a chunk."""
+        if bits is None or self.bits is None:
+            self.bits = None
+            return
+        if len(bits) > len(self.bits):
+            self.bits = np.append(self.bits, np.zeros(len(bits) - len(self.bits), np.uint8))
+        self.bits[: len(bits)] |= bits
+
+    def columns(self, n_features: int) -> Columns | None:
+        """The features that occur, where they are known and few of all."""
+        if self.bits is None:
+            return None
+        return Columns.few(np.flatnonzero(np.unpackbits(self.bits)), n_features)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,12 +88,15 @@ class Columns:
         if isinstance(X, np.ndarray) or n_features < FEWEST_FEATURES:
             return None
         if n_features > TABLE_SHARE * len(X.indices):
-            occurring = np.unique(X.indices).astype(np.int64)
-        else:
-            seen = np.zeros(n_features, np.bool_)
-            seen[X.indices] = True
-            occurring = np.flatnonzero(seen)
-        return cls(occurring, n_features) if len(occurring) <= MOST_OCCUR * n_features else None
+            return cls.few(np.unique(X.indices).astype(np.int64), n_features)
+        return cls.few(np.flatnonzero(_seen(X)), n_features)
+
+    @classmethod
+    def few(cls, occurring: NDArray[np.int64], n_features: int) -> Columns | None:
+        """These features, ascending; None where rows are narrow, and where most features occur."""
+        if n_features < FEWEST_FEATURES or len(occurring) > MOST_OCCUR * n_features:
+            return None
+        return cls(occurring, n_features)
 
     @property
     def n_columns(self) -> int:

@@ -5,6 +5,7 @@ Reads no source.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.columns import Columns
+from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
@@ -30,7 +31,10 @@ from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
 from streamkm.fitting.starts import search_centers
 from streamkm.passes.resume import KeptSteps
+from streamkm.passes.sketch import Sketched
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
+
+logger = logging.getLogger(__name__)
 
 
 def find_centers(context: FitContext, framed: Framed) -> Found:
@@ -38,7 +42,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
     sample, plan, progress = sketched.sample, context.plan, context.progress
     n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
-    columns = _occurring(sample, sketch)
+    columns = _occurring(sketched, sketch)
     space = plan.space_for(n_features if columns is None else columns.n_columns)
     polished = space == "original" and not isinstance(sketch, IdentitySketch)
     if not polished:
@@ -95,11 +99,18 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
 
 
-def _occurring(sample: Sample, sketch: Sketch) -> Columns | None:
-    """The features that all rows have, where the sample knows them and they are few; directions have all features."""
-    if not sample.complete or isinstance(sketch, PCASketch | TruncatedSVDSketch):
+def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
+    """The features that occur, where they are known and few; directions have all features."""
+    if isinstance(sketch, PCASketch | TruncatedSVDSketch | IdentitySketch):
         return None
-    return Columns.of(sample.X)
+    if isinstance(sketched.sample.X, np.ndarray) or sketched.n_features < FEWEST_FEATURES:
+        return None
+    if sketched.occurring.bits is None and not sketched.sample.complete:
+        logger.info(
+            "centers have all %s features: the first pass did not note which ones occur, as it did not read all rows",
+            f"{sketched.n_features:,}",
+        )
+    return sketched.columns
 
 
 def _polished(

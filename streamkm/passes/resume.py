@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.neighbours import Lists
+from streamkm.cluster.columns import Occurring
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
@@ -105,6 +106,8 @@ class Gathered:
     tree : CoresetTree or None
     counts : list of (n_read, n_valid, n_counted, width)
         For each chunk done.
+    occurring : Occurring
+        Features of wide sparse rows.
     """
 
     rule: SampleRule
@@ -112,6 +115,7 @@ class Gathered:
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
     counts: list[tuple[int, int, int, int]] = field(default_factory=list)
+    occurring: Occurring = field(default_factory=Occurring)
 
     def __post_init__(self) -> None:
         self.collector = SampleCollector(self.rule.size)
@@ -128,6 +132,8 @@ class Gathered:
         arrays: dict[str, NDArray[Any]] = {"counts": np.array(self.counts, np.int64).reshape(-1, 4)}
         if lowest is not None:
             arrays |= {**pack_matrix("X", lowest.X), "keys": lowest.keys, "rows": lowest.rows}
+        if self.occurring.bits is not None:
+            arrays["occurring"] = self.occurring.bits
         nodes = []
         for number, ((level, index), part) in enumerate(() if self.tree is None else self.tree.nodes.items()):
             values = {"weights": part.weights, "places": part.places, "keys": part.keys}
@@ -143,6 +149,7 @@ class Gathered:
             return
         arrays, meta = record
         self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in arrays["counts"]]
+        self.occurring = Occurring(arrays.get("occurring"))
         if "keys" in arrays:
             self.collector.add(Candidates(unpack_matrix("X", arrays), arrays["keys"], arrays["rows"]), 0)
         if self.tree is not None:

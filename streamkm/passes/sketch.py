@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, merged
+from streamkm.cluster.columns import FEWEST_FEATURES, Columns, Occurring, occurring_bits
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
@@ -49,6 +50,8 @@ class Sketched:
         d, as the source says, or the widest row seen.
     n_valid : int
         Rows that took part.
+    occurring : Occurring
+        Features of the rows, where they are wide and sparse.
     """
 
     blocks: Blocks | None
@@ -58,6 +61,14 @@ class Sketched:
     kept: tuple[NDArray[np.int64] | None, ...]
     n_features: int
     n_valid: int
+    occurring: Occurring
+
+    @property
+    def columns(self) -> Columns | None:
+        """The features that occur, where they are known and few of all."""
+        if self.occurring.bits is None and self.sample.complete:
+            return Columns.of(self.sample.X)
+        return self.occurring.columns(self.n_features)
 
 
 def sketch_pass(
@@ -103,13 +114,14 @@ def sketch_pass(
     shared = context.share(sketch, gathered.rule, gathered.coreset_rule)
     items = itertools.islice(context.items(chunk_rows), len(gathered.counts), None)
     stage.advance(len(gathered.counts))
-    for handle, (info, candidates, part) in context.executor.hold("sketch", _sketch_item, items, shared):
+    for handle, (info, candidates, part, bits) in context.executor.hold("sketch", _sketch_item, items, shared):
         if part is not None and gathered.tree is not None:
             gathered.tree.insert(part, len(gathered.counts))
         elif info.n_valid:
             handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
         if len(candidates.rows):
             gathered.collector.add(candidates, first_row)
+        gathered.occurring.add(bits)
         infos.append(info)
         gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
         first_row += info.n_read
@@ -137,7 +149,7 @@ def _sketched(
     sample = gathered.collector.sample(n_features, int(n_counted.sum()), context.weights)
     part = None if gathered.tree is None else gathered.tree.part()
     coreset = None if part is None or gathered.coreset_rule is None else gathered.coreset_rule.finish(part)
-    return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()))
+    return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()), gathered.occurring)
 
 
 def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[_Info]) -> Blocks:
@@ -229,31 +241,37 @@ class _Info:
     largest_d2norm: float = 0.0
 
 
+_Told: TypeAlias = tuple[_Info, Candidates, Part | None, NDArray[np.uint8] | None]  # the last: see `occurring_bits`
+
+
 def _sketch_item(
     item: Weighed,
     shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
-) -> tuple[Block | None, tuple[_Info, Candidates, Part | None]]:
+) -> tuple[Block | None, _Told]:
     walk, sketch, rule, coreset_rule = shared
     few = sketch is None and rule.limit < MOST_SKIMMED and not len(item[2])
     skimmed = walk.skim(item[0]) if few else None
     if skimmed is not None:
-        return None, _skim_item(skimmed, walk, rule)
+        return None, (*_skim_item(skimmed, walk, rule), None, None)
     rows, weights = walk.read_weighed(item)
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
     numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
     candidates = rule.candidates(rows.X, rows.places, numbers, weights)
+    n_features = walk.source.n_features
+    bits = occurring_bits(rows.X) if n_features is None or n_features >= FEWEST_FEATURES else None
     if sketch is None:
         return None, (
             _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype),
             candidates,
             None,
+            bits,
         )
     sketched = as_block_matrix(sketch.apply(rows.X), sketched=not isinstance(sketch, IdentitySketch))
     if coreset_rule is not None:
         info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype)
         part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
-        return None, (info, candidates, part)
+        return None, (info, candidates, part, bits)
     as_they_are = isinstance(sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
     known = rows.d2norms if as_they_are else None  # no entry repeats an index
     block = Block(sketched, sketched_d2norms(sketched) if known is None else known, weights)
@@ -263,16 +281,17 @@ def _sketch_item(
         _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, dense, *totals),
         candidates,
         None,
+        bits,
     )
 
 
-def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, Candidates, None]:
+def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, Candidates]:
     """The candidates of a chunk whose other rows are not read: the pass that assigns them finds what is wrong there."""
     n_rows = len(skimmed.places)
     picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
     rows = walk.checked(skimmed.take(picked), skimmed.places[picked])
     info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype)
-    return info, Candidates(rows.X, keys, picked), None
+    return info, Candidates(rows.X, keys, picked)
 
 
 def _fit_item(state: Any, item: Weighed, shared: tuple[Walk, SketchFit]) -> tuple[Any, int]:
