@@ -702,6 +702,18 @@ def test_a_cluster_of_workers_finds_the_words_that_threads_find(client, coreset)
     assert got.inertia_ == wanted.inertia_
 
 
+@pytest.mark.parametrize("tfidf", [False, True])
+def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path, tfidf):
+    words = np.random.default_rng(0).zipf(1.4, (20_000, 8)) % 30_000
+    (tmp_path / "lines.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
+    source = open_documents(str(tmp_path / "lines.txt"), tfidf=tfidf)
+    occurring = len(np.unique(words))
+    assert 0.9 * occurring < source.estimated_occurring < 1.5 * occurring
+    planned = StreamKMeans(77).plan(source)
+    assert planned.needs.center_features == source.estimated_occurring
+    assert planned.peak_bytes - planned.base_bytes < 77 * 8 * N_FEATURES  # one copy of centers of all features
+
+
 @pytest.mark.parametrize("features", [np.array([2.0, 3.0]), np.array([3, 2]), np.array([-1, 2]), np.array([2, 9])])
 def test_a_model_file_with_features_that_are_none(tmp_path, features):
     fitted = StreamKMeans(8, random_state=0, progress=False).fit(short_texts(3000))

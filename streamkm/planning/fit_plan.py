@@ -295,12 +295,14 @@ class _Asked:
 
     @property
     def _n_occurring(self) -> int:
-        """Features that occur, at most, where rows have fewer entries than features; 0: any may."""
+        """Features that occur: those that the source expects, and at most as many as entries; 0: any may."""
         source = self.source
         if not source.is_sparse or self.kind in (IdentitySketch.kind, TruncatedSVDSketch.kind):
             return 0
         n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
-        return n_entries if self._n_features >= FEWEST_FEATURES and n_entries <= MOST_OCCUR * self._n_features else 0
+        n_occurring = n_entries if source.estimated_occurring is None else min(n_entries, source.estimated_occurring)
+        few = self._n_features >= FEWEST_FEATURES and n_occurring <= MOST_OCCUR * self._n_features
+        return n_occurring if few else 0
 
     def check_once(self) -> None:
         """Refuse what one pass cannot give."""

@@ -131,7 +131,7 @@ class Needs:
     on_cluster : bool
         Whether workers of a Dask cluster read, and tell this process what they found.
     n_occurring : int
-        Features that occur, at most, if the sample holds all rows and knows them; 0: any may.
+        Features that occur, about, which the first pass notes; 0: any may.
     """
 
     n_rows: int
@@ -169,7 +169,7 @@ class Needs:
     @property
     def center_features(self) -> int:
         """Features of centers in the original space."""
-        return self.n_occurring if self.n_occurring and self.n_rows <= self.sample_rows else self.n_features
+        return self.n_occurring or self.n_features
 
     @property
     def many(self) -> bool:

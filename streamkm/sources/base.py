@@ -194,6 +194,11 @@ class RowSource(ABC):
         """Features, exactly or roughly (text: the widest row of its head); None if there is nothing to go by."""
         return self.n_features
 
+    @property
+    def estimated_occurring(self) -> int | None:
+        """Features with entries in any row, roughly (from a look at a few documents); None if nothing tells."""
+        return None
+
     @abstractmethod
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""
@@ -250,6 +255,10 @@ class WrappedSource(RowSource):
     @property
     def estimated_features(self) -> int | None:
         return self.source.estimated_features
+
+    @property
+    def estimated_occurring(self) -> int | None:
+        return self.source.estimated_occurring
 
     def describe(self, place: int) -> str:
         return self.source.describe(place)

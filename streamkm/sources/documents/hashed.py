@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
@@ -30,6 +31,17 @@ _TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0  # first bytes of UTF-8 from which characte
 FEW_DOCUMENTS = 4096
 EIGHTH = 3  # bits
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
+
+
+def _features_of_more(X: sp.csr_array, times: float) -> int:
+    """How many features occur in so many times as many documents: a power of their number, by Heaps' law.
+
+    The power falls with the number of documents, so that of few of them says too many features rather than too few.
+    """
+    n_half = len(np.unique(X.indices[: X.indptr[X.shape[0] // 2]]))
+    n_whole = len(np.unique(X.indices))
+    power = np.log2(n_whole / n_half) if n_half else 1.0
+    return int(min(n_whole * max(times, 1.0) ** power, X.shape[1]))
 
 
 class HashedText(RowSource):
@@ -55,15 +67,18 @@ class HashedText(RowSource):
         self.made_with = {"documents": documents.taken(), "hashing": asdict(hashing)}
 
     @cached_property
-    def _densities(self) -> tuple[float, float | None]:
-        """Decoded bytes of rows for each byte of text, and rows in all, from a look at a few documents."""
+    def _densities(self) -> tuple[float, float | None, int | None]:
+        """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
         batch, text_bytes = self.documents.sample()
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
         X = self._hash(batch, self.hashing.apply)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         seen = max(batch.n_bytes, 1)
-        return max(decoded / seen, 0.01), None if text_bytes is None else X.shape[0] * text_bytes / seen
+        if text_bytes is None:
+            return max(decoded / seen, 0.01), None, None
+        times = text_bytes / seen
+        return max(decoded / seen, 0.01), X.shape[0] * times, _features_of_more(X, times)
 
     @property
     def estimated_rows(self) -> int | None:
@@ -72,6 +87,10 @@ class HashedText(RowSource):
             return self.n_rows
         rows = self._densities[1]
         return None if rows is None else max(1, round(rows))
+
+    @property
+    def estimated_occurring(self) -> int | None:
+        return self._densities[2]
 
     def text_bytes(self, target_bytes: int) -> int:
         """How much text becomes rows of `target_bytes`, about."""
