@@ -18,7 +18,7 @@ from streamkm.core.matrix import Matrix, as_working
 
 FEWEST_FEATURES = 1 << 14  # of rows whose features are counted: the centers of narrower ones are small
 MOST_OCCUR = 0.5  # share of the features that occur, from which all are kept
-MOST_COUNTED = 1 << 26  # features that a pass notes, a bit for each: 8 MiB
+MOST_COUNTED = 1 << 26  # features of which those that occur are kept: users see one number for each of all of them
 TABLE_SHARE = 16  # features for each stored entry, up to which a table of all of them is made
 
 
@@ -93,8 +93,9 @@ class Columns:
 
     @classmethod
     def few(cls, occurring: NDArray[np.int64], n_features: int) -> Columns | None:
-        """These features, ascending; None where rows are narrow, and where most features occur."""
-        if n_features < FEWEST_FEATURES or len(occurring) > MOST_OCCUR * n_features:
+        """These features, ascending; None where rows are narrow or too wide, and where most features occur."""
+        counted = FEWEST_FEATURES <= n_features <= MOST_COUNTED
+        if not counted or len(occurring) > MOST_OCCUR * n_features:
             return None
         return cls(occurring, n_features)
 

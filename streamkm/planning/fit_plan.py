@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.columns import FEWEST_FEATURES, MOST_OCCUR
+from streamkm.cluster.columns import FEWEST_FEATURES, MOST_COUNTED, MOST_OCCUR
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
@@ -301,8 +301,8 @@ class _Asked:
             return 0
         n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
         n_occurring = n_entries if source.estimated_occurring is None else min(n_entries, source.estimated_occurring)
-        few = self._n_features >= FEWEST_FEATURES and n_occurring <= MOST_OCCUR * self._n_features
-        return n_occurring if few else 0
+        counted = FEWEST_FEATURES <= self._n_features <= MOST_COUNTED
+        return n_occurring if counted and n_occurring <= MOST_OCCUR * self._n_features else 0
 
     def check_once(self) -> None:
         """Refuse what one pass cannot give."""
