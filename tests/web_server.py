@@ -24,6 +24,8 @@ class Web:
     before : callable
         Called with method and path before each answer; an int that it returns is the status of a failure.
     ranges, etags : bool
+    moved : dict of str to str
+        By path: the URL that requests are redirected to.
     cut : int
         So many answers to come end in the middle of their bytes.
     """
@@ -34,6 +36,7 @@ class Web:
     before: Callable[[str, str], int | None] = lambda method, path: None
     ranges: bool = True
     etags: bool = True
+    moved: dict[str, str] = field(default_factory=dict)
     cut: int = 0
 
     def count(self, method: str, path: str = "") -> int:
@@ -65,6 +68,12 @@ def serving() -> Iterator[Web]:
             if asked and body is not None:
                 span = int(asked[1]), min(int(asked[2] or len(body)), len(body) - 1)
             web.log.append((self.command, path, span))
+            if path in web.moved:
+                self.send_response(302)
+                self.send_header("Location", web.moved[path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             status = web.before(self.command, path)
             body = web.objects.get(path)
             if status is not None or body is None:

@@ -22,6 +22,7 @@ from streamkm.cli.loading import load_estimators
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.pairs import aligned
+from streamkm.core.secrets import without_secrets
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
@@ -144,6 +145,13 @@ def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)
 
 
+class _Formatter(logging.Formatter):
+    """Log lines and the tracebacks below them, without secrets of URLs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+
 class Talk:
     """Logging, warnings and what is printed, for the time of one command; puts everything back afterwards."""
 
@@ -154,7 +162,7 @@ class Talk:
         self._level = logging.DEBUG if verbose else logging.WARNING if quiet or self._bars else logging.INFO
         self._logger = logging.getLogger("streamkm")
         self._handler = logging.StreamHandler()
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         self._warnings = warnings.catch_warnings()
 
     def __enter__(self) -> Talk:
@@ -205,7 +213,7 @@ class Talk:
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     context = click.get_current_context(silent=True)
     text = str(message) if context is None else in_words_of(context.info_name or "", str(message))
-    click.echo(f"streamkm: warning: {text}", err=True)
+    click.echo(f"streamkm: warning: {without_secrets(text)}", err=True)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -22,6 +22,7 @@ from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_s
 from streamkm.cli.schema import SECTIONS, Output, shown, validate
 from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
+from streamkm.core.secrets import MASK
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
@@ -98,8 +99,8 @@ def parse_set(text: str) -> Override:
     ConfigError
         No ``=``, no section, or a value that is not YAML.
     """
-    origin = f"--set {text}"
     key, equals, value = text.partition("=")
+    origin = f"--set {text}" if key.strip() != "data.storage_options" else f"--set {key}={MASK}"  # these are secrets
     if not equals or key.count(".") != 1:
         raise ConfigError(f"{origin}: write --set section.key=value, as in --set estimator.n_clusters=50")
     loaded, _ = _load_yaml(value, origin)

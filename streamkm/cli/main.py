@@ -16,6 +16,7 @@ import io
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -43,6 +44,7 @@ from streamkm.cli.wording import in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.marks import Overwrite
+from streamkm.core.secrets import without_secrets
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
@@ -61,6 +63,11 @@ class _OutputFullError(_InputError):
     """There is no space for what is printed."""
 
     exit_code = 1
+
+
+def _show_failure(*failure: Any) -> None:
+    """Print a traceback as Python does, but without secrets of URLs: it is made to be sent to others."""
+    click.echo(without_secrets("".join(traceback.format_exception(*failure))), err=True, nl=False)
 
 
 _CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
@@ -85,10 +92,11 @@ def _output_may_be_closed() -> Iterator[None]:
 
 @contextmanager
 def _codes_are_kept() -> Iterator[None]:
-    """Discard an error that has no reader: that it cannot be written must not change the exit code."""
+    """Take secrets out of an error; discard one without a reader: that it cannot be written must keep the exit code."""
     try:
         yield
-    except click.ClickException:
+    except click.ClickException as error:
+        error.message = without_secrets(error.message)
         if sys.platform != "win32":  # there is no way to ask there
             _leave(_is_closed, sys.stdout, sys.stderr)
         raise
@@ -174,6 +182,7 @@ class _Commands(click.Group):
             raise
         except Exception as error:
             error.add_note(_REPORT_THIS)
+            sys.excepthook = _show_failure
             raise
 
 

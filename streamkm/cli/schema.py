@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from streamkm.cli.data import HASHING
 from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError
+from streamkm.core.secrets import MASK
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kernel_validation import ALIASES
 from streamkm.estimators.kmeans import StreamKMeans
@@ -241,7 +242,8 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
     if kind == "missing":
         return f"{section}.{key} is missing; give the file or files to read"
     needed = " or ".join(_words(SECTIONS[section].model_fields[key].annotation))
-    return f"{section}.{key} must be {needed}, got {shown(given)}"
+    is_secret = key == "storage_options" and not isinstance(given, int)
+    return f"{section}.{key} must be {needed}, got {MASK if is_secret else shown(given)}"
 
 
 def _unknown(name: str, section: str | None) -> str:

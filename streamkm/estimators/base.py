@@ -270,7 +270,7 @@ def described(source: RowSource) -> dict[str, Any]:
     """What a model says of the rows that it was fitted on, as JSON values."""
     return {
         "name": source.name,
-        "files": list(source.files),
+        "files": list(map(str, source.files)),
         "stored_bytes": source.n_bytes,
         "dtype": str(source.dtype),
         "sparse": source.is_sparse,

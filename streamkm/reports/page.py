@@ -15,6 +15,11 @@ from streamkm.metrics.cluster_summary import blank_text
 
 TITLE = "<title>streamkm: "
 """At the head of every page, by which a file is known as one."""
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+    "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+)
+"""In the head of every page: browsers run no scripts and load nothing, whatever names and words come from data."""
 WORTH = 0.01  # share of the objective that another round would have to gain to be worth it
 _MOST_ROWS = 1000  # of the table of clusters
 STYLE = """
@@ -103,7 +108,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     )
     table = _clusters(clusters, facts) if clusters else _sizes(facts["result"]["counts"])
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{TITLE}{name}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{POLICY}{TITLE}{name}</title>\n'
         f'<meta name="viewport" content="width=device-width">\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n'
         f'<h1>{name}</h1>\n<p class="lead">{html.escape(_lead(facts))}</p>\n{_cards(facts)}'
         f'<div class="screen">\n<section style="margin:0">{table}</section>\n<section style="margin:0">{beside}'

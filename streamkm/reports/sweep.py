@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamkm.reports.page import STYLE, TITLE, figure_html, table_html
+from streamkm.reports.page import POLICY, STYLE, TITLE, figure_html, table_html
 from streamkm.reports.report import has_matplotlib
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def sweep_page(table: dict[str, Any], lines: Sequence[tuple[str, str]], next_ste
     rows = [tuple(_text(name, row) for name in used) for row in table["rows"]]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"{TITLE}sweep</title>\n"
+        f"{POLICY}{TITLE}sweep</title>\n"
         f'<meta name="viewport" content="width=device-width">\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n'
         f'<h1>How many clusters?</h1>\n{caution}<p class="lead">{html.escape(verdict)}</p>\n'
         f'<div class="screen">\n<section style="margin:0">{picture}</section>\n<section style="margin:0">'

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class FileArray(StoredArray):
         self.libraries = remote_library(path)
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
-        self.name = name
+        self.name = str(name)  # without what an address has besides
         self.shape = shape
         self.dtype = dtype
         self.unit_rows = 1
@@ -180,6 +181,11 @@ def opened_path(path: str) -> LocalPath | Address:
     if is_remote(path):
         return remote.opened(path if isinstance(path, Address) else Address(path))
     return local.opened(path)
+
+
+def name_of(paths: Sequence[str]) -> str:
+    """What a source of files is called: plain text, which has nothing of an address but what may be shown."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
 
 def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
 from streamkm.core.matrix import raw
+from streamkm.core.secrets import is_masked
 from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
@@ -150,6 +151,9 @@ def check_inputs(source: StoreSource) -> None:
 
 def _fingerprint_now(path: str) -> dict[str, Any] | None:
     """Describe a file or object as it is now; None if it is not there, or a URL that cannot be reached from here."""
+    if is_remote(path) and is_masked(path):
+        logger.info("%s was not compared with what it was when it was sketched: secrets of URLs are not kept", path)
+        return None
     try:
         return file_fingerprint(path)
     except SourceNotFoundError:
@@ -178,14 +182,19 @@ def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
             continue  # another dataset of one file
         if _documents(held) != _documents(added):
             continue  # other fields of one file
-        paths = {file["path"] for file in held.get("files", ())}
+        files = list(map(_identity, held.get("files", ())))
         for file in added.get("files", ()):
-            if file["path"] in paths:
+            if _identity(file) in files:
                 start, stop = entry["rows"]
                 raise StoreError(
                     f"{file['path']} is in {source.path} already, among rows {start:,}-{stop - 1:,}; pass files that "
                     f"are not"
                 )
+
+
+def _identity(file: Mapping[str, Any]) -> Any:
+    """What tells a file from others: its path; of a URL that is not told in full, what is there too."""
+    return dict(file) if is_masked(file["path"]) and is_remote(file["path"]) else file["path"]
 
 
 def _documents(described: Mapping[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from streamkm.sources.base import Chunk
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.long_lines import LongLine, find_long_lines
-from streamkm.sources.stored import RawFile, open_binary, opened_path
+from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.text_places import PLACE_BITS, Fill, line_number, part_and_byte, text_size
@@ -64,7 +64,7 @@ class TextFiles(Documents, ABC):
         self.text_format = text_format
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
-        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.name = name_of(self.paths)
         self._columns: dict[int, tuple[int, ...] | None] = {}
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; at least 1 document is needed")

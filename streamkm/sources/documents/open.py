@@ -79,7 +79,7 @@ def _open_paths(
         raise InvalidParameterError(f"format={form!r} is unknown; known are auto, {', '.join(_FORMATS)}")
     formats = {_suffix_format(path) if form == "auto" else form for path in found}
     if len(formats) > 1:
-        raise InvalidInputError(f"{paths[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
+        raise InvalidInputError(f"{found[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
     (form,) = formats
     for name in options:
         if name not in ("format", *_FORMATS[form]):

@@ -17,7 +17,7 @@ from streamkm.sources.documents.base import Batch, ChunkedDocuments, check_targe
 from streamkm.sources.documents.formats import document_of
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import remote_library
-from streamkm.sources.stored import opened_path
+from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.text_places import PLACE_BITS, part_and_byte
 from streamkm.text.feature_hashing import Input
 
@@ -50,7 +50,7 @@ class ParquetDocuments(ChunkedDocuments):
         self.files = self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         self.libraries = (*self.libraries, "pyarrow", *remote_library(*self.paths))
         self.fields, self.kind = fields, kind
-        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.name = name_of(self.paths)
         groups = [self._groups(part) for part in range(len(self.paths))]
         self._ends = tuple(np.cumsum([rows for rows, _, _ in group], dtype=np.int64) for group in groups)
         self._text = tuple(np.array([text for _, text, _ in group], np.int64) for group in groups)

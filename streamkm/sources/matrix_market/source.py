@@ -20,7 +20,7 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text import matrix_market as kernel
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.matrix_market.entries import HELD_BYTES, GroupedEntries
-from streamkm.sources.stored import file_size, open_binary, opened_path
+from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.svmlight.lines import BLOCK_BYTES, LineReader
 
@@ -76,7 +76,7 @@ class MatrixMarketSource(ChunkedSource):
 
     def __init__(self, path: str) -> None:
         self._path = opened_path(path)
-        self.name, self.files = self._path, (self._path,)
+        self.name, self.files = name_of((self._path,)), (self._path,)
         started = time.perf_counter()
         self._header, self._entries = self._gather()
         stage = Stage("by rows", time.perf_counter() - started, file_size(self._path), self._header.shape[0])

@@ -23,6 +23,7 @@ from streamkm.core.exceptions import (
     SourceNotFoundError,
     StreamkmError,
 )
+from streamkm.core.secrets import is_masked, masked, without_secrets
 from streamkm.sources.remote.ranges import ranged
 
 logger = logging.getLogger(__name__)
@@ -68,25 +69,44 @@ class Version:
 class Address(str):
     """A URL, what it takes to reach it, and what was there when it was opened. A text, so wherever paths go it goes.
 
+    The text is the URL without its secrets, so no name, message or file that is made of it can tell them. Two
+    addresses are equal where their URLs are.
+
     Parameters
     ----------
-    url : str
+    url : str or Address
     options : mapping
         Of the file system, as fsspec takes them: ``{"anon": True}``. In no message and no fingerprint.
     version : Version, optional
         None for directories, and for what was not looked at.
+
+    Attributes
+    ----------
+    url : str
+        As it was given, for requests alone.
     """
 
+    url: str
     options: dict[str, Any]
     version: Version | None
 
     def __new__(cls, url: str, options: Mapping[str, Any] | None = None, version: Version | None = None) -> Address:
-        made = super().__new__(cls, url)
-        made.options, made.version = dict(options or {}), version
+        given = url.url if isinstance(url, Address) else url
+        made = super().__new__(cls, masked(given))
+        made.url, made.options, made.version = given, dict(options or {}), version
         return made
 
     def __getnewargs__(self) -> tuple[str, dict[str, Any], Version | None]:  # type: ignore[override]
-        return str(self), self.options, self.version
+        return self.url, self.options, self.version
+
+    def __eq__(self, other: object) -> bool:
+        return self.url == (other.url if isinstance(other, Address) else other)
+
+    def __ne__(self, other: object) -> bool:  # that of texts compares what is shown
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.url)
 
     @property
     def protocol(self) -> str:
@@ -105,7 +125,7 @@ class Address(str):
 
     def at(self, key: str, version: Version | None = None) -> Address:
         """Give the address of what is below this one."""
-        return Address(f"{self.rstrip('/')}/{key}", self.options, version)
+        return Address(f"{self.url.rstrip('/')}/{key}", self.options, version)
 
     def file_system(self) -> tuple[Any, str]:
         """Give fsspec's file system, which it keeps for all with the same options, and the path there.
@@ -118,7 +138,7 @@ class Address(str):
         try:
             from fsspec.core import url_to_fs
 
-            fs, path = url_to_fs(str(self), **self.options)
+            fs, path = url_to_fs(self.url, **self.options)
         except ImportError as error:
             extra = _EXTRAS.get(self.protocol)
             remedy = f"install streamkm[{extra}]" if extra else "install the package that fsspec names"
@@ -126,7 +146,7 @@ class Address(str):
         except TypeError as error:
             raise InvalidParameterError(f"{self}: storage_options that do not fit {self.protocol}: {error}") from error
         except (ValueError, OSError) as error:  # some connect at once
-            raise SourceError(f"{self} cannot be opened: {error}") from error
+            raise SourceError(f"{self} cannot be opened: {without_secrets(str(error))}") from _shown(error)
         return fs, path
 
 
@@ -170,7 +190,7 @@ def opened(address: Address) -> Address:
 
 def has_magic(address: Address) -> bool:
     """Whether a URL is a glob. ``?`` is none: it starts the query of a URL. Chained URLs (``a::b://``) are none."""
-    return "::" not in address and any(sign in address for sign in "*[")
+    return "::" not in address.url and any(sign in address.url for sign in "*[")
 
 
 def glob(address: Address) -> list[Address]:
@@ -305,14 +325,19 @@ def fingerprint(url: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``path``, ``bytes``, ``version``: the etag, else the time of change; of a directory a hash of those of all
-        its objects, and ``objects``, their number.
+        ``path`` without secrets, ``bytes``, ``version``: the etag, else the time of change; of a directory a hash of
+        those of all its objects, and ``objects``, their number. ``query``, a short hash of a URL that has secrets,
+        where neither etag nor time is known.
     """
     address = url if isinstance(url, Address) else Address(url)
     version = address.version or look(address)
-    if version is not None:
-        return {"path": str(address), "bytes": version.n_bytes, "version": version.tag}
-    return {"path": str(address), **summary(listed(address) or {})}
+    if version is None:
+        return {"path": str(address), **summary(listed(address) or {})}
+    described = {"path": str(address), "bytes": version.n_bytes, "version": version.tag}
+    if is_masked(address) and not version.tag:
+        # the query may be all that tells objects apart; so few bits of it give nothing away
+        described["query"] = hashlib.blake2b(address.url.encode(), digest_size=2).hexdigest()
+    return described
 
 
 def _info(fs: Any, path: str) -> Mapping[str, Any]:
@@ -336,9 +361,9 @@ def _ask(address: Address, request: Callable[[Any, str], Any], *, reads: bool = 
             return request(fs, path)
         except StreamkmError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again, with a cause that may be shown
             if pause is None or not _is_transient(error):
-                raise _explained(address, error, attempt) from error
+                raise _explained(address, error, attempt) from _shown(error)
             logger.warning(
                 "%s: %s; asked again in %g s (attempt %d of %d)",
                 address, _text(error), pause, attempt + 1, len(pauses) + 1,
@@ -378,7 +403,13 @@ def _is_transient(error: BaseException) -> bool:
 def _text(error: BaseException) -> str:
     """Say what failed: the cause, where an error has one (fsspec calls all failures of HTTP a missing file)."""
     *_, last = _causes(error)
-    return f"{type(last).__name__}: {last}" if str(last) else type(last).__name__
+    said = without_secrets(str(last))
+    return f"{type(last).__name__}: {said}" if said else type(last).__name__
+
+
+def _shown(error: BaseException) -> BaseException | None:
+    """An error as the cause of ours, which tracebacks show; None where it quotes the secrets of a URL."""
+    return error if all(without_secrets(str(each)) == str(each) for each in _causes(error)) else None
 
 
 def _explained(address: Address, error: Exception, attempts: int) -> SourceError:

@@ -55,7 +55,7 @@ class RemoteStore(Store):
 
     def __init__(self, root: Address) -> None:
         super().__init__(read_only=True)
-        self.root = Address(root.rstrip("/"), root.options)
+        self.root = Address(root.url.rstrip("/"), root.options)
         self._summaries: dict[str, dict[str, Any] | None] = {}
         self._start()
 

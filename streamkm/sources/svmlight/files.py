@@ -17,7 +17,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource, SentRows
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.signatures import COMPRESSED, NAMES, signed
-from streamkm.sources.stored import opened_path
+from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
 from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
@@ -81,7 +81,7 @@ class SvmlightFiles(RowSource):
         self.zero_based = zero_based
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes = sum(self.sizes)
-        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.name = name_of(self.paths)
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
         self._head_features: int | None = None

@@ -23,7 +23,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import Rows, RowSource, SentRows
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
-from streamkm.sources.stored import RawFile, open_binary, opened_path
+from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
@@ -74,7 +74,7 @@ class CsvFiles(RowSource, ABC):
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
         pyarrow(f"CSV ({paths[0]})")
         self.files = self.paths = tuple(opened_path(path) for path in paths)
-        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.name = name_of(self.paths)
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.sizes = tuple(text_size(path) for path in self.paths)

@@ -23,7 +23,7 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRow
 from streamkm.sources.binary.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
-from streamkm.sources.stored import opened_path
+from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.tables.arrow import WORKING_BYTES, give_back
 from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
@@ -96,7 +96,7 @@ class UnitTable(ChunkedSource):
 
     def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
         self.files = self.paths = tuple(opened_path(path) for path in paths)
-        self.name = self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.name = name_of(self.paths)
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         found = [self._look(part) for part in range(len(self.paths))]

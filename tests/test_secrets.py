@@ -1,0 +1,219 @@
+"""Secrets in URLs: requests are made with them, and nothing that is written, printed or raised tells them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import dump_svmlight_file
+from sklearn.metrics import adjusted_rand_score
+
+from streamkm import StreamKMeans, open_source
+from streamkm.cli.main import main
+from streamkm.core.exceptions import SourceError
+from streamkm.core.secrets import masked, without_secrets
+from streamkm.sources.fingerprints import fingerprint
+from streamkm.sources.remote.objects import Address
+from tests.web_server import Web, serving
+
+SECRET = "pLaNtEd"
+QUERY = f"X-Amz-Signature={SECRET}&token={SECRET}"
+OTHER_QUERY = QUERY.replace(SECRET, f"{SECRET}-of-today")
+N_ROWS, N_FEATURES = 600, 5
+
+
+def rows(seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(N_ROWS, N_FEATURES)) + 6 * rng.integers(0, 3, (N_ROWS, 1))).astype(np.float32)
+
+
+def npy(X: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, X)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory) -> Iterator[Web]:
+    folder, X = tmp_path_factory.mktemp("data"), rows()
+    np.save(folder / "x.npy", X)
+    np.save(folder / "more.npy", rows(1))
+    np.save(folder / "bad.npy", np.where(np.arange(X.size).reshape(X.shape) == 7, np.nan, X))
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(100, N_FEATURES), compression="gzip")
+    dump_svmlight_file(X, np.zeros(N_ROWS), str(folder / "x.svm"), zero_based=False)
+    np.savetxt(folder / "x.csv", X, delimiter=",", header="a,b,c,d,e", comments="")
+    (folder / "bad.csv").write_text("a,b\n1,2\n3\n")
+    with serving() as web:
+        web.objects.update({path.name: path.read_bytes() for path in folder.iterdir()})
+        yield web
+
+
+def url(web: Web, name: str, query: str = QUERY) -> str:
+    return f"{web.url.replace('://', f'://user:{SECRET}@')}/{name}?{query}"
+
+
+def run(arguments: list[str], *, code: int = 0) -> str:
+    """Run a command; give what it says, in which there is no secret."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    assert SECRET not in result.output
+    return result.output
+
+
+def assert_kept(folder: Path) -> None:
+    """Whether no file below a folder has a secret in its bytes or its name."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        assert SECRET not in str(path)
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ("https://***@h/x.npy?a=***&b=***", "https://user:SECRET@h/x.npy?a=SECRET&b=SECRET"),
+        ("ftp://***@h/x", "ftp://user:SE@CRET@h/x"),
+        ("http://h/x?***", "http://h/x?SECRET"),
+        ("http://h/x#a=***", "http://h/x#a=SECRET"),
+        ("zip://x.npy::https://***@h/x.zip?t=***", "zip://x.npy::https://SECRET@h/x.zip?t=SECRET=="),
+        ("s3://bucket/part#1@2.npy", "s3://bucket/part#1@2.npy"),
+    ],
+)
+def test_what_is_shown_of_a_url(shown, text):
+    assert masked(text) == shown
+    assert masked(shown) == shown
+    assert without_secrets(f"404, url='{text}'; {text}: gone.") == f"404, url='{shown}'; {shown}: gone."
+    assert Address(text) == text
+    assert str(Address(text)) == json.loads(json.dumps(Address(text))) == shown
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.svm", "x.csv"])
+@pytest.mark.parametrize("verbose", [(), ("-v",)])
+def test_commands_tell_no_secret(web, tmp_path, name, verbose):
+    data = url(web, name)
+    assert "?X-Amz-Signature=***&token=***" in run(["inspect", data])
+    assert "***@127.0.0.1" in run(["plan", data, "-k", "3", *verbose])
+    run(["plan", data, "-k", "3", "--json"])
+    run(["fit", data, "-k", "3", "-o", str(tmp_path / "out"), *verbose])
+    run(["assign", str(tmp_path / "out/model.npz"), data, "-o", str(tmp_path / "labels.csv"), *verbose])
+    run(["sketch", data, "-o", str(tmp_path / "st.zarr"), *verbose])
+    run(["sweep", data, "-k", "2:4", "-o", str(tmp_path / "sweep"), *verbose])
+    here = StreamKMeans(n_clusters=3, progress=False).fit(rows())
+    assert adjusted_rand_score(np.load(tmp_path / "out/labels.npy"), here.labels_) == 1
+    assert_kept(tmp_path)
+
+
+def test_stores_and_checkpoints_keep_no_secret(web, tmp_path):
+    store, saved = tmp_path / "st.zarr", tmp_path / "saved"
+    run(["sketch", url(web, "x.npy"), "-o", str(store), "-v"])
+    run(["append", str(store), url(web, "more.npy"), "-v"])
+    assert "already" in run(["append", str(store), url(web, "more.npy", OTHER_QUERY), "-v"], code=2)
+    run(["cluster", str(store), "-k", "3", "-o", str(tmp_path / "out"), "-v"])
+    StreamKMeans(n_clusters=3, checkpoint=str(saved), progress=False).fit(url(web, "x.npy"))
+    km = StreamKMeans(n_clusters=3, checkpoint=str(saved), progress=False).fit(url(web, "x.npy", OTHER_QUERY))
+    (tmp_path / "km.pickle").write_bytes(pickle.dumps(km))
+    km.report(tmp_path / "report.html")
+    assert_kept(tmp_path)
+
+
+def test_objects_that_only_their_query_tells_apart_are_others(web, tmp_path):
+    store = str(tmp_path / "st.zarr")
+    web.etags = False
+    try:
+        run(["sketch", url(web, "x.npy", "part=1"), "-o", store])
+        run(["append", store, url(web, "x.npy", "part=2")])
+        assert open_source(store).n_rows == 2 * N_ROWS
+        assert "part=*** is in" in run(["append", store, url(web, "x.npy", "part=1")], code=2)
+    finally:
+        web.etags = True
+
+
+def test_fingerprints_outlive_signatures(web):
+    assert fingerprint(open_source(url(web, "x.npy"))) == fingerprint(open_source(url(web, "x.npy", OTHER_QUERY)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "{missing}", "-k", "3"], "does not exist"),
+        (["fit", "{refused}", "-k", "3"], "access refused"),
+        (["fit", "{bad.npy}", "-k", "3"], "NaN"),
+        (["fit", "{bad.csv}", "-k", "3"], "bad.csv"),
+        (["fit", "{x.npy}", "{x.svm}", "-k", "3"], "not of both"),
+        (["fit", "{x.npy}", "-k", "3", "--set", "text.field=a"], "text.field is for documents"),
+        (["fit", "-k", "3", "{x.npy}", "--set", "data.paths={x.npy}"], "data.paths"),
+        (["fit", "-k", "3", "{x.npy}", "--set", "data.storage_options=" + SECRET], "data.storage_options"),
+        (["fit", "-k", "3", "nowhere://user:" + SECRET + "@host/x.npy?a=" + SECRET], "nowhere"),
+        (["assign", "{x.npy}", "{x.npy}", "-o", "labels.npy"], "does not exist"),
+    ],
+)
+def test_failures_tell_no_secret(web, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    web.before = lambda _, path: {"refused": 403}.get(path)
+    for name in ("missing", "refused", "bad.npy", "bad.csv", "x.npy", "x.svm"):
+        arguments = [each.replace(f"{{{name}}}", url(web, name)) for each in arguments]
+    verbose = ["-v"] if arguments[0] == "fit" else []
+    assert said in run([*arguments, *verbose], code=2)
+
+
+@pytest.mark.parametrize("name", ["missing", "refused", "bad.npy", "x.npy"])
+def test_tracebacks_tell_no_secret(web, name):
+    web.before = lambda _, path: {"refused": 403}.get(path)
+    storage = {} if name != "x.npy" else {"no_such_option": 1}
+    with pytest.raises(Exception) as told:  # noqa: PT011 - of each kind
+        StreamKMeans(n_clusters=3, progress=False).fit(open_source(url(web, name), storage_options=storage))
+    said = "".join(traceback.format_exception(told.value))
+    assert "***@127.0.0.1" in said
+    assert SECRET not in said
+
+
+def test_redirects_are_followed_and_told_without_signatures(web):
+    web.moved = {"moved": url(web, "x.npy"), "moved-away": url(web, "refused")}
+    web.before = lambda _, path: {"refused": 403}.get(path)
+    assert open_source(f"{web.url}/moved").n_rows == N_ROWS
+    with pytest.raises(SourceError, match="access refused") as told:
+        open_source(f"{web.url}/moved-away")
+    said = "".join(traceback.format_exception(told.value))
+    assert "refused?X-Amz-Signature=***" in said
+    assert SECRET not in said
+
+
+def test_failures_of_ours_tell_no_secret(web, tmp_path):
+    data = url(web, "x.npy")
+    program = (
+        "import sys\nfrom streamkm.cli import main as cli, common\n"
+        "def fail(*_): raise RuntimeError(f'broken by {sys.argv[1]}')\n"
+        "cli.print_pairs = fail\ncli.main(['inspect', sys.argv[1]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, data], capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False
+    )
+    assert done.returncode == 1
+    assert "broken by http://***@" in done.stderr
+    assert "Please report it" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_pages_run_no_scripts_and_load_nothing(web, tmp_path):
+    run(["fit", url(web, "x.npy"), "-k", "3", "-o", str(tmp_path / "out")])
+    run(["sweep", url(web, "x.npy"), "-k", "2:4", "-o", str(tmp_path / "out")])
+    for name in ("report.html", "sweep.html"):
+        page = (tmp_path / "out" / name).read_text()
+        policy = re.search('<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)[1]
+        assert page.index(policy) < page.index("<title>")
+        assert policy.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline';")
+        assert not re.findall(r"<script|<link|<iframe|\son\w+=|url\((?!#)|(?:src|href)=\"(?!data:|#)", page)
