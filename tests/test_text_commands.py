@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import TEXT, TFIDF, read_text_settings
 from streamkm.core.exceptions import DiskFullError, ModelFileError
+from streamkm.metrics.clusters import Told, describe_clusters
 from streamkm.sources.fingerprints import differences, fingerprint
 from streamkm.sources.sketch_store import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf
@@ -322,6 +324,29 @@ def test_documents_without_a_word_are_counted(folder, tfidf):
     assert "(9 rows without any word)" in Path("out/report.html").read_text()
 
 
+@pytest.mark.parametrize("blank", [slice(None, None, 10), slice(1, None), slice(None)])
+def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folder, blank):
+    """Few, all but one, all: its distances are told, also by a model of an earlier version, as far as that knows them."""
+    documents, _ = topic_texts(240)
+    documents[blank] = [""] * len(documents[blank])
+    path = write("jsonl", documents)
+    k = "4" if len(set(documents)) > 4 else "1"
+    run("fit", config(path, "  tfidf: false\n", n_clusters=k), "-o", "out")
+    run("report", "out")
+    told = json.loads(Path("out/summary.json").read_text())
+    X, model = FeatureHashing(n_features=M).apply(documents).toarray(), StreamKMeans.load("out/model.npz")
+    far = np.linalg.norm(X - model.cluster_centers_[model.predict(X)], axis=1)
+    for row in told["clusters"]:
+        assert row["largest_distance"] == pytest.approx(far[model.predict(X) == row["cluster"]].max(), abs=1e-3)
+    assert sum(row["n_blank"] for row in told["clusters"]) == len(documents[blank])
+    assert "rows without any" in Path("out/report.html").read_text()
+    unknown = describe_clusters(
+        model.cluster_centers_, model.counts_, np.ones(X.shape[1]), Told(str, 0),
+        replace(model.profile_, blank_d2=np.full(len(model.counts_), np.nan)),
+    )  # fmt: skip
+    assert [row.largest_distance is None for row in unknown.rows] == [row.n_blank > 0 for row in unknown.rows]
+
+
 def test_rows_without_values_are_counted_by_any_number_of_threads():
     """Rows that are skipped are not among them, and dense rows are not looked at."""
     X = sp.random_array((900, 40), density=0.2, format="csr", rng=np.random.default_rng(0), dtype=np.float64)
@@ -337,6 +362,8 @@ def test_rows_without_values_are_counted_by_any_number_of_threads():
     for model in models:
         wanted = np.bincount(model.labels_[blank], minlength=4)
         np.testing.assert_array_equal(model.profile_.n_blank, wanted)
+        far = [np.linalg.norm(model.cluster_centers_[c]) for c in range(4)]
+        np.testing.assert_allclose(np.sqrt(model.profile_.blank_d2), np.where(wanted > 0, far, 0), rtol=1e-6)
         assert not np.isin([model.profile_.near_rows, model.profile_.far_rows], blank).any()  # they show nothing
         assert f"{len(blank)} rows without any value" in str(model.summary())
     dense = StreamKMeans(4, random_state=0, progress=False, on_invalid="skip").fit(X.toarray())

@@ -151,13 +151,15 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
 def _checked_arrays(arrays: Mapping[str, NDArray[Any]], n_features: int, n_clusters: int) -> dict[str, Any]:
     """What describes clusters, of the arrays of a file; any values may stand there."""
     told: dict[str, Any] = {}
-    arrays = {"n_blank": np.zeros(n_clusters, np.int64), **arrays}  # files of earlier versions do not say
+    # files of earlier versions do not say
+    arrays = {"n_blank": np.zeros(n_clusters, np.int64), "blank_d2": np.full(n_clusters, np.nan), **arrays}
     if set(PROFILE_ARRAYS) <= set(arrays):
         told["profile"] = profile = Profile(**{name: arrays[name] for name in PROFILE_ARRAYS})
         shape = (n_clusters, profile.near_d2.shape[-1])
         wanted: dict[str, tuple[Any, tuple[int, ...]]]
         wanted = {"sums": (np.float64, (n_clusters, 2)), "near_d2": (np.float64, shape), "near_rows": (np.int64, shape)}
         wanted |= {"far_d2": wanted["near_d2"], "far_rows": wanted["near_rows"], "n_blank": (np.int64, (n_clusters,))}
+        wanted["blank_d2"] = (np.float64, (n_clusters,))
         for name, (dtype, needed) in wanted.items():
             if arrays[name].dtype != dtype or arrays[name].shape != needed:
                 raise ModelFileError(f"{PREFIX}{name} of {arrays[name].dtype} {arrays[name].shape}; needed: {needed}")

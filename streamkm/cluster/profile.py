@@ -16,7 +16,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster import profiles as kernels
 
-ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows", "n_blank")
+ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows", "n_blank", "blank_d2")
 MOST_EXAMPLES = 5
 EXAMPLE_BYTES = 1 << 20  # of all lists of examples together, about
 NO_ROWS = np.empty(0, np.int64)
@@ -40,6 +40,9 @@ class Profile:
         Their numbers; -1 where there are fewer.
     n_blank : int64 (k,)
         Rows without any stored value, of sparse data: documents without a word.
+    blank_d2 : float64 (k,)
+        The largest squared distance of such rows, which are in no list; 0 where there are none, NaN where it is not
+        known.
 
     References
     ----------
@@ -53,13 +56,15 @@ class Profile:
     far_d2: NDArray[np.float64]
     far_rows: NDArray[np.int64]
     n_blank: NDArray[np.int64]
+    blank_d2: NDArray[np.float64]
 
     @classmethod
     def empty(cls, n_clusters: int) -> Profile:
         """Of no rows."""
         shape = (n_clusters, n_examples(n_clusters))
         far, none = np.full(shape, np.inf), np.full(shape, -1, np.int64)
-        return cls(np.zeros((n_clusters, 2)), far, none, far.copy(), none.copy(), np.zeros(n_clusters, np.int64))
+        lists = far, none, far.copy(), none.copy()
+        return cls(np.zeros((n_clusters, 2)), *lists, np.zeros(n_clusters, np.int64), np.zeros(n_clusters))
 
     def add(
         self,
@@ -96,6 +101,8 @@ class Profile:
             kernels.add_rows(labels, d2, gaps, weights, first_row, kept, self.sums, *lists)
             return
         np.add(self.n_blank, np.bincount(labels[blank], minlength=len(self.n_blank)), out=self.n_blank)
+        counted = blank & (weights > 0) if len(weights) else blank
+        np.maximum.at(self.blank_d2, labels[counted], d2[counted])
         rows = kept if len(kept) else np.arange(len(labels))
         unseen = Profile.empty(
             len(self.n_blank)
@@ -129,7 +136,7 @@ def n_examples(n_clusters: int) -> int:
 
 def profile_bytes(n_clusters: int) -> int:
     """Bytes of a profile."""
-    return (24 + 32 * n_examples(n_clusters)) * n_clusters
+    return (32 + 32 * n_examples(n_clusters)) * n_clusters
 
 
 def join_profiles(parts: Sequence[Profile]) -> Profile:
@@ -145,6 +152,7 @@ def absorb_profile(first: Profile, second: Profile) -> Profile:
     first = first.kept_in_order()
     np.add(first.sums, second.sums, out=first.sums)
     np.add(first.n_blank, second.n_blank, out=first.n_blank)
+    np.maximum(first.blank_d2, second.blank_d2, out=first.blank_d2)
     kernels.merge_lists(second.near_d2, second.near_rows, first.near_d2, first.near_rows)
     kernels.merge_lists(second.far_d2, second.far_rows, first.far_d2, first.far_rows)
     return first

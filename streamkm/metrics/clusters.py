@@ -165,10 +165,13 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
     far = zip(profile.far_rows[cluster].tolist(), profile.far_d2[cluster].tolist(), strict=True)
     typical = tuple(Example(row, float(np.sqrt(d2))) for row, d2 in near if row >= 0)
     outlying = tuple(Example(row, float(np.sqrt(-d2))) for row, d2 in far if row >= 0)
+    largest = outlying[0].distance if outlying else 0.0
+    if profile.n_blank[cluster]:
+        largest = float(np.maximum(largest, np.sqrt(profile.blank_d2[cluster])))
     away, silhouette = (profile.sums[cluster] / size).tolist()
     return {
         "mean_distance": away,
-        "largest_distance": outlying[0].distance if outlying else None,
+        "largest_distance": None if np.isnan(largest) else largest,
         "silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
         "typical": typical,
         "outlying": outlying,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamkm.metrics.cluster_summary import blank_text
+from streamkm.metrics.cluster_summary import blank_text, number_text
 
 TITLE = "<title>streamkm: "
 """At the head of every page, by which a file is known as one."""
@@ -236,7 +236,7 @@ class _Cells:
         return f"{row['silhouette']:.2f}"
 
     def mean_distance(self, row: Mapping[str, Any]) -> str:
-        return f"{row['mean_distance']:.4g} <span class=faint>{row['largest_distance']:.4g}</span>"
+        return f"{row['mean_distance']:.4g} <span class=faint>{number_text(row['largest_distance'])}</span>"
 
     def nearest(self, row: Mapping[str, Any]) -> str:
         return "-" if row["nearest"] < 0 else f"{row['nearest']} <span class=faint>{row['distance']:.4g}</span>"

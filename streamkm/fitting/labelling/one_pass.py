@@ -72,5 +72,5 @@ def assign_sample(
     labels[sample.rows] = found
     stage.rows = n_rows
     profile = Profile.empty(table.n_clusters)
-    profile.add(found, d2, gaps, kept=sample.rows)
+    profile.add(found, d2, gaps, kept=sample.rows, X=sample.X)
     return Assigned(labels, totals, drawn, profile)
