@@ -22,7 +22,13 @@ from sklearn.exceptions import NotFittedError
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.report import write_report
-from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, OutputError, SourceError
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputError,
+    SourceError,
+)
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
 from tests.tables import cases
@@ -201,7 +207,7 @@ def test_report_is_one_file_and_escapes_names(results):
     path = write_report(results)
     text = path.read_text("utf-8")
     assert text.count("<svg") == 2  # the map and the convergence
-    assert "http" not in text
+    assert "://" not in text
     assert "<x>" not in text
     assert "&lt;x&gt;.svm" in text
     assert "&lt;b&gt;" in text
@@ -235,9 +241,51 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     between = ((X.groupby(model.labels_).transform("mean") - X.mean()) ** 2).to_numpy().sum()
     assert f"{between / (between + model.inertia_):.1%}" in text
     assert len(model.plot().axes) == 3
-    model.save(tmp_path / "m.npz")
+
+
+def of_a_stream(path):
+    """An estimator that took rows by `partial_fit`."""
+    model = StreamKMeans(4, random_state=0, progress=False)
+    X = blobs(4)[0]
+    return model.partial_fit(X[::2]).partial_fit(X[1::2])
+
+
+def loaded(path):
+    """An estimator that was saved after a fit."""
+    StreamKMeans(4, random_state=0, progress=False).fit(blobs(4)[0]).save(path / "m.npz")
+    return StreamKMeans.load(path / "m.npz")
+
+
+def loaded_stream(path):
+    """An estimator that was saved after `partial_fit`."""
+    of_a_stream(path).save(path / "m.npz")
+    return StreamKMeans.load(path / "m.npz")
+
+
+@pytest.mark.parametrize("make", [of_a_stream, loaded, loaded_stream])
+def test_streams_and_loaded_models_tell_what_they_know(make, tmp_path):
+    model, X = make(tmp_path), blobs(4)[0]
+    figure = model.plot()
+    assert figure.axes[0].get_title(loc="left").startswith("4 means of clusters")
+    model.report(tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text("utf-8")
+    assert f"{len(X):,} rows of {X.shape[1]} features in 4 clusters" in text
+    assert "The means of 4 clusters" in text
+    assert f"{model.inertia_:,.6g}" in text
+    assert "not finite" not in text
+    assert "0.00 s" not in text
+    assert "kmeans.labels_" not in text
+    assert ("set apart by" in text) == (make is loaded)
     with pytest.raises(NotFittedError):
-        StreamKMeans.load(tmp_path / "m.npz").plot()
+        StreamKMeans().report(tmp_path / "x.html")
+
+
+def test_a_model_that_knows_no_sizes_is_told_with_the_remedy(tmp_path):
+    model = loaded(tmp_path)
+    del model.counts_
+    for draw in (model.plot, lambda: model.report(tmp_path / "x.html")):
+        with pytest.raises(InvalidInputError, match="does not say how large its clusters are; fit again"):
+            draw()
 
 
 def test_plots_need_matplotlib(monkeypatch):

@@ -326,7 +326,7 @@ def test_documents_without_a_word_are_counted(folder, tfidf):
 
 @pytest.mark.parametrize("blank", [slice(None, None, 10), slice(1, None), slice(None)])
 def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folder, blank):
-    """Few, all but one, all: its distances are told, also by a model of an earlier version, as far as that knows them."""
+    """Few, all but one, all: distances are told, also by a model of an earlier version, as far as it knows them."""
     documents, _ = topic_texts(240)
     documents[blank] = [""] * len(documents[blank])
     path = write("jsonl", documents)

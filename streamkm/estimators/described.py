@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
@@ -26,11 +26,11 @@ from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.report import check_matplotlib, check_page_place, names_of, report_page, write_page
 
 _NEXT_STEPS = """\
-kmeans.labels_            # of these rows
-kmeans.predict(more)      # of other rows
+kmeans.predict(more)      # labels of other rows
 kmeans.summary(rows=X)    # with typical rows of X
 kmeans.save("model.npz")  # StreamKMeans.load
 """
+_LABELS = "kmeans.labels_            # of these rows\n"
 
 
 class Described(Assigner):
@@ -125,13 +125,17 @@ class Described(Assigner):
 
     def _known_means(self) -> NDArray[np.float64]:
         """The clusters' means, of the columns of `model_`; its centers where it was loaded."""
-        known = "cluster_means_" in self._narrow or hasattr(self, "cluster_means_")
-        return self._held("cluster_means_") if known else self.model_.centers
+        return self._held("cluster_means_") if self._knows_means() else self.model_.centers
+
+    def _knows_means(self) -> bool:
+        """Whether the clusters' means are known: not where the estimator was loaded."""
+        return "cluster_means_" in self._narrow or hasattr(self, "cluster_means_")
 
     def plot(self) -> Any:
         """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
 
-        On the map, rows of the sample that lie side by side are alike; of more than 90 clusters, their means are shown.
+        On the map, rows of the sample that lie side by side are alike. The clusters' means are shown where they are
+        more than 90, and of streams and loaded models, which have no sample of rows.
 
         Returns
         -------
@@ -141,11 +145,12 @@ class Described(Assigner):
         Raises
         ------
         NotFittedError
-            Also for a loaded model, which has no sample.
+        InvalidInputError
+            For a model of a file that does not say how large clusters are.
         MissingDependencyError
             Without matplotlib.
         """
-        check_is_fitted(self, "sketch_sample_")
+        self._check_sizes()
         check_matplotlib()
         from streamkm.reports.figures import plot_clusters
 
@@ -159,7 +164,7 @@ class Described(Assigner):
     ) -> None:
         """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
 
-        Figures need matplotlib.
+        Figures need matplotlib. Of streams and loaded models, what they know is told.
 
         Parameters
         ----------
@@ -173,19 +178,35 @@ class Described(Assigner):
         Raises
         ------
         NotFittedError
-            Also for a loaded model, which has no sample.
+        InvalidInputError
+            For a model of a file that does not say how large clusters are.
         InvalidParameterError
             An `image_shape` that rows do not have.
         DiskFullError, OutputError
             Something else is there, or it cannot be written; what was there is as it was.
         """
-        check_is_fitted(self, "sketch_sample_")
+        self._check_sizes()
         check_page_place(path)
         facts = summarize(self)
         if facts["clusters"] is not None:
             source = None if rows is None else self._open(rows, reset=None)
             facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
-        write_page(path, report_page(facts, self._places(), _NEXT_STEPS))
+        steps = f"{_LABELS}{_NEXT_STEPS}" if "labels_" in vars(self) else _NEXT_STEPS
+        write_page(path, report_page(facts, self._places(), steps))
+
+    def _check_sizes(self) -> None:
+        """Refuse what has no clusters, or does not know how large they are."""
+        self._check_fitted()
+        if not hasattr(self, "counts_"):
+            raise InvalidInputError(
+                "the file that this model was loaded from does not say how large its clusters are; fit again, and save "
+                "that"
+            )
 
     def _places(self) -> ClusterMap:
-        return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
+        """Places of sampled rows; of the centers where there are none."""
+        if "sketch_sample_" in vars(self):
+            return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
+        centers = self._current_model().centers
+        places = cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_)
+        return replace(places, of_rows=False)

@@ -45,36 +45,40 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
     -------
     dict
         ``data``, ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are
-        not finite are null; clusters are null where no more is known than their sizes.
+        not finite, and what streams and loaded models do not know, are null; clusters are null where no more is known
+        than their sizes.
     """
-    n_skipped = count_skipped(estimator.labels_)
-    n_assigned = estimator.n_samples_ - n_skipped
-    profile = getattr(estimator, "profile_", None)
+    profile, labels = getattr(estimator, "profile_", None), vars(estimator).get("labels_")
+    is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
+    n_skipped = count_skipped(labels) if is_fit and labels is not None else None
+    n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_
+    fitted_on = getattr(estimator, "fitted_on_", {"name": "rows of a stream", "stored_bytes": None})
+    stages: Sequence[Stage] = getattr(estimator, "stages_", ())
     summary: dict[str, Any] = {
         "data": {
-            "name": displayed(estimator.fitted_on_["name"]),
-            "n_samples": estimator.n_samples_,
+            "name": displayed(fitted_on["name"]),
+            "n_samples": n_samples,
             "n_skipped": n_skipped,
             "n_blank": 0 if profile is None else int(profile.n_blank.sum()),
             "n_features": estimator.n_features_in_,
-            "stored_bytes": estimator.fitted_on_["stored_bytes"],
+            "stored_bytes": fitted_on["stored_bytes"],
         },
         "result": {
             "n_clusters": len(estimator.counts_),
             "objective": estimator.inertia_,
-            "objective_per_row": estimator.inertia_ / max(n_assigned, 1),
-            "distortion": estimator.distortion_,
-            "n_components": estimator.n_components_,
+            "objective_per_row": estimator.inertia_ / max(n_samples - (n_skipped or 0), 1),
+            "distortion": getattr(estimator, "distortion_", None),
+            "n_components": estimator.sketch_.n_components,
             "assign_space": estimator.assign_space_,
-            "n_passes": estimator.n_passes_,
+            "n_passes": getattr(estimator, "n_passes_", None),
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
-            "seed": estimator.seed_,
+            "seed": getattr(estimator, "seed_", None),
             "counts": estimator.counts_,
         },
-        "seconds": sum(stage.seconds for stage in estimator.stages_),
-        "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in estimator.stages_],
-        "history": estimator.history_,
+        "seconds": sum(stage.seconds for stage in stages) if stages else None,
+        "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in stages],
+        "history": getattr(estimator, "history_", []),
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
@@ -141,7 +145,8 @@ def shown_clusters(
 def _shares(estimator: Any) -> dict[str, float]:
     """What clusters explain of the rows' squared distances to their mean, and the mean silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
-    if estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_") and total > 0:
+    in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
+    if in_features and estimator._knows_means() and total > 0:
         means = estimator._known_means()
         everywhere = counts @ means / total
         between = float(counts @ np.einsum("ij,ij->i", means, means)) - total * float(everywhere @ everywhere)

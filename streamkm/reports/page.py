@@ -120,13 +120,16 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
 def _lead(facts: Mapping[str, Any]) -> str:
     """What was clustered, in a sentence."""
     data, result = facts["data"], facts["result"]
-    skipped = f" ({data['n_skipped']:,} skipped)" if data["n_skipped"] else ""
+    skipped = f" ({data['n_skipped']:,} skipped)" if data["n_skipped"] else ""  # null where it is not known
+    passes = [] if result["n_passes"] is None else [f"{result['n_passes']:,} passes over the data"]
+    seconds = [] if facts["seconds"] is None else [f"{facts['seconds']:.2f} s"]
+    taken = f"; {', '.join([*passes, *seconds])}" if passes or seconds else ""
     n_blank = data.get("n_blank", 0)  # results of earlier versions do not say
     blank = f" ({blank_text(n_blank, by_words=bool(facts.get('by_words')))})" if n_blank else ""
     space = "" if result["assign_space"] == "original" else f", assigned in a sketch of {result['n_components']:,}"
     return (
         f"{data['n_samples']:,} rows{skipped}{blank} of {data['n_features']:,} features in {result['n_clusters']:,} "
-        f"clusters{space}; {result['n_passes']:,} passes over the data, {facts['seconds']:.2f} s"
+        f"clusters{space}{taken}"
     )
 
 
