@@ -155,3 +155,29 @@ def test_persisted_blocks(client):
     for made in (kept, client.persist(array * 2) / 2):
         for executor in (client, 2):
             assert_same_bits(StreamKMeans(executor=executor, **KMEANS).fit(made), wanted)
+
+
+@pytest.mark.parametrize("choose", ["columns", "projection", "drop"])
+def test_labels_fit_frames_of_chosen_columns_of_small_files(tmp_path, choose):
+    """Dask reads the files of such frames together, two by two, but the frame says that there are four partitions."""
+    pd, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        columns = {"a": rng.normal(size=50), "b": rng.normal(size=50) + 5 * (number % 2)}
+        others = {f"other {i}": rng.normal(size=50) for i in range(8)}
+        pd.DataFrame({**columns, **others}).to_parquet(tmp_path / f"{number}.parquet")
+    whole = frames.read_parquet(tmp_path)
+    X = {
+        "columns": frames.read_parquet(tmp_path, columns=["a", "b"]),
+        "projection": whole[["a", "b"]],
+        "drop": whole.drop(columns=[f"other {i}" for i in range(8)]),
+    }[choose]
+    model = StreamKMeans(2, random_state=0, progress=False).fit(X)
+    assert model.dask_labels_.numblocks == (X.npartitions,) == (4,)
+    labelled = [
+        X.assign(cluster=model.dask_labels_), model.with_labels(X), X.assign(cluster=model.predict(X)),
+        whole.assign(cluster=model.predict(X)),
+    ]  # fmt: skip
+    for frame in labelled:
+        np.testing.assert_array_equal(frame.compute()["cluster"], model.labels_)
+    np.testing.assert_array_equal(model.predict(X.compute()), model.labels_)

@@ -5,10 +5,13 @@ Only what such objects offer is used, so that neither pandas nor xarray is impor
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import numpy as np
+from dask import delayed
+from dask.array import concatenate, from_delayed
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
@@ -68,9 +71,12 @@ def _open_frame(frame: Any) -> DaskSource:
         )
     dtype = np.result_type(*(known for _, known, _ in kinds)) if kinds else np.dtype(float)
     nullable = any(null for *_, null in kinds)
-    values = frame.map_partitions(
-        partial(_values, dtype=dtype, nullable=nullable), meta=np.empty((0, len(kinds)), dtype)
-    )
+    values_of = partial(_values, dtype=dtype, nullable=nullable)
+    values = frame.map_partitions(values_of, meta=np.empty((0, len(kinds)), dtype))
+    if values.numblocks[0] != frame.npartitions:  # small files would be read together: labels would not fit the frame
+        parts = frame.simplify().to_delayed(optimize_graph=False)
+        shape = (math.nan, len(kinds))
+        values = concatenate([from_delayed(delayed(values_of)(part), shape, dtype) for part in parts])
     source = DaskSource(values, name="dask data frame")
     names = tuple(name for name, *_ in kinds)
     if all(isinstance(name, str) for name in names):
