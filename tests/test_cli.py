@@ -750,3 +750,10 @@ def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):
     assert result.exit_code == 1
     assert isinstance(result.exception, ConnectionError)
     assert "a connection was closed" in str(result.exception)
+
+
+def test_inspect_tells_the_dtype_of_the_file(folder):
+    np.save("half.npy", np.ones((30, 4), np.float16))
+    np.save("single.npy", np.ones((30, 4), np.dtype(">f4")))
+    assert "float16, read as float32, dense" in run("inspect", "half.npy")
+    assert "values        float32, dense" in run("inspect", "single.npy")

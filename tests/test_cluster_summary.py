@@ -248,3 +248,13 @@ def test_means_are_told_in_the_units_of_the_data():
     assert min(abs(trait.mean) for trait in model.summary().rows[0].traits) == 0
     model = StreamKMeans(2, steps=["log1p"], random_state=0, progress=False).fit(np.abs(X))
     assert max(trait.mean for row in model.summary(3).rows for trait in row.traits) < 15
+
+
+def test_sizes_are_whole_numbers_unless_weights_are_not():
+    X = trips()
+    sizes = [row.size for row in fitted(X, 3).summary().rows]
+    assert all(type(size) is int for size in sizes)
+    assert sum(sizes) == len(X)
+    assert all(type(size) is int for size in summarize(fitted(X, 3))["result"]["counts"])
+    weighted = StreamKMeans(2, random_state=0, progress=False).fit(X, sample_weight=np.full(len(X), 0.3))
+    assert all(type(row.size) is float for row in weighted.summary().rows)

@@ -614,3 +614,17 @@ def test_a_containers_limit_counts(monkeypatch, tmp_path):
     assert limits.available_memory() == 600_000
     (tmp_path / "max").write_text("max\n")
     assert limits.total_memory() > 1_000_000
+
+
+def test_rows_are_told_as_exactly_as_they_are_known(tmp_path):
+    np.savetxt(
+        tmp_path / "x.csv", np.random.default_rng(0).normal(size=(3000, 3)), delimiter=",", header="a,b,c", comments=""
+    )
+    told = dict(StreamKMeans(3).plan(np.zeros((344, 4))).lines())
+    assert (told["rows"], told["row sample"]) == ("344", "all 344 rows")
+    told = dict(StreamKMeans(3).plan(np.broadcast_to(np.float32(1), (200_000, 4))).lines())
+    assert told["rows"] == "200,000"
+    assert told["row sample"].startswith("up to ")
+    told = dict(StreamKMeans(3).plan(str(tmp_path / "x.csv")).lines())
+    assert told["rows"].startswith("about ")
+    assert told["row sample"].startswith("up to ")

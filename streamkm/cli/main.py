@@ -96,7 +96,7 @@ def _codes_are_kept() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = without_secrets(error.message)
+        error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
         if sys.platform != "win32":  # there is no way to ask there
             _leave(_is_closed, sys.stdout, sys.stderr)
         raise

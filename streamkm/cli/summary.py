@@ -74,11 +74,13 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
     else:
         about = source.estimated_rows
         rows = "known after one pass" if about is None else f"about {about:,}"
+    stored = source.dtype if source.stored_dtype is None else source.stored_dtype
+    values = str(stored) if stored == source.dtype else f"{stored}, read as {source.dtype}"
     return [
         ("data", source.name),
         ("rows", rows),
         ("features", "known after one pass" if source.n_features is None else f"{source.n_features:,}"),
-        ("values", f"{source.dtype}, {'sparse' if source.is_sparse else 'dense'}"),
+        ("values", f"{values}, {'sparse' if source.is_sparse else 'dense'}"),
         ("stored bytes", "unknown" if source.n_bytes is None else f"{source.n_bytes:,}"),
         *source.details().items(),
     ]

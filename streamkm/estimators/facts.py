@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import displayed
 from streamkm.core.version import __version__
 from streamkm.estimators.validation import plain
+from streamkm.metrics.clusters import whole
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.pictures import check_image_shape, with_pictures
@@ -74,7 +75,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
             "seed": getattr(estimator, "seed_", None),
-            "counts": estimator.counts_,
+            "counts": [whole(count) for count in estimator.counts_.tolist()],
         },
         "seconds": sum(stage.seconds for stage in stages) if stages else None,
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in stages],

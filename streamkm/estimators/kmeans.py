@@ -68,8 +68,8 @@ class StreamKMeans(Incremental, Described, Planned):
         "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
         exact but for rounding; above, of d x 1.5 m by a randomized range finder.
     n_components : int or "auto", default="auto"
-        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones, 64 or
-        128 for "pca".
+        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones; for
+        "pca" 48, and 96 for more than 128 clusters.
     eps : float, optional
         In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
         1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes

@@ -91,7 +91,7 @@ def describe_clusters(
             traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
             cluster,
-            float(counts[cluster]),
+            whole(float(counts[cluster])),
             float(counts[cluster] / total),
             int(others[cluster]),
             float(far[cluster]),
@@ -100,6 +100,11 @@ def describe_clusters(
         )
         rows.append(row)
     return ClusterSummary(tuple(rows), by_words)
+
+
+def whole(count: float) -> float:
+    """A number of rows as an integer, where it is one: only weights have fractions."""
+    return int(count) if count.is_integer() else count
 
 
 def steadied(deviations: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -172,6 +172,7 @@ def _plan(
     return Plan(
         source=source.name,
         n_rows=n_rows,
+        knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
         passes=len(before) + len(steps) + (1 if asked.once else passes),

@@ -213,6 +213,7 @@ def plan_kernel_fit(
     plan = Plan(
         source=source.name,
         n_rows=n_rows,
+        knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
         passes=len(before) + 2 + more + counts_first,

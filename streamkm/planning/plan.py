@@ -79,6 +79,8 @@ class Plan(Lines):
         Steps that rows are prepared by which take one of the passes each, in front of the others.
     passes_before : tuple of str
         What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
+    knows_rows : bool
+        Whether `n_rows` is exact.
     """
 
     source: str
@@ -113,6 +115,7 @@ class Plan(Lines):
     kept_bytes: int = 0
     finding_steps: tuple[str, ...] = ()
     passes_before: tuple[str, ...] = ()
+    knows_rows: bool = False
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -170,14 +173,14 @@ class Plan(Lines):
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         return [
             ("data", self.source),
-            ("rows", "known after the first pass" if self.n_rows is None else f"about {self.n_rows:,}"),
+            ("rows", self._rows()),
             ("features", "known after the first pass" if self.n_features is None else f"{self.n_features:,}"),
             (
                 "chunks",
                 f"{'unknown number' if self.n_chunks is None else self.n_chunks} of {human_bytes(self.chunk_bytes)}",
             ),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
-            ("row sample", f"up to {self.sample_rows:,} rows"),
+            ("row sample", self._sample()),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
@@ -191,6 +194,16 @@ class Plan(Lines):
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
         ]
+
+    def _rows(self) -> str:
+        if self.n_rows is None:
+            return "known after the first pass"
+        return f"{'' if self.knows_rows else 'about '}{self.n_rows:,}"
+
+    def _sample(self) -> str:
+        if self.knows_rows and self.n_rows is not None and self.n_rows <= self.sample_rows:
+            return f"all {self.n_rows:,} rows"
+        return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:
         before = (*(SAID.get(name, name) for name in self.passes_before), *self.finding_steps)

@@ -105,6 +105,8 @@ class RowSource(ABC):
         None where only reading can tell.
     dtype : dtype
         Of the values as read.
+    stored_dtype : dtype or None
+        Of the values in the files; None where files hold no values.
     is_sparse : bool
         Whether `Rows.X` is a csr_array.
     n_bytes : int or None
@@ -158,6 +160,7 @@ class RowSource(ABC):
     dtype: np.dtype[Any]
     is_sparse: bool
     n_bytes: int | None
+    stored_dtype: np.dtype[Any] | None = None
     replayable: bool = True
     is_sketched: bool = False
     read_factor: float = 1.5

@@ -41,7 +41,7 @@ class Bfloat16Source(ChunkedSource):
             )
         self._words = words
         # words and values are there together
-        self.take_after(words, dtype=np.dtype(np.float32), read_factor=words.read_factor / 2 + 1)
+        self.take_after(words, dtype=np.dtype(np.float32), stored_dtype=None, read_factor=words.read_factor / 2 + 1)
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""

@@ -32,7 +32,7 @@ TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
     "long_lines": (LongLine("a.svm", 5, 1 << 21, 9, 120, 1 << 23),),
-    "libraries": ("h5py",), "shared_bytes": 99, "in_turn": True,
+    "libraries": ("h5py",), "shared_bytes": 99, "in_turn": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "words": "a table of words",
@@ -80,7 +80,7 @@ WRAPPERS = {
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
-    "bfloat16": (Bfloat16Source, {"dtype", "read_factor", "is_sparse"}),
+    "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: kept_rows(source, 1 << 20, 1 << 20), set()),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }

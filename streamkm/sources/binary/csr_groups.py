@@ -74,7 +74,7 @@ class CsrSource(ChunkedSource):
         self.files = tuple(dict.fromkeys(data.files + indices.files + indptr.files))
         self.libraries = tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries))
         self.n_rows, self.n_features = shape
-        self.dtype = decoded_dtype(data.dtype, data.name)
+        self.dtype, self.stored_dtype = decoded_dtype(data.dtype, data.name), data.dtype.newbyteorder("=")
         sizes = [array.n_bytes for array in (data, indices, indptr)]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
         self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))

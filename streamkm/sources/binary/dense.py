@@ -79,7 +79,7 @@ class DenseSource(ChunkedSource):
         self._array = array
         self.name = array.name
         self.n_rows, self.n_features = array.shape
-        self.dtype = decoded_dtype(array.dtype, array.name)
+        self.dtype, self.stored_dtype = decoded_dtype(array.dtype, array.name), array.dtype.newbyteorder("=")
         self.n_bytes = array.n_bytes
         self.in_process = array.in_process
         self.decodes = array.decodes

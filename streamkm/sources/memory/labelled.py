@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask import delayed
 from dask.array import concatenate, from_delayed
+from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
