@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import scipy.sparse as sp
-from dask.array import blockwise, from_array
+from dask.array import blockwise, concatenate, from_array, from_delayed
+from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
@@ -316,6 +317,13 @@ def _map_block(
 
 def _describe_in_block(name: str, place: int) -> str:
     return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
+
+
+def array_of_parts(
+    parts: list[Any], values: Callable[[Any], NDArray[Any]], shape: tuple[float, int], dtype: np.dtype[Any]
+) -> Any:
+    """Delayed parts of a table as a Dask array of a row-block each, of this shape, in which heights may be unknown."""
+    return concatenate([from_delayed(delayed(values)(part), shape, dtype) for part in parts])
 
 
 def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:

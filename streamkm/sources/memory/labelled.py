@@ -10,13 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array import concatenate, from_delayed
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import RowSource
-from streamkm.sources.dask.arrays import DaskSource
+from streamkm.sources.dask.arrays import DaskSource, array_of_parts
 from streamkm.sources.memory.arrays import open_array
 
 
@@ -75,8 +73,7 @@ def _open_frame(frame: Any) -> DaskSource:
     values = frame.map_partitions(values_of, meta=np.empty((0, len(kinds)), dtype))
     if values.numblocks[0] != frame.npartitions:  # small files would be read together: labels would not fit the frame
         parts = frame.simplify().to_delayed(optimize_graph=False)
-        shape = (math.nan, len(kinds))
-        values = concatenate([from_delayed(delayed(values_of)(part), shape, dtype) for part in parts])
+        values = array_of_parts(parts, values_of, (math.nan, len(kinds)), dtype)
     source = DaskSource(values, name="dask data frame")
     names = tuple(name for name, *_ in kinds)
     if all(isinstance(name, str) for name in names):
