@@ -324,9 +324,12 @@ def test_empty_clusters_move_to_the_same_rows_however_these_are_cut(executor):
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("n_blocks", [1, 3])
-def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_others(executor, sparse, n_blocks):
-    """Ten copies of the farthest row must not hide that there are enough other distinct rows."""
-    X = np.concatenate([np.tile([[100.0, 0]], (10, 1)), rng().normal(size=(50, 2))])
+@pytest.mark.parametrize("n_copies", [10, 500])
+def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_others(
+    executor, sparse, n_blocks, n_copies
+):
+    """Copies of the farthest row must not hide that there are enough other distinct rows."""
+    X = np.concatenate([np.tile([[100.0, 0]], (n_copies, 1)), rng().normal(size=(50, 2))])
     start = np.concatenate([[[0.0, 0]], np.array([[1e4, 1e4], [2e4, 1e4], [1e4, 3e4]])])
     got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=50, tol=0)
     assert len(got.centers) == 4

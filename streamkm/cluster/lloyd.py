@@ -78,6 +78,9 @@ MOST_APART = 1 << 22
 MOST_WAITING = 4
 """Rows that are looked at together for each cluster that lost its own, where blocks have more."""
 
+LOOK_AGAIN = 8
+"""Times as many rows that are looked at, where too few of the farthest are distinct."""
+
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
 
@@ -264,8 +267,15 @@ def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np
     # equal rows have equal distances to the center and to any other point: keep the first of each
     elsewhere = np.random.default_rng(0).normal(0, 1, (1, table.centers.shape[1]))
     point = CenterTable.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
-    keys = row_d2(X, np.zeros(len(d2), np.int32), point)
-    order = np.argsort(-d2, kind="stable")
-    _, firsts = np.unique(np.column_stack([d2, keys])[order], axis=0, return_index=True)
-    top = order[np.sort(firsts)[:n_wanted]]
+    n_looked = n_wanted
+    while True:  # few are wanted: sorting all rows would take longer than finding their centers
+        least = np.partition(d2, -n_looked)[-n_looked] if n_looked < len(d2) else 0.0
+        far = np.flatnonzero(d2 >= least)
+        far = far[np.argsort(-d2[far], kind="stable")]
+        keys = row_d2(X[far], np.zeros(len(far), np.int32), point)
+        _, firsts = np.unique(np.column_stack([d2[far], keys]), axis=0, return_index=True)
+        if len(firsts) >= n_wanted or n_looked >= len(d2):
+            break
+        n_looked *= LOOK_AGAIN
+    top = far[np.sort(firsts)[:n_wanted]]
     return d2[top], densified(X, top, table.centers.shape[1])
