@@ -70,7 +70,10 @@ def test_hard_data(name):
     dense, sparse = fitted(X), fitted(sp.csr_array(X))
     check_exact(dense, X)
     check_exact(sparse, sp.csr_array(X))
-    assert sparse.inertia_ == pytest.approx(dense.inertia_, rel=1e-3)
+    # from one start, both end alike; from starts of their own, rows without groups end in several local optima
+    again = fitted(sp.csr_array(X), init=dense.cluster_centers_), fitted(X, init=sparse.cluster_centers_)
+    for other, one in zip(again, (dense, sparse), strict=True):
+        assert other.inertia_ == pytest.approx(one.inertia_, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["unix seconds", "plus 1e7 in float32", "tiny in float32"])
