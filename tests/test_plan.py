@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
+from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
@@ -627,4 +628,9 @@ def test_rows_are_told_as_exactly_as_they_are_known(tmp_path):
     assert told["row sample"].startswith("up to ")
     told = dict(StreamKMeans(3).plan(str(tmp_path / "x.csv")).lines())
     assert told["rows"].startswith("about ")
-    assert told["row sample"].startswith("up to ")
+    assert told["row sample"] == f"all {told['rows']} rows"
+    rows = sp.random_array((400, 16), density=0.9, rng=np.random.default_rng(0), format="csr")
+    dump_svmlight_file(rows, np.zeros(400), str(tmp_path / "x.svm"), zero_based=False)
+    told = dict(StreamKMeans(3).plan(str(tmp_path / "x.svm")).lines())
+    assert "chosen before the number of features is known" in told["sketch"]
+    assert "about 16 features" in told["assignment"]

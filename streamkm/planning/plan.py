@@ -201,8 +201,8 @@ class Plan(Lines):
         return f"{'' if self.knows_rows else 'about '}{self.n_rows:,}"
 
     def _sample(self) -> str:
-        if self.knows_rows and self.n_rows is not None and self.n_rows <= self.sample_rows:
-            return f"all {self.n_rows:,} rows"
+        if self.n_rows is not None and self.n_rows <= self.sample_rows:
+            return f"all {self._rows()} rows"
         return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:

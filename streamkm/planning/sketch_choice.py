@@ -136,7 +136,8 @@ def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
     if d is not None and d <= enough:
         return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
-        return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
+        why = "sparse rows stay sparse, so that many components cost nothing"
+        return "countsketch", why + "; chosen before the number of features is known" if d is None else why
     if not source.replayable:
         return "countsketch", "rows that are seen once are sketched as they come"
     return "pca", "wide dense rows are clustered by the principal directions of the row sample"

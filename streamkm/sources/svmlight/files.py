@@ -123,7 +123,8 @@ class SvmlightFiles(RowSource):
         if self.n_features is not None:
             return self.n_features
         if self._head_features is None:
-            self._head_features = self._find_head_features()
+            width = self._find_head_features()  # counted from index 0
+            self._head_features = max(0, width - (not self._format().zero_based))
         return self._head_features or None
 
     def _find_head_features(self) -> int:
