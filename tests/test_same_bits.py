@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
+from sklearn.base import clone
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.centers.index import FEWEST_CENTERS
@@ -37,6 +38,8 @@ class Case:
     ----------
     sample_rows : int, optional
         Rows that a plan samples at least, where rows are to be drawn from more than those.
+    spare_bytes : int, optional
+        How much less than a plan without a limit needs a limit leaves.
     """
 
     regime: str
@@ -48,6 +51,7 @@ class Case:
     kernel: bool = False
     weighted: bool = False
     sample_rows: int | None = None
+    spare_bytes: int | None = None
 
     def rows(self, *, far: bool, seed: int = 0) -> np.ndarray | sp.csr_array:
         """Overlapping groups; some rows lie far from all others if asked for."""
@@ -65,6 +69,9 @@ class Case:
         """Fit; the plan must be the case's."""
         estimator = (StreamKernelKMeans if self.kernel else StreamKMeans)(self.n_clusters, **self.parameters)
         estimator.set_params(random_state=0, progress=False, executor=executor)
+        if self.spare_bytes is not None:
+            roomy = clone(estimator).set_params(executor=1).plan(data)
+            estimator.set_params(memory_limit=roomy.peak_bytes - self.spare_bytes)
         weights = np.random.default_rng(1).gamma(2, size=self.n_rows) if self.weighted else None
         estimator.fit(data, sample_weight=weights)
         assert estimator.plan_.regime == self.regime
@@ -93,6 +100,13 @@ CASES = {
     "blocks, many clusters": Case("blocks", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS),
     "blocks, drawn from": Case("blocks", parameters=in_chunks(LONG, coreset=None), sample_rows=2_000),
     "blocks, read ahead": Case("blocks", parameters=in_chunks(50, sketch="pca", n_components=16), sample_rows=2_000),
+    "spilled": Case(
+        "spilled",
+        width=600,
+        parameters=in_chunks(50, 600, sketch="countsketch", n_components=256, max_iter=3, n_init=1, coreset=None),
+        sample_rows=300,
+        spare_bytes=12 << 20,
+    ),
     "coreset, sensitivity": Case("coreset", parameters=in_chunks(LONG, coreset="sensitivity")),
     "coreset, lightweight": Case("coreset", parameters=in_chunks(LONG, coreset="lightweight")),
     "kernel, sample": Case("sample", width=24, n_clusters=50, parameters={"n_landmarks": 64}, kernel=True),
@@ -100,7 +114,7 @@ CASES = {
         "blocks", width=24, parameters=in_chunks(50, 24, n_landmarks=64, fit_on="all"), kernel=True
     ),
 }
-FROM_FILES = {"blocks, read ahead"}
+FROM_FILES = {"blocks, read ahead", "spilled"}
 ON_A_CLUSTER = ["sample, f4", "sample, CSR f4", "blocks, drawn from", "coreset, lightweight"]
 
 
