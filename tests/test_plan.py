@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -205,6 +206,17 @@ def test_all_rows_are_sketched_where_few_can_be_sampled():
     assert found["360 MiB"].sample_rows < 200 * 100 <= found["600 MiB"].sample_rows
     assert plan(wide, n_clusters=300, memory_limit="1 GiB").regime == "blocks"
     assert all(each.peak_bytes <= each.limit_bytes for each in found.values())
+
+
+def test_no_limit_leaves_a_sample_too_small_to_serve():
+    """At the smallest limit, too: all rows are sketched where fewer than 200 sampled rows a cluster have room."""
+    found = []
+    for wide in (UnreadSource(60_000, 784, dtype=np.uint8), UnreadSource(300_000, 784, dtype=np.uint8)):
+        for limit in range(300, 420, 4):
+            with suppress(MemoryLimitError):
+                found.append(plan(wide, n_clusters=20, memory_limit=f"{limit} MiB", refine="auto"))
+    assert {each.regime for each in found} >= {"blocks", "spilled"}
+    assert all(each.regime != "sample" or each.sample_rows >= 200 * 20 for each in found)
 
 
 def test_what_stands_for_the_rows_can_be_asked_for():

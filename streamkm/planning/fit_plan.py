@@ -134,7 +134,8 @@ def plan_fit(
         choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance, n_threads)
         all_rows = choice.fits(allowance)
     if choice is None or not all_rows:
-        choice = choose(source, needs, regimes, asked.spaces, ladder, allowance, n_threads)
+        sizes = serving if serving and "sample" in regimes else ladder  # a smaller sample would cost quality
+        choice = choose(source, needs, regimes, asked.spaces, sizes, allowance, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
@@ -392,7 +393,7 @@ class _Asked:
         if self.coreset == "uniform" or self.serves(sample_rows):
             return {"sample": why_sample}
         why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
-        return {"blocks": why, "spilled": why + spilled, "sample": why_sample}
+        return {"blocks": why, "spilled": why + spilled}
 
     def _regimes(self, sample_rows: int) -> dict[Regime, str]:
         """The same, of rows whose number is known."""
