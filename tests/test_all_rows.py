@@ -13,9 +13,11 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 from streamkm import StreamKMeans
 from streamkm.passes import resume
 from streamkm.planning.forecast import Cluster
+from streamkm.planning.process import AUTO_BYTES
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after
+from tests.limits import limited
 from tests.tables import cases
 from tests.test_passes import CountingSource, StreamedSource, groups
 from tests.test_sketch_fit import wide_rows
@@ -143,7 +145,7 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     needed = roomy.plan(str(path)).peak_bytes
     (tmp_path / "spill").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
-    tight = clone(roomy).set_params(memory_limit=needed - (30 << 20))
+    tight = clone(roomy).set_params(memory_limit=limited(needed - (30 << 20), AUTO_BYTES))
     assert tight.plan(str(path)).regime == "spilled"
     np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
     assert roomy.plan_.regime == "blocks"

@@ -21,9 +21,9 @@ from streamkm.core.progress import Progress
 from streamkm.kernels import ahead, compiling
 from streamkm.kernels.cluster import totals
 from streamkm.kernels.compiling import COMPILATION
-from streamkm.planning.memory import LIBRARY_BYTES
 from tests import first_fits
 from tests.fresh import run_fresh
+from tests.limits import PROCESS_MEMORY, limited
 from tests.test_passes import CountingSource
 
 JOIN = """
@@ -232,7 +232,7 @@ class Watched(CountingSource):
         return super().read(chunk)
 
 
-ROOMY, TIGHT = "200 GiB", LIBRARY_BYTES + (40 << 20)
+ROOMY, TIGHT = "200 GiB", limited(PROCESS_MEMORY + (40 << 20))
 UNDER_LIMIT = {
     "fit": (TIGHT, lambda source, **given: StreamKMeans(3, **given).fit(source)),
     "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, steps=["standardize"], **given).fit(source)),

@@ -9,8 +9,10 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
+from streamkm.planning.process import AUTO_BYTES
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.kept import KeptChunks, kept_rows
+from tests.limits import limited
 
 PER_CHUNK = 100
 
@@ -64,12 +66,12 @@ def test_rows_with_room_are_read_once(steps):
 
 def test_what_has_no_room_is_read_in_every_pass(monkeypatch):
     source = SlowRows(rows())
-    limited = kmeans(memory_limit=kmeans().plan(source).peak_bytes - 1)
-    assert limited.plan(source).kept_bytes == 0
-    fitted = limited.fit(source)
+    tight = kmeans(memory_limit=limited(kmeans().plan(source).peak_bytes - 1, AUTO_BYTES))
+    assert tight.plan(source).kept_bytes == 0
+    fitted = tight.fit(source)
     assert sorted(source.reads) == sorted([*range(15)] * 2)
     assert [stage.read_bytes for stage in fitted.stages_ if stage.rows] == [source.n_bytes] * 2
-    enough = kmeans(memory_limit=kmeans().plan(source).peak_bytes).fit(source)
+    enough = kmeans(memory_limit=limited(kmeans().plan(source).peak_bytes, AUTO_BYTES)).fit(source)
     assert len(source.reads) == 30 + 15
     np.testing.assert_array_equal(enough.labels_, fitted.labels_)
 
@@ -150,11 +152,11 @@ def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
     source = open_source(path)
     kept, plan = kmeans().fit(source), kmeans().plan(source)
     assert kept.plan_.kept_bytes
-    limited = kmeans(memory_limit=plan.peak_bytes - plan.kept_bytes).fit(source)
-    assert limited.plan_.kept_bytes == 0
-    assert (kept.inertia_, kept.plan_.regime) == (limited.inertia_, limited.plan_.regime)
-    np.testing.assert_array_equal(kept.labels_, limited.labels_)
-    np.testing.assert_array_equal(kept.cluster_centers_, limited.cluster_centers_)
+    tight = kmeans(memory_limit=limited(plan.peak_bytes - plan.kept_bytes, plan.process_memory)).fit(source)
+    assert tight.plan_.kept_bytes == 0
+    assert (kept.inertia_, kept.plan_.regime) == (tight.inertia_, tight.plan_.regime)
+    np.testing.assert_array_equal(kept.labels_, tight.labels_)
+    np.testing.assert_array_equal(kept.cluster_centers_, tight.cluster_centers_)
 
 
 def test_a_task_beside_others_keeps_nothing(client, tmp_path):

@@ -12,8 +12,8 @@ import zarr
 
 from streamkm import StreamKernelKMeans
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.planning.memory import LIBRARY_BYTES
 from tests.fresh import run_compiled
+from tests.limits import PROCESS_MEMORY, limited
 from tests.tables import cases
 from tests.test_memory import IMPORTED, images, long_text
 from tests.test_passes import CountingSource
@@ -93,11 +93,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     X = np.ones((40_000, 4), np.float32)
     source = CountingSource(sp.csr_array(X) if sparse else X, estimated=40_000)
     kmeans = StreamKernelKMeans(3, progress=False, executor=2, **options)
-    base = kmeans.plan(source).base_bytes
+    roomy = kmeans.plan(source)
     with pytest.raises(
         MemoryLimitError, match=rf"stage '{stage}'.*raise memory_limit to \d+ MiB, or use fewer n_landmarks"
     ):
-        kmeans.set_params(memory_limit=base + (80 << 20)).fit(source)
+        kmeans.set_params(memory_limit=limited(roomy.base_bytes + (80 << 20), roomy.process_memory)).fit(source)
     with pytest.raises(MemoryLimitError, match="are this process and its libraries: raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
     assert not source.read_rows
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
 
 def test_storage_chunks_that_are_too_large_are_named(disk_path):
     zarr.create_array(store=str(disk_path / "x.zarr"), shape=(40_000, 4000), chunks=(40_000, 4000), dtype="float32")
-    limit = LIBRARY_BYTES + (700 << 20)
+    limit = limited(PROCESS_MEMORY + (700 << 20))
     kmeans = StreamKernelKMeans(3, progress=False, executor=1, memory_limit=limit)
     with pytest.raises(MemoryLimitError, match=r"stored in chunks of 610\.4 MiB, which can only be read whole"):
         kmeans.plan(disk_path / "x.zarr")

@@ -19,18 +19,18 @@ from streamkm.cluster.centers.index import index_bytes
 from streamkm.cluster.centers.neighbours import neighbours_bytes
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.core.memory import memory_limit_bytes
+from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.estimators.facts import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.planning import allowance, memory
+from streamkm.planning import allowance, memory, process
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
-from streamkm.planning.memory import LIBRARY_BYTES
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 from streamkm.sources.chunking import default_chunk_bytes
+from tests.limits import PROCESS_MEMORY, limited
 from tests.tables import cases
 from tests.test_passes import StreamedSource
 
@@ -75,7 +75,10 @@ def plan(source, **changed):
         "memory_limit": 8 * GIB,
         "n_threads": 2,
     }
-    return plan_fit(source, **{**parameters, **changed})
+    parameters |= changed
+    if is_given(parameters["memory_limit"]):
+        parameters["memory_limit"] = limited(parameters["memory_limit"])
+    return plan_fit(source, **parameters)
 
 
 def test_few_features_need_no_sketch():
@@ -238,14 +241,14 @@ def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
     """Neither on what is free now nor on what this process holds: the same call twice plans the same."""
     X, source = np.zeros((50_000, 100), np.float32), UnreadSource(5_000_000, 100)
     for given, limit in ((X, "700 MiB"), (source, "700 MiB"), (source, "auto")):
-        estimator, plans = StreamKMeans(50, memory_limit=limit), []
+        estimator, plans = StreamKMeans(50, memory_limit=limit if limit == "auto" else limited(limit)), []
         for free in (20 * GIB, 3 * GIB):
             monkeypatch.setattr(limits, "resident_bytes", lambda free=free: 23 * GIB - free)
             monkeypatch.setattr(limits, "available_memory", lambda free=free: free)
             monkeypatch.setattr(allowance, "available_memory", lambda free=free: free)
             plans.append(estimator.plan(given))
         assert plans[0] == plans[1]
-    assert plan(open_source(X)).base_bytes == LIBRARY_BYTES + X.nbytes
+    assert plan(open_source(X)).base_bytes == PROCESS_MEMORY + X.nbytes
 
 
 SAID_OF_THREADS = {"n_threads", "needs", "memory", "block_room", "kept_bytes"}  # what more of them may change
@@ -304,10 +307,51 @@ def test_no_number_of_threads_changes_a_sweep_or_a_store(limit):
         partial(plan_sweep, source, ("pca", 50), (5_000, 50_000, 2_000), (20, 10), chunk_bytes="auto"),
         partial(plan_store, source, ("pca", 50), 10_000),
     ):
-        got = [planned(memory_limit=limit, n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
+        got = [planned(memory_limit=limited(limit), n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
         assert len({(each.chunk_bytes, each.sample_rows, each.space_for(500)) for each in got}) == 1
         assert all(max(each.memory.values()) <= each.limit_bytes for each in got)
         assert [each.n_threads for each in got] == sorted(each.n_threads for each in got)
+
+
+def test_a_plan_counts_what_the_process_holds_in_steps(monkeypatch):
+    """With a limit; without one, results do not depend on the process. What was told repeats the plan elsewhere."""
+    X, found = np.zeros((50_000, 100), np.float32), {}
+    for held in (130, 190, 201, 600):
+        monkeypatch.setattr(process, "resident_bytes", lambda held=held: (held << 20) + X.nbytes)
+        found[held] = StreamKMeans(5, memory_limit="1 GiB").plan(X)
+        assert found[held].base_bytes == found[held].process_memory + X.nbytes
+        assert found[held].process_memory >= held << 20
+        assert StreamKMeans(5).plan(X).process_memory == process.AUTO_BYTES
+    assert found[190] == found[201] != found[600]
+    assert all(each.process_memory % (64 << 20) == 0 for each in found.values())
+    told = found[130].process_memory
+    for limit in ({"limit": "1 GiB", "process_memory": told}, f"1 GiB, process {told >> 20} MiB"):
+        assert StreamKMeans(5, memory_limit=limit).plan(X) == found[130]
+    assert found[130].to_dict()["process_memory"] == told
+    assert f"in each, {told >> 20}.0 MiB for what the process holds" in dict(found[130].lines())["memory"]
+
+
+def test_a_fit_tells_what_the_process_held(tmp_path):
+    limit = limited("1 GiB")
+    fitted = StreamKMeans(2, memory_limit=limit, progress=False).fit(np.eye(4))
+    fitted.save(tmp_path / "model.npz")
+    for told in (fitted, StreamKMeans.load(tmp_path / "model.npz")):
+        assert told.fitted_on_["process_memory"] == limit["process_memory"]
+        assert told.get_params()["memory_limit"] == limit
+    assert summarize(fitted)["result"]["process_memory"] == limit["process_memory"]
+    path = tmp_path / "run.yaml"
+    np.save(tmp_path / "x.npy", np.eye(4))
+    path.write_text(
+        "data: {path: x.npy}\nestimator:\n  n_clusters: 2\n  memory_limit: {limit: 1 GiB, process_memory: 192 MiB}\n"
+    )
+    planned = CliRunner().invoke(main, ["plan", str(path), "--json"])
+    assert json.loads(planned.stdout)["process_memory"] == 192 << 20
+
+
+@cases("limit", [{"limit": "1 GiB"}, {"limit": "auto", "process_memory": 1}, "auto, process 1 GiB", "1 GiB, process"])
+def test_what_says_nothing_of_the_process_is_no_limit(limit):
+    with pytest.raises(InvalidParameterError, match=r'memory_limit=.*needed: .*"1 GiB, process 256 MiB"'):
+        StreamKMeans(2, memory_limit=limit).plan(np.eye(4))
 
 
 def test_without_a_limit_what_the_machine_cannot_give_now_is_refused(monkeypatch):
@@ -368,7 +412,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     """Before the last pass, and in plan, log and summary by their right name."""
     X = sp.random_array((300, 3000), density=1.0, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     X.resize((300, 2_000_000))
-    estimator = StreamKMeans(30, memory_limit="600 MiB", n_components=64, random_state=0, progress=False)
+    estimator = StreamKMeans(30, memory_limit=limited("600 MiB"), n_components=64, random_state=0, progress=False)
     said = dict(estimator.plan(X).lines())["assignment"]
     assert said == "in the sketch space: the centers of the original one have no room below the limit"
     with pytest.warns(

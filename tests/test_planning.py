@@ -22,13 +22,14 @@ from streamkm.planning import cost_model
 from streamkm.planning.allowance import Allowance
 from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
-from streamkm.planning.memory import LIBRARY_BYTES, READ_BYTES, Needs
+from streamkm.planning.memory import READ_BYTES, Needs
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.scaled import ScaledSource
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
+from tests.limits import PROCESS_MEMORY, limited
 from tests.tables import cases
 
 MIB = 1 << 20
@@ -51,7 +52,7 @@ def plan_of(n_rows=N, n_chunks=320, regime="sample", **changed):
         source="made", n_rows=n_rows, n_features=D, stored_bytes=300 * n_rows, passes=2, counts_first=False,
         chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="", regime=regime,
         why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
-        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, needs=needs,
+        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, process_memory=300 * MIB, needs=needs,
         n_threads=1,
     )  # fmt: skip
     return replace(plan, **changed)
@@ -180,7 +181,7 @@ def test_time_and_bytes_are_linear_in_the_rows():
 def test_memory_of_a_worker_does_not_depend_on_the_rows():
     sizes = [forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, Cluster(8)).worker_memory for s in (10, 100_000)]
     assert sizes[0] == sizes[1]
-    assert sizes[0]["sketch"] >= LIBRARY_BYTES + 4 * 16 * MIB + READ_BYTES
+    assert sizes[0]["sketch"] >= 300 * MIB + 4 * 16 * MIB + READ_BYTES
     threads = (
         forecast(plan_of(), RATES, Cluster(4, 2)).worker_bytes - forecast(plan_of(), RATES, Cluster(8)).worker_bytes
     )
@@ -431,7 +432,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
 
     def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
-        return Allowance.of(limit, source).labelling(
+        return Allowance.of(limited(limit), source).labelling(
             source, asked, n_threads, centers_bytes=centers_bytes, n_columns=n_columns
         )
 
@@ -441,7 +442,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
     assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
     wide.read_factor, wide.made_bytes = 20.0, 10 << 20
-    tight = LIBRARY_BYTES + (60 << 20)
+    tight = PROCESS_MEMORY + (60 << 20)
     chunk, n_threads = sizes(wide, tight)
     assert (chunk, n_threads) == (1 << 20, 1)
     assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
@@ -461,12 +462,12 @@ def test_the_smallest_limit_costs_no_quality(tmp_path):
     path, accepted = str(tmp_path / "x.npy"), []
     for limit in range(300, 400):
         with suppress(MemoryLimitError):
-            accepted.append(StreamKMeans(15, memory_limit=f"{limit} MiB").plan(path))
+            accepted.append(StreamKMeans(15, memory_limit=limited(f"{limit} MiB")).plan(path))
     assert all(plan.drawn_rows and plan.keeps_sample and plan.regime != "sample" for plan in accepted)
     tight, free = (
         np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
                    for seed in range(3)])
-        for limit in (accepted[0].limit_bytes, "auto")
+        for limit in (limited(accepted[0].limit_bytes), "auto")
     )  # fmt: skip
     assert tight <= 1.005 * free
 
@@ -475,8 +476,9 @@ def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):
     """Below it, fewer threads run; chunks, and with them coresets, stay what they are for one."""
     X = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_500_000, 8))
     X[:] = np.random.default_rng(0).normal(size=(len(X), 8))
+    limit = limited(PROCESS_MEMORY + (100 << 20))
     fits = [
-        StreamKMeans(5, memory_limit=LIBRARY_BYTES + (100 << 20), executor=n, random_state=0, refine=0, progress=False)
+        StreamKMeans(5, memory_limit=limit, executor=n, random_state=0, refine=0, progress=False)
         .fit(str(tmp_path / "x.npy"))
         for n in (1, 2, 4)
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from streamkm.cluster.seeding.search_set import SMALL_ENTRIES, SMALLEST_SEARCH_R
 from streamkm.compute.reduction import RUN_LENGTH, RUNS
 from streamkm.planning import fit_plan
 from tests.dask_processes import assert_same_bits
+from tests.limits import limited
 from tests.tables import cases, row
 
 N_ROWS = 2 * SMALLEST_SEARCH_ROWS
@@ -71,7 +72,7 @@ class Case:
         estimator.set_params(random_state=0, progress=False, executor=executor)
         if self.spare_bytes is not None:
             roomy = clone(estimator).set_params(executor=1).plan(data)
-            estimator.set_params(memory_limit=roomy.peak_bytes - self.spare_bytes)
+            estimator.set_params(memory_limit=limited(roomy.peak_bytes - self.spare_bytes, roomy.process_memory))
         weights = np.random.default_rng(1).gamma(2, size=self.n_rows) if self.weighted else None
         estimator.fit(data, sample_weight=weights)
         assert estimator.plan_.regime == self.regime

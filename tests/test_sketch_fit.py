@@ -17,6 +17,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.passes import resume
 from streamkm.sketches.registry import FIT_BY_PASS
 from tests.children import StoppedError, stopped_after
+from tests.limits import limited
 from tests.tables import cases
 from tests.test_passes import CountingSource, StreamedSource, groups
 
@@ -212,4 +213,6 @@ def test_memory_of_the_sums_is_projected():
     planned = estimator.plan(source)
     assert planned.memory["directions"] - planned.base_bytes > 3 * 8 * 200_000 * 300
     with pytest.raises(MemoryLimitError, match="stage 'directions'"):
-        estimator.set_params(memory_limit=planned.base_bytes + 2 * 8 * 200_000 * 300).plan(source)
+        estimator.set_params(
+            memory_limit=limited(planned.base_bytes + 2 * 8 * 200_000 * 300, planned.process_memory)
+        ).plan(source)

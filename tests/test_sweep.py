@@ -37,6 +37,7 @@ from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from tests import naive
 from tests.children import StoppedError, chunks_read, stopped_after
+from tests.limits import limited
 from tests.tables import cases
 from tests.test_passes import CountingSource
 
@@ -199,7 +200,7 @@ def test_scored_in_the_sketch_where_centers_do_not_fit(small_topics, monkeypatch
     X = sp.csr_array(small_topics.X)
     X.resize((2000, 1_000_000))
     with pytest.warns(UserWarning, match=r"scored in the space of the sketch.*limit of 600\.0 MiB; raise memory_limit"):
-        result = sweep(X, [2, 10], n_components=256, memory_limit="600 MiB", **QUIET)
+        result = sweep(X, [2, 10], n_components=256, memory_limit=limited("600 MiB"), **QUIET)
     assert result.space == "sketch"
     sketched = naive.dense(result.sketch.apply(X))[result.sample_rows]
     labels = result.labels(10)
@@ -214,10 +215,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(blobs):
     with pytest.raises(
         MemoryLimitError, match=r"the sweep of counted needs about .*raise memory_limit to (\d+) MiB"
     ) as e:
-        sweep(source, [2, 5], memory_limit="320 MiB", **QUIET)
+        sweep(source, [2, 5], memory_limit=limited("320 MiB"), **QUIET)
     assert not source.read_rows
     needed = str(e.value).partition("raise memory_limit to ")[2].partition(",")[0]
-    tight = sweep(source, [2, 5], memory_limit=needed, **QUIET)
+    tight = sweep(source, [2, 5], memory_limit=limited(needed), **QUIET)
     assert [row.inertia for row in tight.rows] == [row.inertia for row in sweep(blobs, [2, 5], **QUIET).rows]
 
 

@@ -164,10 +164,11 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.estimators.checkpoints import open_checkpoint
+    from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
     from streamkm.passes.resume import is_worth_resuming
 
-    with open_checkpoint(run.estimator, source, directory, run.plan_for(source), restart=restart) as saved:
+    plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
+    with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:
         if is_worth_resuming(directory) and not resume:
             raise OutputError(
                 f"{directory} holds what an interrupted run of this has done: go on with --resume, "

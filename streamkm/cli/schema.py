@@ -47,7 +47,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "refine": int | Literal["auto"],
     "half_life": float | None,
     "first_row": int,
-    "memory_limit": int | float | str,
+    "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],
     "checkpoint": str | None,

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from numbers import Integral, Real
@@ -22,6 +22,7 @@ LARGEST_IN_HEAP = 32 << 20  # what the C library's own rule goes up to: DEFAULT_
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options' numbers in malloc.h
 _POWERS = {letter: power for power, letter in enumerate("KMGT", start=1)}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT]I?)?B?|(%))\s*", re.IGNORECASE)
+_WITH_PROCESS = re.compile(r"\s*(.*?)\s*,\s*process\s+(.*?)\s*", re.IGNORECASE)
 _CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -33,10 +34,11 @@ def memory_limit_bytes(limit: Any) -> int:
 
     Parameters
     ----------
-    limit : "auto", int, float or str
+    limit : "auto", int, float, str or mapping
         "auto": 80 % of the machine's memory, or of the container's limit. An int: bytes. A float up to 1, or text like
         "50%": such a share. Text like "1 GiB" or "500 MB": that much. Never what happens to be free: the same call
-        means the same limit.
+        means the same limit. A mapping of ``limit`` and ``process_memory``, or text like "1 GiB, process 256 MiB":
+        see `given_process_memory`.
 
     Raises
     ------
@@ -45,12 +47,38 @@ def memory_limit_bytes(limit: Any) -> int:
     """
     if not is_given(limit):
         return int(AUTO_SHARE * total_memory())
-    number = isinstance(limit, Real) and not isinstance(limit, bool)
-    if number and isinstance(limit, Integral) and int(limit) > 0:
-        return int(limit)
-    if number and 0 < float(limit) <= 1:
-        return int(float(limit) * total_memory())
-    found = _TEXT.fullmatch(str(limit)) if isinstance(limit, str) else None
+    return _bytes_of(_parts(limit)[0], limit)
+
+
+def given_process_memory(limit: Any) -> int | None:
+    """Bytes that a limit says the process holds beside data; None where that is to be measured."""
+    process = _parts(limit)[1]
+    return None if process is None else _bytes_of(process, limit)
+
+
+def with_process_memory(limit: Any, n_bytes: int) -> Any:
+    """The same limit for a process that holds so many bytes beside data; "auto" as it is."""
+    return {"limit": _parts(limit)[0], "process_memory": n_bytes} if is_given(limit) else limit
+
+
+def _parts(limit: Any) -> tuple[Any, Any]:
+    """The limit proper, and what it says of the process, or None."""
+    if isinstance(limit, Mapping):
+        if set(limit) != {"limit", "process_memory"}:
+            raise _refused(limit)
+        return limit["limit"], limit["process_memory"]
+    found = _WITH_PROCESS.fullmatch(limit) if isinstance(limit, str) else None
+    return (limit, None) if found is None else (found[1], found[2])
+
+
+def _bytes_of(size: Any, limit: Any) -> int:
+    """A size in bytes; `limit` is what a refusal quotes."""
+    number = isinstance(size, Real) and not isinstance(size, bool)
+    if number and isinstance(size, Integral) and int(size) > 0:
+        return int(size)
+    if number and 0 < float(size) <= 1:
+        return int(float(size) * total_memory())
+    found = _TEXT.fullmatch(str(size)) if isinstance(size, str) else None
     if found is not None and float(found[1]) > 0:
         if found[3] is None:
             unit = (found[2] or "").upper()
@@ -58,8 +86,13 @@ def memory_limit_bytes(limit: Any) -> int:
             return int(float(found[1]) * (base ** _POWERS[unit[0]] if unit else 1))
         if float(found[1]) <= 100:
             return int(float(found[1]) / 100 * total_memory())
-    raise InvalidParameterError(
-        f'memory_limit={limit!r}; needed: "auto", bytes, a share like 0.5 or "50%", or text like "1 GiB"'
+    raise _refused(limit)
+
+
+def _refused(limit: Any) -> InvalidParameterError:
+    return InvalidParameterError(
+        f'memory_limit={limit!r}; needed: "auto", bytes, a share like 0.5 or "50%", text like "1 GiB" or '
+        f'"1 GiB, process 256 MiB", or {{"limit": "1 GiB", "process_memory": "256 MiB"}}'
     )
 
 

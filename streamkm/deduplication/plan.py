@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from streamkm.compute import local_threads
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.core.memory import human_bytes, memory_limit_bytes
+from streamkm.core.memory import human_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.planning.memory import process_bytes
+from streamkm.planning.allowance import Allowance
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -55,24 +55,21 @@ class GatherPlan:
         MemoryLimitError
             The largest cluster has no room.
         """
-        limit, n_threads = memory_limit_bytes(estimator.memory_limit), local_threads(estimator.executor)
+        allowance, n_threads = Allowance.of(estimator.memory_limit, source), local_threads(estimator.executor)
+        limit = allowance.limit_bytes
         row_bytes = decoded_row_bytes(source)
         if not source.is_sparse and np.can_cast(source.dtype, np.float32):
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
         chunk = estimator.plan_for(source).chunk_bytes
-        taken = (
-            process_bytes(source.libraries, sparse=source.is_sparse)
-            + source.held_bytes
-            + BYTES_PER_ROW * int(sizes.sum())
-        )
+        taken = allowance.base_bytes + BYTES_PER_ROW * int(sizes.sum())
         room = _room(limit - taken, chunk, source.read_factor, 1)
         most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
         largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)
         if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
             raise MemoryLimitError(
                 f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
-                f"they are compared with as many guests; memory_limit={estimator.memory_limit!r} leaves "
-                f"{human_bytes(room // 2)}: raise it, or pass a smaller max_cluster_size or more n_clusters"
+                f"they are compared with as many guests; the limit of {human_bytes(limit)} leaves "
+                f"{human_bytes(room // 2)}: raise memory_limit, or pass a smaller max_cluster_size or more n_clusters"
             )
         rooms = {count: _room(limit - taken, chunk, source.read_factor, count) for count in range(1, n_threads + 1)}
         n_threads = max((count for count, left in rooms.items() if count * COPIES * largest <= left // 2), default=1)

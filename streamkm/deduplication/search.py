@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Real
@@ -12,14 +13,14 @@ from numpy.typing import NDArray
 
 from streamkm.compute import local_executor, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.memory import give_back, memory_limit_bytes
+from streamkm.core.memory import give_back, memory_limit_bytes, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.deduplication.borders import Borders, Guests
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
 from streamkm.deduplication.plan import GatherPlan
 from streamkm.deduplication.result import Deduplicated
-from streamkm.estimators.checkpoints import open_checkpoint
+from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.passes.checkpoint import Checkpoint
@@ -43,7 +44,7 @@ def dedupe(
     n_clusters: int | str = "auto",
     max_cluster_size: int | float = 4.0,
     keep: Keep = "nearest",
-    memory_limit: int | float | str = "auto",
+    memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
     executor: Any = "auto",
     on_invalid: OnInvalid = "raise",
@@ -131,10 +132,13 @@ def dedupe(
         progress=progress,
         random_state=random_state,
     )
+    check_parameters(estimator)
+    plan = estimator.plan_for(source, memory_limit=limit_of_run(estimator, checkpoint))
+    # the stages to come are planned for what the process held before the first
+    estimator.set_params(memory_limit=with_process_memory(memory_limit, plan.process_memory))
     if checkpoint is None:
         return _Run(source, estimator, float(threshold), keep == "farthest", None).run()
-    check_parameters(estimator)
-    plan, more = estimator.plan_for(source), {"threshold": float(threshold), "keep": keep}
+    more = {"threshold": float(threshold), "keep": keep}
     with open_checkpoint(estimator, source, checkpoint, plan, more=more) as saved:
         found = _Run(source, estimator, float(threshold), keep == "farthest", saved).run()
         saved.discard()

@@ -249,7 +249,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.stages_ = [*source.stages_before, *context.progress.stages]
         again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
         self.n_passes_ = context.plan.passes + again + fitted.n_rounds
-        self.fitted_on_ = described(source)
+        self.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
         self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
         self.n_samples_ = n_samples
         self.n_features_in_ = model.n_features

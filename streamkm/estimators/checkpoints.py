@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +15,29 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import ClusterError
+from streamkm.core.memory import given_process_memory, is_given, with_process_memory
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
-from streamkm.passes.checkpoint import Checkpoint
-from streamkm.passes.resume import CheckpointWriter, is_worth_resuming
+from streamkm.passes.checkpoint import Checkpoint, load_record
+from streamkm.passes.resume import PROCESS, CheckpointWriter, is_worth_resuming
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
+
+
+def limit_of_run(
+    estimator: Any, directory: str | os.PathLike[str] | Checkpoint | None, *, restart: bool = False
+) -> Any:
+    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it.
+
+    Another process may hold more or less: the plan, and with it the result, would be another one.
+    """
+    limit = estimator.memory_limit
+    if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
+        return limit
+    begun = None
+    if isinstance(directory, Checkpoint) or is_worth_resuming(directory):
+        begun = load_record(Path(directory), PROCESS)
+    return limit if begun is None else with_process_memory(limit, int(begun[1]["bytes"]))
 
 
 @contextmanager
@@ -75,6 +93,8 @@ def open_checkpoint(
     settings |= more
     restart = restart or not is_worth_resuming(directory)
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
+        if saved.load(PROCESS) is None:
+            saved.save(PROCESS, {}, {"bytes": plan.process_memory})
         try:
             yield saved
         except ClusterError as error:

@@ -72,6 +72,7 @@ def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
             "n_components": estimator.sketch_.n_components,
             "assign_space": estimator.assign_space_,
             "n_passes": getattr(estimator, "n_passes_", None),
+            "process_memory": fitted_on.get("process_memory"),
             "n_iter": estimator.n_iter_,
             "converged": estimator.converged_,
             "seed": getattr(estimator, "seed_", None),

@@ -6,7 +6,7 @@ The work is in kernel_kmeans; walking, predicting and saving are those of every 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.estimators.base import Assigner
-from streamkm.estimators.checkpoints import checkpoint_writer
+from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
@@ -187,7 +187,7 @@ class StreamKernelKMeans(Assigner):
         max_iter: int = 100,
         tol: float = 1e-6,
         refine: int | str = "auto",
-        memory_limit: int | float | str = "auto",
+        memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
@@ -254,7 +254,8 @@ class StreamKernelKMeans(Assigner):
             source = self._open(X, reset=True)
             weights = check_weights(sample_weight)
             weights.check_rows(source.n_rows, source.name)
-            plan = self.plan_for(source, weighted=len(weights.each) > 0)
+            limit = limit_of_run(self, self.checkpoint)
+            plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, plan, weights.each) as writer:
                 self._run(kept_rows(source, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
         return self
@@ -347,8 +348,8 @@ class StreamKernelKMeans(Assigner):
         with under_limit(self.memory_limit):  # the head of text is parsed
             return self.plan_for(self._open(X, reset=None))
 
-    def plan_for(self, source: RowSource, *, weighted: bool = False) -> Plan:
-        """As `plan`, for a source that is open, and rows with weights."""
+    def plan_for(self, source: RowSource, *, weighted: bool = False, memory_limit: Any = None) -> Plan:
+        """As `plan`, for a source that is open, and rows with weights; below another limit if one is given."""
         if store_of(source) is not None:
             raise InvalidInputError(
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
@@ -366,7 +367,7 @@ class StreamKernelKMeans(Assigner):
             how=self._how(),
             all_rows=self._all_rows(),
             chunk_bytes=given.chunk_bytes,
-            memory_limit=given.memory_limit,
+            memory_limit=given.memory_limit if memory_limit is None else memory_limit,
             n_threads=local_threads(given.executor),
             weighted=weighted,
             refine=given.refine,

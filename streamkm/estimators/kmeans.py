@@ -6,7 +6,7 @@ The work is in fitting. No logic in `__init__`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
-from streamkm.estimators.checkpoints import checkpoint_writer
+from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.described import Described
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.planned import Planned
@@ -137,11 +137,13 @@ class StreamKMeans(Incremental, Described, Planned):
         `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
     first_row : int, default=0
         `partial_fit` only: number of the first row, for streams that are merged later; see `merge`.
-    memory_limit : "auto", int, float or str, default="auto"
-        Resident memory that a process which does nothing else takes at most: bytes, text like "1 GiB", a share of the
-        machine's or the container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it
-        and the data alone, whatever else this process holds; what cannot be done within it is refused before the first
-        read, and without a limit also what the machine has not free now. Dask workers are other processes, and so are
+    memory_limit : "auto", int, float, str or dict, default="auto"
+        Resident memory that the process takes at most: bytes, text like "1 GiB", a share of the machine's or the
+        container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it, the data and what
+        the process holds beside data, in steps of 64 MiB, which the plan tells as `process_memory`. A dict repeats a
+        plan in another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or text like "1 GiB, process
+        256 MiB". What cannot be done within the limit is refused before the first read, and without one also what the
+        machine has not free now. Dask workers are other processes, and so are
         those that compile kernels, of up to 320 MiB, for some seconds of the first fit after an installation. See
         `plan`.
     chunk_bytes : int or "auto", default="auto"
@@ -228,7 +230,8 @@ class StreamKMeans(Incremental, Described, Planned):
     seed_ : int
         `random_state` if that is a number, else what was drawn from it: as `random_state` it gives the same fit again.
     fitted_on_ : dict
-        What the rows were: ``name``, ``files``, ``stored_bytes``, ``dtype``, ``sparse``.
+        What the rows were: ``name``, ``files``, ``stored_bytes``, ``dtype``, ``sparse``; and ``process_memory``, bytes
+        that the process held beside data, as the plan took them.
     n_samples_, n_features_in_, n_components_ : int
         n, d and m.
     sketch_ : Sketch
@@ -290,7 +293,7 @@ class StreamKMeans(Incremental, Described, Planned):
         coreset: str | None = "auto",
         half_life: float | None = None,
         first_row: int = 0,
-        memory_limit: int | float | str = "auto",
+        memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
@@ -398,7 +401,8 @@ class StreamKMeans(Incremental, Described, Planned):
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
         with self._kernels(source, n_threads, spare_bytes, self._progress()):  # the head of text is parsed
-            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers)
+            limit = limit_of_run(self, self.checkpoint)
+            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             source, spare_bytes = self._kept_rows(source, plan), plan.limit_bytes - plan.peak_bytes
             with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, self._progress()):

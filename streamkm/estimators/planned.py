@@ -117,8 +117,12 @@ class Planned(Assigner):
         n_threads: int | None = None,
         gathers_labels: bool = True,
         refuses: bool = True,
+        memory_limit: Any = None,
     ) -> Plan:
-        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process."""
+        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process.
+
+        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
+        """
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
@@ -138,7 +142,7 @@ class Planned(Assigner):
             assign_space="original" if given.spherical else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
-            memory_limit=given.memory_limit,
+            memory_limit=given.memory_limit if memory_limit is None else memory_limit,
             n_threads=n_threads or local_threads(given.executor),
             weighted=total_weight is not None,
             gathers_labels=gathers_labels,

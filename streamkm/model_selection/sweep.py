@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.core.memory import give_back, human_bytes
+from streamkm.core.memory import give_back, human_bytes, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
@@ -78,7 +78,7 @@ def sweep(
     metric: Metric = "euclidean",
     steps: Sequence[str] | None = None,
     sample_rows: int | str = "auto",
-    memory_limit: int | float | str = "auto",
+    memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
     executor: Any = "auto",
     on_invalid: OnInvalid = "raise",
@@ -249,7 +249,7 @@ def sweep(
         metric=metric,
         steps=steps,
         sample_rows=sample_rows,
-        memory_limit=memory_limit,
+        memory_limit=with_process_memory(memory_limit, plan.process_memory),
         chunk_bytes=chunk_bytes,
         executor=executor,
         on_invalid=on_invalid,

@@ -170,20 +170,7 @@ class Checkpoint:
 
     def load(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         """Give a record's arrays and meta; None where there is none or it is damaged, which is logged."""
-        path = self.directory / f"{name}.npz"
-        try:
-            # opened here, because np.load leaves a damaged file open; every member's checksum is verified
-            with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
-                header = json.loads(str(stored["header"]))
-                arrays = {each: stored[_ARRAY + each] for each in header["arrays"]}
-                if header["name"] != name or len(arrays) + 1 != len(stored.files):
-                    raise ValueError(f"it is a record {header['name']} of {len(stored.files) - 1} arrays")
-                return arrays, header["meta"]
-        except FileNotFoundError:
-            return None
-        except (*_DAMAGE, TypeError) as error:
-            logger.warning("%s is damaged and counts as not there: %s", path, error)
-            return None
+        return load_record(self.directory, name)
 
     def has_labels(self, n_rows: int) -> bool:
         """Whether the earlier state has labels of so many rows."""
@@ -224,6 +211,24 @@ def records(directory: str | os.PathLike[str]) -> set[str]:
     if owned is None or owned.facts.get("fingerprint") is None:
         return set()
     return {Path(name).stem for name in owned.files if name.endswith(".npz") and owned.owns(name)}
+
+
+def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    """A record's arrays and meta; None where there is none or it is damaged, which is logged."""
+    path = directory / f"{name}.npz"
+    try:
+        # opened here, because np.load leaves a damaged file open; every member's checksum is verified
+        with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as stored:
+            header = json.loads(str(stored["header"]))
+            arrays = {each: stored[_ARRAY + each] for each in header["arrays"]}
+            if header["name"] != name or len(arrays) + 1 != len(stored.files):
+                raise ValueError(f"it is a record {header['name']} of {len(stored.files) - 1} arrays")
+            return arrays, header["meta"]
+    except FileNotFoundError:
+        return None
+    except (*_DAMAGE, TypeError) as error:
+        logger.warning("%s is damaged and counts as not there: %s", path, error)
+        return None
 
 
 class LabelsFile:

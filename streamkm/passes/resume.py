@@ -33,6 +33,7 @@ from streamkm.passes.checkpoint import Checkpoint, Throttle, records
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 BEGIN = "begin"  # the record that every run writes at once
+PROCESS = "process"  # what the process held beside data that began the run
 DRAWN_ARRAYS = ("places", "weights", "d2", "keys")  # of drawn rows, beside the rows
 INTERVAL_S = 10.0  # between saves; runs that are shorter write nothing
 SHARE = 0.05  # of the time, at most, that saving may take
@@ -90,7 +91,7 @@ class CheckpointWriter:
 
 def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
     """Whether a run has left more than its beginning there; see `checkpoint.records` for errors."""
-    return bool(records(directory) - {BEGIN})
+    return bool(records(directory) - {BEGIN, PROCESS})
 
 
 @dataclass(slots=True)

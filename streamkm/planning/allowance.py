@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
-from streamkm.planning.memory import CANDIDATES, MIB, process_bytes, reading_bytes, waiting_calls
+from streamkm.planning.memory import CANDIDATES, MIB, reading_bytes, waiting_calls
+from streamkm.planning.process import process_memory
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
@@ -27,14 +28,16 @@ AnyPlan = TypeVar("AnyPlan", bound="Projected")
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a limit leaves for data: by the limit and the data alone, whatever else the process holds.
+    """What a limit leaves for data: by the limit, the data and what the process holds, in steps.
 
     Attributes
     ----------
     limit_bytes : int
     base_bytes : int
-        What a process that does nothing else holds: its libraries, and the rows if they are in memory; and what long
+        What the process holds beside what is planned: `process_memory`, the rows if they are in memory, and what long
         lines of text take.
+    process_memory : int
+        See `process.process_memory`.
     free_bytes : int or None
         What the machine has left for this process, where no limit was given; None where one was. Only what is kept in
         memory or on disk is chosen by it: another plan that it has no room for is refused.
@@ -44,17 +47,18 @@ class Allowance:
 
     limit_bytes: int
     base_bytes: int
+    process_memory: int
     free_bytes: int | None = None
     long_lines: tuple[LongLine, ...] = ()
 
     @classmethod
     def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> Allowance:
         """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
-        base = process_bytes(source.libraries, sparse=source.is_sparse, on_cluster=on_cluster) + source.held_bytes
-        lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
-        base += sum(line.memory_bytes for line in lines)
+        limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
-        return cls(memory_limit_bytes(memory_limit), base, free, lines)
+        lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
+        base = process + source.held_bytes + sum(line.memory_bytes for line in lines)
+        return cls(limit, base, process, free, lines)
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""

@@ -191,6 +191,7 @@ def _plan(
         memory=choice.memory(allowance.base_bytes),
         limit_bytes=allowance.limit_bytes,
         base_bytes=allowance.base_bytes,
+        process_memory=allowance.process_memory,
         needs=needs,
         n_threads=needs.n_threads,
         fit_passes=asked.fit_passes,

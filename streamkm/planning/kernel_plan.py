@@ -231,6 +231,7 @@ def plan_kernel_fit(
         memory=needs.stages(allowance.base_bytes),
         limit_bytes=allowance.limit_bytes,
         base_bytes=allowance.base_bytes,
+        process_memory=allowance.process_memory,
         needs=None,
         n_threads=needs.n_threads,
         more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,

@@ -1,11 +1,10 @@
 """Resident memory of a fit, projected stage by stage from sizes.
 
-Pure arithmetic; what stands for the libraries and for readers was measured.
+Pure arithmetic; what stands for readers was measured, and `process` measures what the process holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -28,12 +27,6 @@ MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apa
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
-LIBRARY_BYTES = 294 * MIB  # Python, NumPy, SciPy and its statistics, scikit-learn, kernels: held beside data
-# once a source is open; "words": what takes texts apart
-MORE_LIBRARIES = {"h5py": 13 * MIB, "zarr": 10 * MIB, "pyarrow": 20 * MIB, "fsspec": 20 * MIB, "words": 8 * MIB}
-SPARSE_BYTES = 4 * MIB  # what kernels of sparse rows take more than those of dense ones
-# Dask's client, its connections, and the scheduler, which often runs in the client's process
-CLUSTER_BYTES = 45 * MIB
 READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
@@ -65,12 +58,6 @@ def reading_bytes(
     """Bytes of a pass over rows, beside what it keeps; see `RowSource` for what a source says of itself."""
     pieces = (waiting_calls(n_threads) + STREAM_PIECES) * largest_chunk if streams else 0
     return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + made_bytes
-
-
-def process_bytes(libraries: Iterable[str], *, sparse: bool, on_cluster: bool = False) -> int:
-    """Bytes that a process holds which fits rows read by these libraries, beside data; see `RowSource`."""
-    more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries)
-    return LIBRARY_BYTES + SPARSE_BYTES * sparse + CLUSTER_BYTES * on_cluster + more
 
 
 def waiting_calls(n_threads: int) -> int:

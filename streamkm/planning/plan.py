@@ -51,7 +51,9 @@ class Plan(Lines):
     limit_bytes : int
         What they may not exceed.
     base_bytes : int
-        What the process and its libraries hold.
+        What the process holds beside what is planned: `process_memory`, and rows in memory.
+    process_memory : int
+        What it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit.
     needs : Needs or None
         What the projection is made of; None where it is another's.
     n_threads : int
@@ -102,6 +104,7 @@ class Plan(Lines):
     memory: dict[str, int]
     limit_bytes: int
     base_bytes: int
+    process_memory: int
     needs: Needs | None
     n_threads: int
     fit_passes: int = 0
@@ -171,6 +174,7 @@ class Plan(Lines):
         readings = 1 + len(self.passes_before) if self.kept_bytes else self.passes
         total = None if self.stored_bytes is None else self.stored_bytes * readings
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
+        memory += f"; in each, {human_bytes(self.process_memory)} for what the process holds beside data"
         return [
             ("data", self.source),
             ("rows", self._rows()),

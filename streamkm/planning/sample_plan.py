@@ -34,7 +34,7 @@ class SamplePlan:
     source : str
     chunk_bytes, n_threads, sample_rows : int
         Decoded bytes of a chunk, threads that read, rows that are kept of the sample.
-    limit_bytes, base_bytes : int
+    limit_bytes, base_bytes, process_memory : int
         As of `plan.Plan`.
     n_features : int
         As the source says, or estimated.
@@ -48,6 +48,7 @@ class SamplePlan:
     sample_rows: int
     limit_bytes: int
     base_bytes: int
+    process_memory: int
     n_features: int
     stages: Callable[[int, int, Space], dict[str, int]]
 
@@ -208,6 +209,7 @@ class _Plans:
             sample_rows=sizes.sample_rows,
             limit_bytes=self.allowance.limit_bytes,
             base_bytes=base,
+            process_memory=self.allowance.process_memory,
             n_features=self.n_features,
             stages=stages,
         )

@@ -1,0 +1,63 @@
+"""What the process of a fit holds beside data: what it holds now, and what it is still going to load."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
+from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
+from streamkm.planning.memory import MIB
+from streamkm.sources.base import RowSource
+
+logger = logging.getLogger("streamkm.planning")
+STEP_BYTES = 64 * MIB  # plans are the same wherever processes hold about the same
+AUTO_BYTES = 320 * MIB  # where no limit was given: results never depend on the process then
+LEAST_BYTES = 128 * MIB  # a process with NumPy, SciPy, scikit-learn and numba; rows may not be resident before a pass
+# by which a first fit of dense or sparse rows grows: kernels from the cache and what runs them, 44 to 51 MiB measured;
+FIRST_BYTES = 64 * MIB
+LATER_BYTES = 24 * MIB  # a later one, by what lies in heaps and by rarer kernels
+# where they are not loaded once a source is open; "words": what takes texts apart; "distributed": with connections
+MORE_LIBRARIES = {
+    "h5py": 13 * MIB,
+    "zarr": 10 * MIB,
+    "pyarrow": 40 * MIB,
+    "fsspec": 20 * MIB,
+    "words": 8 * MIB,
+    "distributed": 45 * MIB,
+}
+
+
+def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
+    """Bytes that this process will hold beside data in a fit of these rows, in whole steps; or what the limit says.
+
+    Parameters
+    ----------
+    memory_limit : "auto", int, float, str or mapping
+        See `core.memory.memory_limit_bytes`.
+    source : RowSource
+        That is open.
+    on_cluster : bool
+        Whether this process is the client of a Dask cluster.
+    """
+    if not is_given(memory_limit):
+        return AUTO_BYTES
+    held = max(LEAST_BYTES, resident_bytes() - source.held_bytes)
+    given = given_process_memory(memory_limit)
+    if given is not None:
+        if held > given:
+            logger.info(
+                "this process holds %s beside data, and the plan is made for %s: its peak may lie above the limit",
+                human_bytes(held), human_bytes(given),
+            )  # fmt: skip
+        return given
+    libraries = (*source.libraries, *(("distributed",) if on_cluster else ()))
+    more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries if library not in sys.modules)
+    more += LATER_BYTES if _has_fitted(sparse=source.is_sparse) else FIRST_BYTES
+    return -(-(held + more) // STEP_BYTES) * STEP_BYTES
+
+
+def _has_fitted(*, sparse: bool) -> bool:
+    """Whether this process has loaded the kernels of a fit, which end by looking for the nearest centers."""
+    return bool(getattr(nearest_csr if sparse else nearest_dense, "signatures", True))
