@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -20,6 +21,7 @@ from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.passes import resume
+from streamkm.planning.allowance import Allowance
 from tests.children import StoppedError, stopped_after
 from tests.tables import cases
 from tests.test_storing import do, write_store
@@ -213,13 +215,24 @@ def test_wherever_rows_are(tmp_path, monkeypatch, kind):
     np.testing.assert_array_equal(got.rows, naive_dedupe(X, found[0].labels, found[0].centers, 0.95))
 
 
+def leave_least_room(monkeypatch):
+    """Have rows that are compared find no room but the least."""
+
+    class Full:
+        @staticmethod
+        def of(memory_limit, source):
+            return replace(Allowance.of(memory_limit, source), base_bytes=1 << 60)
+
+    monkeypatch.setattr(gather_plan, "Allowance", Full)
+
+
 def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     X = planted(6000, 200)
     np.save(tmp_path / "x.npy", X)
     wanted = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 1})
     files, mkdtemp = [], tempfile.mkdtemp
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: files.append(mkdtemp(dir=tmp_path, **given)) or files[-1])
-    monkeypatch.setattr(gather_plan, "process_bytes", lambda _, *, sparse: (1 << 60) + sparse)  # no room but the least
+    leave_least_room(monkeypatch)
     monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 22)
     got = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 3})
     assert len(files) == 1
@@ -236,7 +249,7 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
     X = planted(3000, 60)
     np.save(tmp_path / "x.npy", X)
     wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
-    monkeypatch.setattr(gather_plan, "process_bytes", lambda _, *, sparse: (1 << 60) + sparse)
+    leave_least_room(monkeypatch)
     monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 20)
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)

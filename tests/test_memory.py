@@ -181,7 +181,7 @@ def sketched(path, n_rows, n_features):
 
 CASES = {
     "a few rows": (narrow, "few.npy", (1000, 8), 5, "334 MiB", "auto"),
-    "store": (sketched, "x.zarr", (200_000, 64), 20, "380 MiB", "uniform"),
+    "store": (sketched, "x.zarr", (200_000, 64), 20, "410 MiB", "uniform"),
     "wide": (narrow, "wide.npy", (12, 300_000), 2, "400 MiB", "auto"),
     "coreset": (narrow, "x.npy", (800_000, 16), 200, "466 MiB", "sensitivity"),
 }

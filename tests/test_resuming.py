@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
+from streamkm.core.memory import resident_bytes
 from streamkm.core.ownership import MARKER
 from streamkm.passes import resume
 from streamkm.sources.memory.arrays import ArraySource
@@ -197,6 +198,31 @@ def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch
     np.testing.assert_array_equal(kmeans.cluster_means_, wanted.cluster_means_)
     assert kmeans.inertia_ == wanted.inertia_
     assert kmeans.history_ == wanted.history_
+
+
+def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder, tmp_path, monkeypatch):
+    """The plan depends on what the process holds, so the run keeps what that was; another run has a plan of its own."""
+    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume, "SHARE", 1.0)
+    path, limit = str(folder / "x.npy"), f"{(resident_bytes() >> 20) + 600} MiB"
+    options = CASES["dense"][1] | {"progress": False, "memory_limit": limit}
+    kmeans = StreamKMeans(checkpoint=tmp_path / "state", **options)
+    begun = kmeans.plan(path)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "assign-1")
+        with pytest.raises(StoppedError):
+            kmeans.fit(path)
+    more = np.ones(25_000_000)
+    assert kmeans.plan(path).process_memory >= begun.process_memory + (more.nbytes >> 1)
+    kmeans.fit(path)
+    del more
+    assert kmeans.plan_.process_memory == begun.process_memory
+    given = {"limit": limit, "process_memory": begun.process_memory}
+    wanted = clone(kmeans).set_params(checkpoint=None, memory_limit=given).fit(path)
+    assert kmeans.plan_ == wanted.plan_
+    assert kmeans.inertia_ == wanted.inertia_
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
 
 
 @pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])

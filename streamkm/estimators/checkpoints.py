@@ -93,7 +93,7 @@ def open_checkpoint(
     settings |= more
     restart = restart or not is_worth_resuming(directory)
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
-        if saved.load(PROCESS) is None:
+        if is_given(estimator.memory_limit) and saved.load(PROCESS) is None:
             saved.save(PROCESS, {}, {"bytes": plan.process_memory})
         try:
             yield saved
