@@ -71,7 +71,7 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
         assert fitted.plan_.why_sketch == "as given"
         assert fitted.n_passes_ == 2
         assert fitted.cluster_centers_.shape[1] == (D if space == "original" else sketch.n_components)
-        fitted.save(tmp_path / "m.npz")
+        fitted.save(tmp_path / "m.npz", overwrite=True)
         loaded = StreamKMeans.load(tmp_path / "m.npz")
         np.testing.assert_array_equal(loaded.predict(data), fitted.labels_)
         assert loaded.sketch is loaded.sketch_

@@ -142,7 +142,7 @@ def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse
     for start in range(0, 2500, 700):
         whole.partial_fit(X[start : start + 700])
         stopped.partial_fit(X[start : start + 700])
-        stopped.save(tmp_path / "model.npz")
+        stopped.save(tmp_path / "model.npz", overwrite=True)
         stopped = StreamKMeans.load(tmp_path / "model.npz")
     for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_"):
         np.testing.assert_array_equal(getattr(stopped, name), getattr(whole, name))

@@ -387,7 +387,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         wanted, fitted = (kernel_kmeans(kernel=kernel, **given).fit(X) for given in (numbers, cast))
         np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
         np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
-        fitted.save(tmp_path / "model.npz")
+        fitted.save(tmp_path / "model.npz", overwrite=True)
         json.dumps(fitted.plan_.to_dict())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -11,7 +11,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
 from streamkm.planning.memory import CANDIDATES, MIB, reading_bytes, waiting_calls
 from streamkm.planning.process import process_memory
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
 
@@ -217,7 +217,11 @@ def _power_below(value: int, smallest: int) -> int:
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
-    chunks = source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else ()
+    return largest_of(source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else (), chunk_bytes)
+
+
+def largest_of(chunks: Iterable[Chunk], chunk_bytes: int) -> int:
+    """Decoded bytes of the largest of these chunks; those asked for, where there is none."""
     return max((chunk.n_bytes for chunk in chunks), default=chunk_bytes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamkm.cluster.model import Space
-from streamkm.planning.allowance import Allowance, Sizes, largest_chunk
+from streamkm.planning.allowance import Allowance, Sizes, largest_of
 from streamkm.planning.memory import Needs, Regime
 from streamkm.sources.base import ChunkedSource, RowSource
 
@@ -162,8 +162,10 @@ class _Cut:
     @classmethod
     def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
         """Cut it; that may read pointers of sparse rows."""
-        n_chunks = len(source.chunks(chunk_bytes)) if isinstance(source, ChunkedSource) else None
-        return cls(n_chunks, largest_chunk(source, chunk_bytes))
+        if not isinstance(source, ChunkedSource):
+            return cls(None, chunk_bytes)
+        chunks = source.chunks(chunk_bytes)
+        return cls(len(chunks), largest_of(chunks, chunk_bytes))
 
 
 def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:

@@ -123,7 +123,7 @@ def test_every_wrapper_is_among_them():
         "DaskSource", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "UnitTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
-        "BatchStream", "MatrixMarketSource",
+        "BatchStream", "MatrixMarketSource", "SparseFrame",
     }  # fmt: skip
     assert found - readers == known
 
