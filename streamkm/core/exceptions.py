@@ -53,7 +53,7 @@ class ModelFileError(StreamkmError, ValueError):
     """A saved model is damaged or of a version that this release does not know."""
 
 
-class MemoryLimitError(StreamkmError, MemoryError):
+class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask cannot bring it from a worker
     """The work does not fit in the memory that is available; refused before the first read."""
 
 
