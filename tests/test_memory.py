@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import zarr
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.model import Model
 from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
@@ -247,9 +247,9 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "said": said})
 """
 
 
-def words_in_a_line(file):
+def words_in_a_line(file, n_words=3_000_000):
     file.writelines(f"w{i % 5} x{i % 7}\n" for i in range(2000))
-    file.write(" ".join(f"w{i % 100_000}" for i in range(3_000_000)) + "\n")
+    file.write(" ".join(f"w{i % 100_000}" for i in range(n_words)) + "\n")
     file.writelines(f"w{i % 5} x{i % 7}\n" for i in range(2000))
 
 
@@ -258,9 +258,9 @@ def objects_with_a_long_one(file):
     file.write(json.dumps({"text": " ".join(f"w{i % 100_000}" for i in range(3_000_000))}) + "\n")
 
 
-def values_in_a_line(file):
+def values_in_a_line(file, n_values=6_000_000):
     file.writelines(f"1 {1 + i % 5}:1 {10 + i % 7}:2\n" for i in range(2000))
-    file.write("1 " + " ".join(f"{i}:1" for i in range(1, 6_000_001)) + "\n")
+    file.write("1 " + " ".join(f"{i}:1" for i in range(1, n_values + 1)) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,76 @@ def test_a_long_line_is_refused_by_its_place_or_read_within_the_limit(disk_path,
         )
         said = run(f"{named[1].replace(',', '')} MiB")
     assert n_refused
+
+
+def words_packed(path):
+    with gzip.open(path, "wt", 1) as file:
+        words_in_a_line(file, 4_500_000)
+
+
+def values_packed(path):
+    with gzip.open(path, "wt", 1) as file:
+        values_in_a_line(file, 3_200_000)
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "limit", "most_refused"),
+    [
+        (words_packed, {"format": "lines", "tfidf": False}, "500 MiB", 1),
+        pytest.param(words_packed, {"format": "lines"}, "500 MiB", 2, marks=pytest.mark.slow),
+        (values_packed, None, "430 MiB", 1),
+    ],
+    ids=["lines", "lines, weighted", "svmlight"],
+)
+def test_a_long_line_that_no_probe_sees_is_refused_as_it_is_read(disk_path, write, options, limit, most_refused):
+    """The pass that counts words refuses it, and the fit does; a limit that is named is one that will do."""
+    path = disk_path / "x.gz"
+    write(path)
+    named = []
+    while True:
+        got = run_compiled(LONG, [str(path), limit, json.dumps(options)], imported=IMPORTED)
+        assert got["peak"] <= int(limit.removesuffix(" MiB")) << 20
+        if not got["said"]:
+            break
+        said = re.fullmatch(
+            rf"{re.escape(str(path))}, line 2,001, of 3[\d,]+ bytes \(byte [\d,]+\) takes about .* MiB, and the limit "
+            r"of .* leaves .* for a line; raise memory_limit to ([\d,]+) MiB, or cut the line",
+            got["said"],
+        )
+        limit = f"{said[1].replace(',', '')} MiB"
+        named.append(limit)
+    assert 1 <= len(named) <= most_refused
+
+
+PREDICT = """
+import json, sys
+from streamkm import StreamKMeans, open_documents
+from streamkm.core.exceptions import MemoryLimitError
+model, path, limit = sys.argv[1:4]
+fitted, said = StreamKMeans.load(model).set_params(memory_limit=limit), ""
+try:
+    fitted.predict(open_documents(path, format="lines", tfidf=False))
+except MemoryLimitError as error:
+    said = str(error)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "said": said}))
+"""
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_a_loaded_model_refuses_a_long_line_as_well(disk_path, packed):
+    few, path, model = disk_path / "few.txt", disk_path / "x.txt", disk_path / "model.npz"
+    few.write_text("w0 x1\nw1 x2\n" * 50)
+    documents = open_documents(few, tfidf=False)
+    StreamKMeans(2, progress=False, random_state=0).fit(documents).save(model)
+    if packed:
+        words_packed(path)
+    else:
+        with path.open("w") as file:
+            words_in_a_line(file)
+    got = run_compiled(PREDICT, [str(model), str(path), "450 MiB"], imported=IMPORTED)
+    assert re.match(rf"{re.escape(str(path))}, line 2,001, of [\d,]+ bytes", got["said"])
+    assert got["peak"] <= 450 << 20
 
 
 CLIENT = FIT.replace(

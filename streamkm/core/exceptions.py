@@ -54,7 +54,10 @@ class ModelFileError(StreamkmError, ValueError):
 
 
 class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask cannot bring it from a worker
-    """The work does not fit in the memory that is available; refused before the first read."""
+    """The work does not fit in the memory that is available; refused before the first read.
+
+    Lines of text that are too long for what is left are refused where they are read.
+    """
 
 
 class MissingDependencyError(StreamkmError, ImportError):

@@ -28,6 +28,7 @@ from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.planning.allowance import Allowance
+from streamkm.planning.line_room import with_line_room
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.arrays import open_array
@@ -170,7 +171,9 @@ class InputRows:
         here, held, on_cluster = local_threads(self.executor), model.centers.nbytes, is_on_cluster(self.executor)
         allowance = Allowance.of(self.memory_limit, source, on_cluster=on_cluster)
         sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
-        return Walk(source, sizes[0], model.metric, self.on_invalid), model, sizes[1]
+        chunk_bytes, n_threads, peak = sizes
+        source = with_line_room(source, self.memory_limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
+        return Walk(source, chunk_bytes, model.metric, self.on_invalid), model, n_threads
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""

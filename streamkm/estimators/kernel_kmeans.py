@@ -29,6 +29,7 @@ from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
+from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -257,7 +258,8 @@ class StreamKernelKMeans(Assigner):
             limit = limit_of_run(self, self.checkpoint)
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, plan, weights.each) as writer:
-                self._run(kept_rows(source, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
+                bounded = planned_line_room(source, self.memory_limit, plan, on_cluster=is_on_cluster(self.executor))
+                self._run(kept_rows(bounded, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:

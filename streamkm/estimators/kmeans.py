@@ -143,9 +143,9 @@ class StreamKMeans(Incremental, Described, Planned):
         the process holds beside data, in steps of 64 MiB, which the plan tells as `process_memory`. A dict repeats a
         plan in another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or text like "1 GiB, process
         256 MiB". What cannot be done within the limit is refused before the first read, and without one also what the
-        machine has not free now. Dask workers are other processes, and so are
-        those that compile kernels, of up to 320 MiB, for some seconds of the first fit after an installation. See
-        `plan`.
+        machine has not free now. A line of text that is too long is refused where it is read, if no plan saw it. Dask
+        workers are other processes, and so are those that compile kernels, of up to 320 MiB, for some seconds of the
+        first fit after an installation. See `plan`.
     chunk_bytes : int or "auto", default="auto"
         Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"

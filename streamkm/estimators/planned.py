@@ -19,6 +19,7 @@ from streamkm.passes.prepare import check_replayable
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
+from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
@@ -181,7 +182,9 @@ class Planned(Assigner):
         planned, chunk_bytes = self._planned_rows(source), plan.chunk_bytes
         if isinstance(planned, PreparedRows):
             chunk_bytes = planned.original_bytes(chunk_bytes)
-        return kept_rows(source, chunk_bytes, plan.kept_bytes)
+        given = parameters_of(self)
+        bounded = planned_line_room(source, given.memory_limit, plan, on_cluster=is_on_cluster(given.executor))
+        return kept_rows(bounded, chunk_bytes, plan.kept_bytes)
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)

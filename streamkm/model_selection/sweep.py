@@ -53,6 +53,7 @@ from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import CheckpointWriter, Gathered
 from streamkm.passes.sketch import Sketched, sketch_pass
+from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
@@ -177,7 +178,7 @@ def sweep(
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
-    walk = Walk(given, plan.chunk_bytes, metric, on_invalid)
+    walk = Walk(planned_line_room(given, memory_limit, plan), plan.chunk_bytes, metric, on_invalid)
     stages = Progress(progress)
     settings = {
         "n_clusters": wanted,

@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from streamkm.compute import Listener, open_executor, under_limit
+from streamkm.compute import Listener, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, is_given, memory_limit_bytes, resident_bytes
 from streamkm.core.progress import Progress, Stage
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Walk, Weighed
 from streamkm.planning.allowance import Allowance
+from streamkm.planning.line_room import with_line_room
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
@@ -29,6 +30,7 @@ from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordCounts, WordTable
 from streamkm.text.tfidf import Frequencies
 
 COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
+PARTS = 2  # of the room that a limit leaves: for these rows, and for a long line that no plan knows of
 FEWEST_BYTES = 1 << 18  # of rows that are made of documents at a time
 
 
@@ -198,10 +200,13 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         )
     limit_bytes, target_bytes = memory_limit_bytes(memory_limit), default_chunk_bytes(source)
     if is_given(memory_limit):  # frequencies do not depend on the pieces
-        room = limit_bytes - resident_bytes()
-        target_bytes = min(target_bytes, max(FEWEST_BYTES, room // COUNTING_COPIES))
         allowance = Allowance.of(memory_limit, source)
-        allowance.check_lines(source, COUNTING_COPIES * target_bytes)
+        room = limit_bytes - max(resident_bytes(), allowance.base_bytes)
+        target_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
+        reading = COUNTING_COPIES * target_bytes
+        allowance.check_lines(source, reading)
+        peak = allowance.base_bytes + reading
+        source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
     counting = source.counting_words() if isinstance(source, HashedText) else source
     walk = Walk(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None

@@ -69,7 +69,7 @@ class Allowance:
 
     def labelling(
         self, source: RowSource, asked: int | str, n_threads: int, *, centers_bytes: int, n_columns: int = 0
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, int]:
         """Sizes of a pass that gives each row's label and so many values: what is found counts as what is read does.
 
         Parameters
@@ -85,8 +85,8 @@ class Allowance:
 
         Returns
         -------
-        chunk_bytes, n_threads : int
-            Where even the smallest chunks have no room for one thread, these.
+        chunk_bytes, n_threads, peak_bytes : int
+            The last: projected resident bytes. Where even the smallest chunks have no room for one thread, these.
         """
         row_bytes, found_bytes = decoded_row_bytes(source), LABELLED_BYTES + 8 * n_columns
         first = self.chunk_bytes(source, asked, row_bytes)
@@ -105,7 +105,8 @@ class Allowance:
             largest = largest_chunk(source, sizes.chunk_bytes)
             if peak(1, largest) <= self.limit_bytes:
                 break
-        return sizes.chunk_bytes, self.threads(n_threads, partial(peak, largest=largest))
+        n_threads = self.threads(n_threads, partial(peak, largest=largest))
+        return sizes.chunk_bytes, n_threads, peak(n_threads, largest)
 
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
         """As many of these threads as have room beside what was planned for one: more would cost results.

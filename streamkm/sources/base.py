@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +21,7 @@ from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
-    from streamkm.sources.long_lines import LongLine
+    from streamkm.sources.long_lines import LineRoom, LongLine
     from streamkm.text.words import WordTable
 
 
@@ -233,6 +234,10 @@ class RowSource(ABC):
         """Give the stored bytes that the pass which has just ended read, and count from 0 again."""
         return self.n_bytes or 0
 
+    def with_line_room(self, room: LineRoom) -> RowSource:  # noqa: ARG002
+        """Give the same rows, of text where lines that a plan has no room for are refused as they are read."""
+        return self
+
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need of this source where its rows are sent to them.
 
@@ -274,6 +279,11 @@ class WrappedSource(RowSource):
 
     def take_read_bytes(self) -> int:
         return self.source.take_read_bytes()
+
+    def with_line_room(self, room: LineRoom) -> RowSource:
+        bounded = copy(self)
+        bounded.source = self.source.with_line_room(room)
+        return bounded
 
 
 class ChunkedSource(RowSource):

@@ -1,4 +1,4 @@
-"""Long lines of plain text, found by probes before rows are read, so that memory can be planned for them.
+"""Long lines of text: found by probes before rows are read, so that memory can be planned, or refused as they are read.
 
 Knows nothing of what the text means.
 """
@@ -6,16 +6,18 @@ Knows nothing of what the text means.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import MemoryLimitError
+from streamkm.core.memory import human_bytes
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import RawFile, open_binary, read_fully
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
-from streamkm.sources.text_places import line_number
+from streamkm.sources.text_places import Fill, line_number
 
 Units: TypeAlias = Callable[[NDArray[np.uint8]], int]
 """Counts what takes memory in a piece of text."""
@@ -25,6 +27,11 @@ LONG_BYTES, PROBES = 1 << 20, 1 << 11
 
 NEAR_BYTES = 1 << 16
 """Text behind a probe in which the lines that need no memory of their own have a line feed."""
+
+SHARED = 2
+"""Times that a limit must be raised by what a line lacks: plans take part of what is added for rows and chunks."""
+
+MIB = 1 << 20
 
 MOST_FOUND = 16
 """Long lines that are looked at: where there are so many, others are like them."""
@@ -58,6 +65,97 @@ class LongLine:
         """Say where it is, for messages: a scan of the text in front of it. Lines are counted from 1."""
         with open_binary(self.path) as raw:
             return f"{self.path}, line {line_number(lambda view: raw.readinto(view) or 0, self.byte):,}"
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """How much memory a line takes.
+
+    Attributes
+    ----------
+    units : callable
+        Counts what is needed for that.
+    memory : callable
+        Of a line whose units are known.
+    """
+
+    units: Units
+    memory: Callable[[LongLine], int]
+
+
+@dataclass(frozen=True, slots=True)
+class LineRoom:
+    """What a plan leaves for a long line that it does not know of, below a memory limit that was given.
+
+    Attributes
+    ----------
+    limit_bytes : int
+    room_bytes : int
+        For one line; negative where a plan is above its limit.
+    n_readers : int
+        Threads that may read such a line at a time.
+    """
+
+    limit_bytes: int
+    room_bytes: int
+    n_readers: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineWatch:
+    """Refuses lines of a file that a plan has no room for, as they are read; a `Watch` of `LineReader`.
+
+    Attributes
+    ----------
+    path : str
+    room : LineRoom
+    cost : LineCost
+    number : callable
+        Gives the number of the line at a byte.
+    """
+
+    path: str
+    room: LineRoom
+    cost: LineCost
+    number: Callable[[int], int]
+
+    def __call__(self, text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:
+        """Refuse a line that takes too much. What is left of it is read, to say how much it takes.
+
+        Raises
+        ------
+        MemoryLimitError
+        """
+        line = LongLine(self.path, byte, 0, 0, 0)
+        for start in range(0, len(text), LONG_BYTES):
+            line = self._longer(line, text[start : start + LONG_BYTES])
+        if line.memory_bytes <= self.room.room_bytes:
+            return
+        ended = fill is None
+        piece = np.empty(LONG_BYTES, np.uint8)
+        while fill is not None and not ended and line.n_bytes < MAX_LINE_BYTES:
+            n_read = fill(piece.data)
+            end = piece[:n_read].tobytes().find(b"\n")
+            ended = n_read == 0 or end >= 0
+            line = self._longer(line, piece[: n_read if end < 0 else end])
+        needed, room = line.memory_bytes, self.room
+        limit = room.limit_bytes + SHARED * room.n_readers * (needed - room.room_bytes)
+        raise MemoryLimitError(
+            f"{self.path}, line {self.number(byte):,}, of {line.n_bytes:,} bytes{'' if ended else ' or more'} (byte "
+            f"{byte:,}) takes about {human_bytes(needed)}, and the limit of {human_bytes(room.limit_bytes)} leaves "
+            f"{human_bytes(max(0, room.room_bytes))} for a line; raise memory_limit to {-(-limit // MIB):,} MiB, "
+            f"or cut the line"
+        )
+
+    def _longer(self, line: LongLine, text: NDArray[np.uint8]) -> LongLine:
+        """The line with so much more text."""
+        longer = replace(
+            line,
+            n_bytes=line.n_bytes + len(text),
+            n_units=line.n_units + self.cost.units(text),
+            largest_byte=max(line.largest_byte, int(text.max(initial=0))),
+        )
+        return replace(longer, memory_bytes=self.cost.memory(longer))
 
 
 def find_long_lines(paths: Sequence[str], sizes: Sequence[int], units: Units) -> tuple[LongLine, ...]:

@@ -20,6 +20,7 @@ from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import OnInvalid, Walk
 from streamkm.passes.resume import Gathered
 from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
@@ -76,6 +77,7 @@ def walk_for_store(
     found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in steps else 0
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
+    source = planned_line_room(source, memory_limit, plan)
     return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
 
 

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk, row_places
-from streamkm.sources.long_lines import LongLine
+from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
 
 SAMPLE_BYTES = 1 << 17
 """Text that is looked at to tell how many rows there are, and how large they become."""
 
 OBJECT_BYTES = 64
 """Of a document as a Python object, beside its text."""
+
+_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class Documents(ABC):
     def describe(self, place: int) -> str:
         """Say where a document is; see `RowSource.describe`."""
         return f"row {place:,} of {self.name}"
+
+    def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:  # noqa: ARG002
+        """Give the same documents; of files, lines that take too much are refused; see `RowSource.with_line_room`."""
+        return self
 
     def details(self) -> dict[str, str]:
         """See `RowSource.details`."""
@@ -219,6 +225,12 @@ def document_bytes(document: Any) -> int:
     if isinstance(document, list | tuple):
         return sum(len(str(token)) + 1 for token in document) + 1
     return 1
+
+
+def count_words(text: NDArray[np.uint8]) -> int:
+    """Words in a piece of text, about."""
+    in_words = _IN_WORDS[text]
+    return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
 
 
 def check_target(n_bytes: int) -> None:

@@ -9,8 +9,9 @@ import os
 from abc import ABC
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -20,18 +21,16 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk
-from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target
+from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target, count_words
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
-from streamkm.sources.long_lines import LongLine, find_long_lines
+from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine, find_long_lines
 from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
-from streamkm.sources.svmlight.lines import LineReader
+from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.text_places import PLACE_BITS, Fill, line_number, part_and_byte, text_size
 
 PROBES = 8
 """Places of plain text that are looked at, where its format allows to start anywhere."""
-
-_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
 """Text between places where files of records with quoted line feeds can be cut: so much, or a part in so many."""
@@ -65,6 +64,7 @@ class TextFiles(Documents, ABC):
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
         self.name = name_of(self.paths)
+        self._line_bound: tuple[LineRoom, LineCost] | None = None
         self._columns: dict[int, tuple[int, ...] | None] = {}
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; at least 1 document is needed")
@@ -80,9 +80,15 @@ class TextFiles(Documents, ABC):
 
         `fill` gives the text from one byte in front of `start` on: a line feed there tells that a line starts.
         """
-        reader = LineReader(fill, max(start - 1, 0))
-        if start > 0 and not reader.skip_line(stop):
-            return
+        watch = None
+        if self._line_bound is not None:
+            watch = LineWatch(self.paths[part], *self._line_bound, partial(self._line_number, part))
+        reader = LineReader(fill, max(start - 1, 0), watch=watch)
+        if start == 0 or reader.skip_line(stop):
+            yield from self._records_of(part, reader, stop)
+
+    def _records_of(self, part: int, reader: LineReader, stop: int = 1 << 62) -> Iterator[tuple[int, Any, int]]:
+        """Yield what `_records` does, from where a reader is."""
         lines = Lines(reader)
         try:
             for position, document in self.text_format.records(lines, self._columns_of(part)):
@@ -93,6 +99,12 @@ class TextFiles(Documents, ABC):
         except MalformedTextError as problem:
             where = f"{self.paths[part]}, line {self._line_number(part, problem.byte):,} (byte {problem.byte:,})"
             raise InvalidInputError(f"{where}: {problem.text}") from None
+
+    def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:
+        """Bound lines; see `Documents.with_line_room`."""
+        bounded = copy(self)
+        bounded._line_bound = room, cost
+        return bounded
 
     def _columns_of(self, part: int) -> tuple[int, ...] | None:
         if part not in self._columns:
@@ -127,14 +139,25 @@ class TextFiles(Documents, ABC):
                 continue
             with self._open(part) as (fill, raw):
                 counted = _Counted(fill)
-                for position, document, following in self._records(part, counted):
-                    gathered.add(part, position, document, following - position)
-                    if gathered.n_bytes >= SAMPLE_BYTES:
-                        break
+                self._add_head(gathered, part, LineReader(counted, 0, watch=stop_at_long))
                 seen, used = seen + counted.n_bytes, used + raw.tell()
             if gathered.n_bytes >= SAMPLE_BYTES:
                 break
         return gathered.batch(), seen / max(used, 1)
+
+    def _add_head(self, gathered: _Gathered, part: int, reader: LineReader) -> None:
+        """Add documents at the beginning of a file, up to a long line; from behind it on if it comes first."""
+        for _ in range(PROBES):
+            try:
+                for position, document, following in self._records_of(part, reader):
+                    gathered.add(part, position, document, following - position)
+                    if gathered.n_bytes >= SAMPLE_BYTES:
+                        return
+            except LongLineError:
+                if gathered.documents or not self.text_format.cut_anywhere or not reader.drop_line():
+                    return
+            else:
+                return
 
 
 class CompressedTextFiles(TextFiles):
@@ -190,7 +213,7 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
 
     @cached_property
     def long_lines(self) -> tuple[LongLine, ...]:
-        return find_long_lines(self.paths, self.sizes, _count_words)
+        return find_long_lines(self.paths, self.sizes, count_words)
 
     def sample(self) -> tuple[Batch, float | None]:
         if not self.text_format.cut_anywhere:
@@ -201,8 +224,9 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
             while target - before >= self.sizes[part]:
                 before, part = before + self.sizes[part], part + 1
             start = target - before
-            stop = min(start + SAMPLE_BYTES // PROBES, self.sizes[part])
-            gathered.extend(self.read(Chunk(0, part, start, self._before_long(part, start, stop), 0)))
+            stop = self._before_long(part, start, min(start + SAMPLE_BYTES // PROBES, self.sizes[part]))
+            if stop > start:
+                gathered.extend(self.read(Chunk(0, part, start, stop, 0)))
         return gathered.batch() if gathered.documents else self._head()[0], float(total)
 
     def _before_long(self, part: int, start: int, stop: int) -> int:
@@ -225,11 +249,6 @@ def compression(path: str) -> str:
     """Tell how a file is compressed: gzip, bzip2, xz, zstd or plain."""
     with open_binary(path) as raw:
         return compression_of(path, raw)
-
-
-def _count_words(text: NDArray[np.uint8]) -> int:
-    in_words = _IN_WORDS[text]
-    return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
 
 
 class _Counted:

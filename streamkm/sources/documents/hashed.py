@@ -19,8 +19,8 @@ import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
-from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target
-from streamkm.sources.long_lines import LongLine, by_memory
+from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target, count_words
+from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
 from streamkm.text import BadDocumentError, FeatureHashing
 
 _MOST_NUMBERS = 0.9  # of words that are a document's
@@ -29,6 +29,7 @@ _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES, _READ_COPIES, _DECODED_COPIES = 72, 4, 3  # a token as a Python object in a list; copies of a text
 _TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0  # first bytes of UTF-8 from which characters take so many
 FEW_DOCUMENTS = 4096
+LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
 EIGHTH = 3  # bits
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
 
@@ -70,6 +71,9 @@ class HashedText(RowSource):
     def _densities(self) -> tuple[float, float | None, int | None]:
         """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
         batch, text_bytes = self.documents.sample()
+        if not batch.documents:  # long ones alone, of files
+            sizes = [line.n_bytes for line in self.long_lines] or [LONG_BYTES]
+            return LONG_DENSITY, None if text_bytes is None else text_bytes * len(sizes) / sum(sizes)
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
         X = self._hash(batch, self.hashing.apply)
@@ -116,6 +120,13 @@ class HashedText(RowSource):
         rows = self.estimated_rows
         source._shift = 0 if rows is not None and rows <= FEW_DOCUMENTS else EIGHTH
         return source
+
+    def with_line_room(self, room: LineRoom) -> RowSource:
+        """Bound the lines that documents are; see `RowSource.with_line_room`."""
+        bounded = copy(self)
+        cost = LineCost(count_words, partial(_line_memory, hashing=self.hashing))
+        bounded.documents = self.documents.with_line_room(room, cost)
+        return bounded
 
     def describe(self, place: int) -> str:
         """Say where a row is; see `RowSource.describe`."""

@@ -20,7 +20,6 @@ from streamkm.sources.base import Rows
 from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
-from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import RowBuilder
 from streamkm.sources.text_places import Fill
 
@@ -55,7 +54,7 @@ class CompressedSvmlightSource(SvmlightFiles):
         builder = RowBuilder(fmt)
         for part in range(len(self.paths)):
             with self._open(part) as fill:
-                lines = LineReader(fill, 0)
+                lines = self._lines(fill, 0, part)
                 while self._load_checked(lines, part):
                     # text is about as long as what it decodes to
                     limit = lines.position + max(target_bytes - builder.n_bytes, 1)

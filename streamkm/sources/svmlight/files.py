@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource, SentRows
+from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.signatures import COMPRESSED, NAMES, signed
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.svmlight.lines import LineReader
+from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
 from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 HEAD_BYTES = 1 << 20
 """Lines that start in so much of a file decide whether the input is zero-based."""
+
+_COLON, _INDEX_BYTES = 58, 4
+_TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 
 REMOTE_READ_FACTOR = 4.0
 """As `RowSource.read_factor`: a request's bytes are held beside the rows, twice while they arrive."""
@@ -87,6 +92,7 @@ class SvmlightFiles(RowSource):
         self._head_features: int | None = None
         self._zero_based_found: bool | None = None if zero_based == "auto" else bool(zero_based)
         self._density: tuple[float, float, float] | None = None
+        self._line_room: LineRoom | None = None
 
     @abstractmethod
     def _open(self, part: int, offset: int = 0, hint: int = 1 << 62) -> AbstractContextManager[Fill]:
@@ -130,15 +136,11 @@ class SvmlightFiles(RowSource):
     def _find_head_features(self) -> int:
         for part in range(len(self.paths)):
             builder = RowBuilder(TextFormat(None, True, True, self.dtype))
-            with self._open(part, hint=HEAD_BYTES) as fill:
-                lines = LineReader(fill, 0)
-                try:
-                    while lines.position < HEAD_BYTES and self._load_checked(lines, part):
-                        builder.add(lines, HEAD_BYTES, part)
-                except (BadTextError, InvalidInputError):
-                    pass  # reading the rows will say so; those in front of it decide
-            if builder.n_rows:
-                return builder.finish().X.shape[1]
+            with suppress(InvalidInputError):  # reading the rows will say so; those in front of it decide
+                self._read_head(builder, part)
+            if builder.n_rows:  # of a long line, its values are as many features at least
+                here = (line for line in self.long_lines if line.path == self.paths[part] and line.byte < HEAD_BYTES)
+                return max([builder.finish().X.shape[1], *(line.n_units for line in here)])
         return 0
 
     def details(self) -> dict[str, str]:
@@ -162,20 +164,44 @@ class SvmlightFiles(RowSource):
         probing = TextFormat(None, True, True, self.dtype)
         for part in range(len(self.paths)):
             builder = RowBuilder(probing)
-            with self._open(part, hint=HEAD_BYTES) as fill:
-                lines = LineReader(fill, 0)
-                try:
-                    while lines.position < HEAD_BYTES and self._load_checked(lines, part):
-                        builder.add(lines, HEAD_BYTES, part)
-                except BadTextError:
-                    pass  # reading the rows will say so; those in front of it decide
+            self._read_head(builder, part)
             if builder.n_rows:
                 return builder.has_column_0()
         return False
 
+    def _read_head(self, builder: RowBuilder, part: int) -> None:
+        """Add the rows at the head of a file, and the beginning of a long one; no plan knows yet what is left."""
+        with self._open(part, hint=HEAD_BYTES) as fill, suppress(BadTextError):  # as above
+            lines = LineReader(fill, 0, watch=stop_at_long)
+            try:
+                while lines.position < HEAD_BYTES and self._load_checked(lines, part):
+                    builder.add(lines, HEAD_BYTES, part)
+            except LongLineError:
+                lines.take_beginning()
+                if self._load_checked(lines, part):
+                    builder.add(lines, HEAD_BYTES, part)
+
+    def with_line_room(self, room: LineRoom) -> RowSource:
+        """Bound lines; see `RowSource.with_line_room`."""
+        bounded = copy(self)
+        bounded._line_room = room
+        return bounded
+
+    @property
+    def _line_cost(self) -> LineCost:
+        """What a long line takes: its text, and its values."""
+        return LineCost(_count_colons, partial(_line_memory, value_bytes=self.dtype.itemsize + _INDEX_BYTES))
+
+    def _lines(self, fill: Fill, offset: int, part: int) -> LineReader:
+        """Lines of a file, whose rows are read; long ones are refused where there is no room for them."""
+        watch = None
+        if self._line_room is not None:
+            watch = LineWatch(self.paths[part], self._line_room, self._line_cost, partial(self._line_number, part))
+        return LineReader(fill, offset, watch=watch)
+
     def _load_checked(self, lines: LineReader, part: int) -> bool:
         """Load lines; see to byte order marks where the file begins."""
-        at_start = lines.base == 0 and lines.end == 0
+        at_start = lines.position == 0
         try:
             loaded = lines.load()
         except InvalidInputError as error:
@@ -211,6 +237,16 @@ class SvmlightFiles(RowSource):
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need, where only this process sees the text; see `RowSource.stand_in`."""
         return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
+
+
+def _count_colons(text: NDArray[np.uint8]) -> int:
+    """Values in a piece of text."""
+    return int(np.count_nonzero(text == _COLON))
+
+
+def _line_memory(line: LongLine, value_bytes: int) -> int:
+    """Memory that a long line takes."""
+    return _TEXT_COPIES * line.n_bytes + _ROW_COPIES * value_bytes * line.n_units
 
 
 def count_rows(text: bytes, at_end: bool) -> int:

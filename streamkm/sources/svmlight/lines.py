@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.text.words import WINDOW
+from streamkm.sources.text_places import Fill
 
 BLOCK_BYTES = 1 << 20
 """Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
@@ -16,6 +19,18 @@ MAX_LINE_BYTES = 64 << 20
 """A longer line is refused, so that a file without line feeds cannot fill the memory."""
 
 _LINE_FEED = 10
+
+Watch: TypeAlias = Callable[[NDArray[np.uint8], int, Fill | None], None]
+"""Gets a line of more than `BLOCK_BYTES`, and its position; what gives the rest, where this is only its beginning."""
+
+
+class LongLineError(Exception):
+    """A line of more than `BLOCK_BYTES` begins, where only a look at the text is wanted."""
+
+
+def stop_at_long(text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:  # noqa: ARG001
+    """Read no long line: a `Watch`."""
+    raise LongLineError
 
 
 class LineReader:
@@ -29,6 +44,8 @@ class LineReader:
         Position in the file of the first byte that `fill` will give.
     block_bytes : int
         Size of the buffer, which grows only for a line that is longer.
+    watch : callable, optional
+        Is told of long lines while they are read, each time before the buffer grows, and may refuse them.
 
     Attributes
     ----------
@@ -40,8 +57,9 @@ class LineReader:
         Position in the file of the buffer's first byte.
     """
 
-    def __init__(self, fill: Callable[[memoryview], int], offset: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, fill: Fill, offset: int, block_bytes: int = BLOCK_BYTES, *, watch: Watch | None = None) -> None:
         self._fill = fill
+        self._watch = watch
         self._filled = 0
         self._at_end = False
         self._allocate(block_bytes)
@@ -80,14 +98,23 @@ class LineReader:
         while True:
             if self._filled == self._capacity:
                 self._grow()
-            n_read = self._fill(self._view[self._filled : self._capacity])
+            # behind a long line no other one is read with it
+            n_read = self._fill(self._view[self._filled : min(self._capacity, self._filled + BLOCK_BYTES)])
             if n_read == 0:
                 return self._finish()
             searched = self._filled
             self._filled += n_read
             self.end = self._buffer.rfind(b"\n", searched, self._filled) + 1
             if self.end > 0:
+                self._tell_of_first()
                 return True
+
+    def _tell_of_first(self) -> None:
+        """Let the watch see the first whole line, if it is long; the others of a load never are."""
+        if self._watch is not None and self.end > BLOCK_BYTES:
+            stop = self._buffer.find(b"\n", 0, self.end)
+            if stop > BLOCK_BYTES:
+                self._watch(self.text[:stop], self.base, None)
 
     def _grow(self) -> None:
         if self._filled >= MAX_LINE_BYTES:
@@ -95,6 +122,8 @@ class LineReader:
                 f"a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
                 "check that the file is svmlight text with line feeds between its rows"
             )
+        if self._watch is not None and self._filled >= BLOCK_BYTES:
+            self._watch(self.text[: self._filled], self.base, self._fill)
         old = self._view[: self._filled]
         self._allocate(min(2 * self._capacity, max(MAX_LINE_BYTES, self._capacity)))
         self._view[: self._filled] = old
@@ -105,7 +134,21 @@ class LineReader:
             return False
         self._buffer[self._filled] = _LINE_FEED
         self.end = self._filled + 1
+        self._tell_of_first()
         return True
+
+    def take_beginning(self) -> None:
+        """Take what is held of a line that a watch refused for a whole one, up to its last blank; nothing follows."""
+        self.end = max(self._buffer.rfind(blank, 0, self._filled) for blank in (b" ", b"\t")) + 1
+        self._at_end = True
+        if self.end:
+            self._buffer[self.end - 1] = _LINE_FEED
+
+    def drop_line(self) -> bool:
+        """Drop a line that a watch refused before all of it was held; False if it is the last."""
+        self.base += self._filled
+        self._filled = 0
+        return self.skip_line(1 << 62)
 
     def skip_line(self, limit: int) -> bool:
         """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""

@@ -16,7 +16,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.kernels.text.svmlight_skim import NOT_PLAIN, find_rows, gather_lines
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, Rows, Skimmed
-from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
+from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
 from streamkm.sources.text_places import PLACE_BITS
 
@@ -66,7 +66,12 @@ class SkimmedText(Skimmed):
 
 
 def skim_text(
-    fill: Callable[[memoryview], int], begin: int, chunk: Chunk, fmt: TextFormat, read: Callable[[], Rows]
+    fill: Callable[[memoryview], int],
+    begin: int,
+    chunk: Chunk,
+    fmt: TextFormat,
+    read: Callable[[], Rows],
+    longest: int,
 ) -> SkimmedText | None:
     """Find the rows of the lines that start in a chunk.
 
@@ -80,11 +85,13 @@ def skim_text(
     fmt : TextFormat
     read : callable
         Reads the chunk.
+    longest : int
+        Bytes of a line that may be held behind the chunk.
 
     Returns
     -------
     SkimmedText, or None
-        None where the text is not plain: it must be read.
+        None where the text is not plain, or its last line too long: it must be read.
     """
     n_wanted = chunk.stop - begin
     text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)
@@ -92,7 +99,7 @@ def skim_text(
     while end < 0:
         room = len(text) - 1 - WINDOW
         if filled == room:
-            if room - n_wanted > MAX_LINE_BYTES:
+            if room - n_wanted > longest:
                 return None
             text = np.concatenate([text, np.empty(room, np.uint8)])
             continue

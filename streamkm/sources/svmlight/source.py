@@ -12,22 +12,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 
-import numpy as np
-
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
-from streamkm.sources.svmlight.lines import LineReader
+from streamkm.sources.svmlight.lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.svmlight.rows import RowBuilder
 from streamkm.sources.svmlight.skim import SkimmedText, skim_text
 from streamkm.sources.text_places import Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12
-_COLON, _INDEX_BYTES = 58, 4
-_TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 _NO_HINT = 1 << 62
 _LINE_BYTES = 1 << 15  # behind the end of a chunk: one request brings its last line too, unless that is longer
 
@@ -77,7 +73,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         # one byte back, for the line feed that tells whether the first byte starts a line
         begin = max(chunk.start - 1, 0)
         with self._open(chunk.part, begin, chunk.stop) as fill:
-            lines = LineReader(fill, begin)
+            lines = self._lines(fill, begin, chunk.part)
             if chunk.start == 0 or lines.skip_line(chunk.stop):
                 while lines.position < chunk.stop and self._load_checked(lines, chunk.part):
                     self._add(builder, lines, chunk.stop, chunk.part)
@@ -97,16 +93,15 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
             return None
         begin = chunk.start - 1
         with self._open(chunk.part, begin, chunk.stop) as fill:
-            return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk))
+            longest = MAX_LINE_BYTES if self._line_room is None else BLOCK_BYTES  # a longer one is read, and watched
+            return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk), longest)
 
     @cached_property
     def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
         """See `RowSource.long_lines`."""
-        value_bytes = _ROW_COPIES * (self.dtype.itemsize + _INDEX_BYTES)
-        found = find_long_lines(self.paths, self.sizes, lambda text: int(np.count_nonzero(text == _COLON)))
-        return by_memory(
-            replace(line, memory_bytes=_TEXT_COPIES * line.n_bytes + value_bytes * line.n_units) for line in found
-        )
+        cost = self._line_cost
+        found = find_long_lines(self.paths, self.sizes, cost.units)
+        return by_memory(replace(line, memory_bytes=cost.memory(line)) for line in found)
 
     @contextmanager
     def _open(self, part: int, offset: int = 0, hint: int = _NO_HINT) -> Iterator[Fill]:
