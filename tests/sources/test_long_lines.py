@@ -166,6 +166,6 @@ def test_the_beginning_of_a_long_line_tells_which_base_indices_have(tmp_path, in
 def test_workers_refuse_what_their_client_has_no_room_for(tmp_path, client):
     path, short = tmp_path / "x.svm", SHORT["svmlight"]
     path.write_bytes(short * 3000 + long_line("svmlight", 24 << 20) + short * 3000)
-    fitted = StreamKMeans(2, memory_limit="400 MiB", executor=client, progress=False, random_state=0)
+    fitted = StreamKMeans(2, memory_limit=limited("400 MiB"), executor=client, progress=False, random_state=0)
     with pytest.raises(MemoryLimitError, match=rf"{re.escape(str(path))}, line 3,001, of [\d,]+ bytes"):
         fitted.fit(str(path))

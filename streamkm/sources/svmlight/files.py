@@ -129,8 +129,7 @@ class SvmlightFiles(RowSource):
         if self.n_features is not None:
             return self.n_features
         if self._head_features is None:
-            width = self._find_head_features()  # counted from index 0
-            self._head_features = max(0, width - (not self._format().zero_based))
+            self._head_features = self._find_head_features()
         return self._head_features or None
 
     def _find_head_features(self) -> int:
@@ -140,7 +139,8 @@ class SvmlightFiles(RowSource):
                 self._read_head(builder, part)
             if builder.n_rows:  # of a long line, its values are as many features at least
                 here = (line for line in self.long_lines if line.path == self.paths[part] and line.byte < HEAD_BYTES)
-                return max([builder.finish().X.shape[1], *(line.n_units for line in here)])
+                width = builder.finish().X.shape[1] - (not self._format().zero_based)  # it was read from index 0
+                return max([width, *(line.n_units for line in here)])
         return 0
 
     def details(self) -> dict[str, str]:
