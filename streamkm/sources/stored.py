@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import local
 from streamkm.sources.local import LocalFile, LocalPath
@@ -120,7 +121,7 @@ class FileArray(StoredArray):
         self.libraries = remote_library(path)
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
-        self.name = str(name)  # without what an address has besides
+        self.name = name_of([name])
         self.shape = shape
         self.dtype = dtype
         self.unit_rows = 1
@@ -184,8 +185,8 @@ def opened_path(path: str) -> LocalPath | Address:
 
 
 def name_of(paths: Sequence[str]) -> str:
-    """What a source of files is called: plain text, which has nothing of an address but what may be shown."""
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    """What a source of files is called: text that may be shown to anybody, and written by every encoder."""
+    return displayed(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more")
 
 
 def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:

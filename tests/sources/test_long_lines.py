@@ -17,6 +17,7 @@ from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.sources.long_lines import LONG_BYTES, LineRoom
 from streamkm.sources.svmlight.lines import BLOCK_BYTES
+from tests.limits import limited
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}
 PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
