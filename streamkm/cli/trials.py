@@ -25,6 +25,7 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
+from streamkm.core.secrets import masked
 
 _OF_A_FIT = (  # options of a sweep that a fit has too
     "random_state", "metric", "steps", "skip_invalid", "memory_limit", "settings", "columns", "exclude", "id_column",
@@ -85,7 +86,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 def _fit_command(n_clusters: int) -> str:
     """The command that clusters all rows as this sweep did: with those of its options that `fit` has too."""
     context = click.get_current_context()
-    words = ["streamkm", "fit", *context.params["paths"]]
+    words = ["streamkm", "fit", *map(masked, context.params["paths"])]
     for option in context.command.params:
         name = option.name or ""
         if name not in _OF_A_FIT or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
