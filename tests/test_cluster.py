@@ -29,6 +29,7 @@ from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
+from streamkm.cluster.seeding.search_set import SAMPLED, Pool
 from streamkm.cluster.totals import Totals, absorb_totals, join_totals
 from streamkm.compute import open_executor
 from streamkm.core.matrix import matrix_bytes
@@ -472,14 +473,30 @@ def test_far_groups_need_few_starts(executor):
 
 @pytest.mark.parametrize(("n_clusters", "n_starts"), [(10, 4), (11, 1)])
 def test_starts_that_take_long_are_few(executor, monkeypatch, n_clusters, n_starts):
-    """The seeding stream tells how many there were."""
-    X, states = rng().random((600, 8)), []
-    monkeypatch.setattr(init, "START_WORK", X.size * n_clusters - 1)
+    X = rng().random((600, 8))
+    for work in ("START_WORK", "SEARCH_WORK"):
+        monkeypatch.setattr(init, work, X.size * n_clusters - 1)
+    assert makes_as_many(executor, X, n_clusters, n_starts)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clusters", "n_starts"),
+    [(100_001, 10, 6), (100_001, 11, Starts(2, 6, 1)), (100_000, 10, Starts(5, 20)), (100_000, 11, Starts(5, 20))],
+)
+def test_starts_on_rows_that_stand_for_many_are_few(executor, monkeypatch, n_rows, n_clusters, n_starts):
+    X = rng().random((600, 8))
+    monkeypatch.setattr(init, "START_WORK", 6 * X.size * n_clusters)
+    assert makes_as_many(executor, X, n_clusters, n_starts, Pool(n_rows=n_rows))
+
+
+def makes_as_many(executor, X, n_clusters, n_starts, pool=SAMPLED):
+    """Whether `n_init="auto"` makes so many starts: the seeding stream tells how many there were."""
+    states = []
     for n_init in ("auto", n_starts):
-        drawn = streams()
-        start_centers(executor, one_block(X), n_clusters, init="k-means++", n_init=n_init, streams=drawn)
+        drawn, some = streams(), one_block(X)
+        start_centers(executor, some, n_clusters, init="k-means++", n_init=n_init, streams=drawn, pool=pool)
         states.append(drawn.seeding.bit_generator.state)
-    assert states[0] == states[1]
+    return states[0] == states[1]
 
 
 @pytest.mark.parametrize(("n_means", "n_clusters"), [(8, 4), (40, 1), (60, 30)])

@@ -57,6 +57,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             clustered,
             rows_between(sample.X, 0, n_searched),
             sketch,
+            n_rows=sketched.n_valid,
             frame=frame,
             blocks=None if sample.complete else sketched.blocks,
         )
@@ -173,6 +174,7 @@ def seeded(
     rows: Matrix,
     sketch: Sketch,
     *,
+    n_rows: int,
     frame: Frame = WHOLE,
     blocks: Blocks | None = None,
 ) -> NDArray[np.float64]:
@@ -185,6 +187,8 @@ def seeded(
     sampled : Block (s, m)
     rows : ndarray or csr_array (r, d)
         Sampled rows in their frame.
+    n_rows : int
+        Of the data.
     blocks : Blocks, optional
         All rows that are held, as of `start_centers`.
     """
@@ -208,16 +212,18 @@ def seeded(
             settings.n_clusters,
             lambda: frame.original_rows(rows),
             placed,
-            pool=_pool(context, blocks),
+            pool=_pool(context, blocks, n_rows),
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))
     return start
 
 
-def _pool(context: FitContext, blocks: Blocks | None) -> Pool:
+def _pool(context: FitContext, blocks: Blocks | None, n_rows: int) -> Pool:
     """What the plan says of the rows that starts are searched on."""
     needs = context.plan.needs
-    return Pool(blocks) if needs is None else Pool(blocks, needs.searched_rows, needs.n_portions)
+    if needs is None:
+        return Pool(blocks, n_rows=n_rows)
+    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -40,12 +40,13 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
-FEWEST_STARTS = 4  # of so few clusters, where rows are many
-RANDOM_STARTS = 10
-FEWEST_SEARCHES, MOST_SEARCHES = 5, 20  # where one is cheap
-NEAR_BEST, AGREEING = 3e-4, 4  # once so many starts have not lowered the best by such a share, more are of no use
+FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many
+FEWEST_SEARCHES, MOST_SEARCHES = 5, 20  # where rows are few and a start is cheap
+SMALL_ROWS = 100_000  # up to which rows are few: of more, the best of many starts on some says little about all
+NEAR_BEST = 3e-4  # once a few starts in a row have not lowered the best by such a share, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
-START_WORK = 2 * 10**8  # products in one step of Lloyd, up to which a start is cheap
+START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most, where rows are many
+SEARCH_WORK = 2 * 10**8  # products in one step of Lloyd, up to which a start is cheap, where rows are few
 START_STEPS, FIRST_STEP = 10, 1  # of Lloyd after seeding; where rows are too few for means to hold for others
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
@@ -59,17 +60,20 @@ class Starts:
     Attributes
     ----------
     least, most : int
-        After `least` no more are made once the last four together have not lowered the best by 0.03 %.
+        After `least` no more are made once the last few together have not lowered the best by 0.03 %.
+    patience : int
+        How many these are.
     """
 
     least: int
     most: int
+    patience: int = 4
 
     def go_on(self, inertias: Sequence[float]) -> bool:
         """Whether one more is to be made after those that ended with these inertias."""
         if len(inertias) < self.least or len(inertias) >= self.most:
             return len(inertias) < self.least
-        return min(inertias[:-AGREEING], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
+        return min(inertias[: -self.patience], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,9 @@ def start_centers(
         "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; a single one with one
         step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
-        "auto": 10 where nothing is searched. Else, where a start is cheap by `START_WORK`, 5 to 20, no more once four
-        in a row have not lowered the best by 0.03 %; where it is not, 4 for up to 10 clusters, and 1 for more.
+        "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start is cheap by `SEARCH_WORK`, 5 to 20,
+        no more once four in a row have not lowered the best by 0.03 %. Else as many as `START_WORK` pays for, up to 10:
+        at least 4, and all of them, for up to 10 clusters; for more, no more once one has not lowered the best so.
     pool : Pool
         `sampled` are some of its rows; by default all.
 
@@ -122,19 +127,20 @@ def start_centers(
     centers : float64 (at most k, m)
     """
     drawn = init if not isinstance(init, str) else None
+    n_rows = pool.n_rows or (sampled if pool.blocks is None else pool.blocks).n_rows
     if init == "random" or drawn is not None:
         searched = prefix(sampled, search_rows(n_clusters))
     elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
 
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
-            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams)
+            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams, n_rows=n_rows)
 
         return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(executor, searched)
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams) + shift
+    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, n_rows=n_rows) + shift
 
 
 def best_start(
@@ -145,14 +151,15 @@ def best_start(
     init: str | Draw,
     n_init: int | str | Starts,
     streams: Streams,
+    n_rows: int,
 ) -> NDArray[np.float64]:
-    """The best of several starts on rows around the origin; see `start_centers`."""
+    """The best of several starts on rows around the origin, which stand for `n_rows`; see `start_centers`."""
     drawn = init if not isinstance(init, str) else None
     pieces = LocalBlocks.of(executor, block)
     best, best_quality = None, (0, np.inf)
     inertias, seeded = list[float](), list[NDArray[np.float64]]()
     unsearched = init == "random" or drawn is not None
-    starts = _starts(n_init, n_clusters, block, unsearched=unsearched)
+    starts = _starts(n_init, n_clusters, block, n_rows, unsearched=unsearched)
     alone = unsearched and starts.most == 1  # it is compared with none
     n_steps = FIRST_STEP if alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
     while starts.go_on(inertias):
@@ -196,19 +203,20 @@ def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: 
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
-def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, *, unsearched: bool) -> Starts:
-    """What `n_init` stands for."""
+def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, n_rows: int, *, unsearched: bool) -> Starts:
+    """What `n_init` stands for, on a block that stands for `n_rows`."""
     if isinstance(n_init, Starts):
         return n_init
     if n_init != "auto":
         return Starts(int(n_init), int(n_init))
     if unsearched:
-        return Starts(RANDOM_STARTS, RANDOM_STARTS)
+        return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    if entries * n_clusters <= START_WORK:
+    if n_rows <= SMALL_ROWS and entries * n_clusters <= SEARCH_WORK:
         return Starts(FEWEST_SEARCHES, MOST_SEARCHES)
-    n_starts = FEWEST_STARTS if n_clusters <= FEW_CLUSTERS else 1
-    return Starts(n_starts, n_starts)
+    few = n_clusters <= FEW_CLUSTERS
+    most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
+    return Starts(most if few else min(2, most), most, patience=1)
 
 
 def drawn_by(

@@ -56,11 +56,14 @@ class Pool:
         Rows that are drawn, at most, where memory has no room for as many as usual.
     n_portions : int
         Portions of the rows that starts are searched on, one after the other, where memory has no room for all.
+    n_rows : int, optional
+        Rows of the data, which those that are held stand for; None: no more than are held.
     """
 
     blocks: Blocks | None = None
     most: int | None = None
     n_portions: int = 1
+    n_rows: int | None = None
 
 
 SAMPLED = Pool()

@@ -167,7 +167,7 @@ def _find(context: KernelContext) -> KernelFound:
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        start = seeded(context, sampled, first, features, blocks=held)
+        start = seeded(context, sampled, first, features, n_rows=sketched.n_valid, blocks=held)
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
         steps = KeptSteps(context.writer, "lloyd", stage)
         max_iter, tol = settings.max_iter, settings.tol

@@ -139,7 +139,12 @@ class AfterPass:
         return placed_in(self.frame)(halves + shift) - shift if self.spherical else halves
 
     def next_centers(
-        self, sample: Sample, own_weights: NDArray[np.float64], found: Outlook, rng: np.random.Generator
+        self,
+        sample: Sample,
+        own_weights: NDArray[np.float64],
+        found: Outlook,
+        rng: np.random.Generator,
+        n_rows: int,
     ) -> NDArray[np.float64]:
         """Centers for another round (k, m): the search goes on, on the sample and the rows that were drawn.
 
@@ -151,6 +156,8 @@ class AfterPass:
             Original rows, drawn evenly, or by weight.
         own_weights : float64 (s,)
             Weights of the sampled rows themselves.
+        n_rows : int
+            Of the data.
         """
         start = self.totals.means(fallback=self.model.centers)
         both = self._with_means(self._joined(sample, own_weights), start)
@@ -163,7 +170,9 @@ class AfterPass:
         result = local_search(block, pieces, begun, rng=rng)
         if found.gain > ANEW:
             streams = Streams(*rng.spawn(2))
-            anew = best_start(self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams)
+            anew = best_start(
+                self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams, n_rows=n_rows
+            )
             result = min(result, lloyd(pieces, anew, max_iter=1, tol=0), key=lambda each: each.inertia)
         rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)
         searched = result.centers + shift

@@ -230,7 +230,7 @@ def _looked_further(
         sample = whole if look.whole is None else replace(whole, X=look.frame.original_rows(whole.X))
         own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
         rng = np.random.default_rng([context.settings.word("draws"), len(outlook.swaps)])
-        return outlook.gain, after.next_centers(sample, own, outlook, rng)
+        return outlook.gain, after.next_centers(sample, own, outlook, rng, int(found.chunk_rows.sum()))
 
 
 def _refined(centers: NDArray[np.float64], best: _Best, meta: dict[str, Any]) -> Record:

@@ -16,6 +16,7 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.totals import inertia_of
 from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
@@ -92,6 +93,7 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
                 n_clusters,
                 lambda: coreset.X,
                 lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64),
+                pool=Pool(n_rows=coreset.n_rows),
             )
             if not isinstance(sketch, IdentitySketch):
                 centers, explained = original_centers(here, sample, sketched, centers)
