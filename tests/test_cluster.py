@@ -28,7 +28,7 @@ from streamkm.cluster.search.recombine import merged_to, recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
-from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
 from streamkm.cluster.seeding.search_set import SAMPLED, Pool
 from streamkm.cluster.totals import Totals, absorb_totals, join_totals
 from streamkm.compute import open_executor
@@ -487,6 +487,22 @@ def test_starts_on_rows_that_stand_for_many_are_few(executor, monkeypatch, n_row
     X = rng().random((600, 8))
     monkeypatch.setattr(init, "START_WORK", 6 * X.size * n_clusters)
     assert makes_as_many(executor, X, n_clusters, n_starts, Pool(n_rows=n_rows))
+
+
+def test_many_narrow_rows_are_searched_by_parts_of_them(executor, monkeypatch):
+    """Seeding sees few of the rows, and finds every group, of one row far away too."""
+    seen = []
+
+    def counted(block, *given, **options):
+        seen.append(block.n_rows)
+        return seedings(block, *given, **options)
+
+    monkeypatch.setattr(init, "seedings", counted)
+    X, y = blobs(n=24_000, k=6, d=3, cluster_std=0.05)
+    X[17], y[17] = 50 * np.abs(X).max(), 6
+    start = start_centers(executor, one_block(X), 7, init="k-means++", n_init="auto", streams=streams())
+    assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9)
+    assert max(seen) <= 10_000
 
 
 def makes_as_many(executor, X, n_clusters, n_starts, pool=SAMPLED):

@@ -19,7 +19,9 @@ STEPS = 3  # with twice the centers: without them, some local optima are never l
 def recombined(pieces: Blocks, one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """Centers from those of two clusterings: a few steps of Lloyd's algorithm with all of them, then clusters merge.
 
-    The cheapest merge first. O(n * m * k) for each step, O(k^2 * m) for the pairs of clusters.
+    The cheapest merge first. Steps move centers that lose their rows to the farthest rows, on purpose: that is the
+    mutation by which bad optima are left, in which both clusterings agree. O(n * m * k) for each step, O(k^2 * m) for
+    the pairs of clusters.
 
     Parameters
     ----------

@@ -29,8 +29,10 @@ from streamkm.cluster.seeding.search_set import (
     SAMPLED,
     Pool,
     centered,
+    drawn_set,
     is_many,
     prefix,
+    rough_rows,
     search_rows,
     search_set,
 )
@@ -41,7 +43,6 @@ from streamkm.core.matrix import Matrix
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many
-FEWEST_SEARCHES, MOST_SEARCHES = 5, 20  # where rows are few and a start is cheap
 SMALL_ROWS = 100_000  # up to which rows are few: of more, the best of many starts on some says little about all
 NEAR_BEST = 3e-4  # once a few starts in a row have not lowered the best by such a share, more are of no use
 SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse rows
@@ -50,6 +51,7 @@ SEARCH_WORK = 2 * 10**8  # products in one step of Lloyd, up to which a start is
 START_STEPS, FIRST_STEP = 10, 1  # of Lloyd after seeding; where rows are too few for means to hold for others
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
+DRAWN_TIMES = 4  # as many rows as a search draws, from which drawing them saves time
 SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
 
 
@@ -74,6 +76,11 @@ class Starts:
         if len(inertias) < self.least or len(inertias) >= self.most:
             return len(inertias) < self.least
         return min(inertias[: -self.patience], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
+
+
+SEARCHES = Starts(5, 20)  # where rows are few and a start is cheap
+SEARCHES_APART = Starts(4, 6, patience=3)  # each on rows drawn for it alone, with
+STARTS_APART = Starts(3, 12, patience=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +124,9 @@ def start_centers(
         step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
         "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start is cheap by `SEARCH_WORK`, 5 to 20,
-        no more once four in a row have not lowered the best by 0.03 %. Else as many as `START_WORK` pays for, up to 10:
-        at least 4, and all of them, for up to 10 clusters; for more, no more once one has not lowered the best so.
+        no more once four in a row have not lowered the best by 0.03 %; where all of more than 20,000 rows would be
+        searched, see `_best_apart`. Else as many as `START_WORK` pays for, up to 10: at least 4, and all of them, for
+        up to 10 clusters; for more, no more once one has not lowered the best so.
     pool : Pool
         `sampled` are some of its rows; by default all.
 
@@ -160,6 +168,9 @@ def best_start(
     inertias, seeded = list[float](), list[NDArray[np.float64]]()
     unsearched = init == "random" or drawn is not None
     starts = _starts(n_init, n_clusters, block, n_rows, unsearched=unsearched)
+    n_drawn = search_rows(n_clusters) // 2
+    if starts == SEARCHES and init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn:
+        return _best_apart(executor, block, pieces, n_clusters, n_drawn, streams)
     alone = unsearched and starts.most == 1  # it is compared with none
     n_steps = FIRST_STEP if alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
     while starts.go_on(inertias):
@@ -191,6 +202,25 @@ def best_start(
     return best
 
 
+def _best_apart(
+    executor: Executor, block: Block, pieces: LocalBlocks, n_clusters: int, n_drawn: int, streams: Streams
+) -> NDArray[np.float64]:
+    """The best of searches that know nothing of each other, each on rows drawn for it, by a few steps on all rows.
+
+    A search on all rows takes several times as long, and starts that are recombined with the best share its mistakes.
+    """
+    some, best, inertias = prefix(block, rough_rows(n_clusters)), None, list[float]()
+    options: dict[str, Any] = {"init": "k-means++", "n_init": STARTS_APART, "streams": streams, "n_rows": block.n_rows}
+    while best is None or SEARCHES_APART.go_on(inertias):
+        drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
+        around, shift = centered(executor, drawn)
+        centers = best_start(executor, around, n_clusters, **options) + shift
+        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
+        best = result if best is None else min(best, result, key=_by_quality)
+        inertias.append(result.inertia)
+    return local_search(block, pieces, best, rng=streams.search).centers
+
+
 def _by_quality(result: LloydResult) -> tuple[int, float]:
     """What results are compared by: more clusters first, where rows hardly differ; then the lower inertia."""
     return -len(result.centers), result.inertia
@@ -213,7 +243,7 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, n_rows: i
         return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
     if n_rows <= SMALL_ROWS and entries * n_clusters <= SEARCH_WORK:
-        return Starts(FEWEST_SEARCHES, MOST_SEARCHES)
+        return SEARCHES
     few = n_clusters <= FEW_CLUSTERS
     most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
     return Starts(most if few else min(2, most), most, patience=1)

@@ -100,12 +100,7 @@ def prefix(block: Block, n_rows: int) -> Block:
 
 
 def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, rng: np.random.Generator) -> Block:
-    """Rows that stand for all rows that are held, in random order.
-
-    A pass over the blocks with r rough centers, O(n * m * r) or O(nnz * r), where r is k, or less of many clusters; one
-    more, with r more centers, as long as the objective is more than rough centers were thought to leave, up to
-    `MOST_ROUNDS`, which draws half as many rows.
-    Where no row lies far away, that is done with the sampled rows alone.
+    """Rows that stand for all rows that are held, in random order: all where they are few, else as of `drawn_set`.
 
     Parameters
     ----------
@@ -120,8 +115,7 @@ def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, 
     Returns
     -------
     Block
-        `sampled` itself where that is all there is and not too many; else drawn rows with the weights that keep the
-        objective of any centers unbiased.
+        `sampled` itself where that is all there is and not too many.
     """
     many = is_many(n_clusters, sampled)
     few = search_rows(n_clusters, sampled.X.shape[1], many=many)
@@ -133,6 +127,36 @@ def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, 
     if n_rows <= few:
         return _all_rows(held, rng)
     size = min(search_rows(n_clusters, many=many), pool.most or n_rows)
+    return drawn_set(executor, sampled, held, n_clusters, size, rng)
+
+
+def drawn_set(
+    executor: Executor, sampled: Block, held: Blocks, n_clusters: int, size: int, rng: np.random.Generator
+) -> Block:
+    """About `size` rows, or up to twice as many, that stand for all rows that are held, in random order.
+
+    A pass over the blocks with r rough centers, O(n * m * r) or O(nnz * r), where r is k, or less of many clusters; one
+    more, with r more centers, as long as the objective is more than rough centers were thought to leave, up to
+    `MOST_ROUNDS`, which draws half as many rows.
+    Where no row lies far away, that is done with the sampled rows alone.
+
+    Parameters
+    ----------
+    executor : Executor
+        Of this process.
+    sampled : Block of s rows
+        In random order: every prefix is a sample too.
+    held : Blocks
+        `sampled` are some of these rows.
+    rng : Generator
+
+    Returns
+    -------
+    Block
+        With the weights that keep the objective of any centers unbiased.
+    """
+    n_rows = held.n_rows
+    many = is_many(n_clusters, sampled)
     most = MOST_ROUGH_SPARSE if sp.issparse(sampled.X) else MOST_ROUGH_CENTERS if many else n_clusters
     n_rough = min(n_clusters, most)
     rough, objective = _rough(executor, sampled, n_rough, held.total_weight, rng)
