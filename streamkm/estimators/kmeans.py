@@ -91,7 +91,7 @@ class StreamKMeans(Incremental, Described, Planned):
     n_init : int or "auto", default="auto"
         Starts, of which the best is kept; "auto": 10 for "random" and for a callable. Of up to 100,000 rows, where a
         start costs little, 5 to 20: no more once four in a row have not lowered the best by 0.03 %. Of more than
-        20,000 narrow ones of them, 4 to 6 searches of several starts, each on rows that are drawn for it. Else, by
+        20,000 narrow ones of them, 5 to 8 searches of several starts, each on rows that are drawn for it. Else, by
         what a start costs, 4 to 10 for up to 10 clusters, and 1 to 10 for more, no more once one has not lowered the
         best so. Each start of "k-means++" is recombined with the best before in its search.
     max_iter : int, default=100

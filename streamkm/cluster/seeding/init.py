@@ -79,7 +79,7 @@ class Starts:
 
 
 SEARCHES = Starts(5, 20)  # where rows are few and a start is cheap
-SEARCHES_APART = Starts(4, 6, patience=3)  # each on rows drawn for it, so that they differ
+SEARCHES_APART = Starts(5, 8)  # each on rows drawn for it, so that they differ
 STARTS_APART = Starts(3, 12, patience=2)  # of each such search
 
 
