@@ -171,6 +171,6 @@ def test_rows_of_unknown_width_are_not_kept_under_a_limit(tmp_path):
     path = tmp_path / "x.svm"
     dump_svmlight_file(sp.csr_array(np.maximum(rows(), 0)), np.zeros(1500), str(path))
     assert kmeans().plan(path).kept_bytes > 0
-    assert kmeans(memory_limit="2 GiB").plan(path).kept_bytes == 0
+    assert kmeans(memory_limit=limited("2 GiB")).plan(path).kept_bytes == 0
     known = open_source(path, n_features=6)
-    assert kmeans(memory_limit="2 GiB").plan(known).kept_bytes > 0
+    assert kmeans(memory_limit=limited("2 GiB")).plan(known).kept_bytes > 0

@@ -216,7 +216,7 @@ def test_client_and_scheduler_grow_by_chunks():
 
 def test_other_machines_are_planned_whatever_this_one_has(file):
     """The client's need is marked, with the remedy; only a fit on this machine is refused."""
-    kmeans = StreamKMeans(8, random_state=0, memory_limit="1 GiB")
+    kmeans = StreamKMeans(8, random_state=0, memory_limit=limited("1 GiB"))
     found = kmeans.forecast(file, Cluster(200), 10**9)
     told = dict(found.lines())["client memory"]
     assert told.startswith(f"{human_bytes(found.client_bytes)}, above the limit of 1.0 GiB; ")

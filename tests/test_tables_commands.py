@@ -138,7 +138,9 @@ def test_what_is_refused(trips):
 def test_other_commands(trips):
     columns = ("--columns", "distance,passengers")
     assert "2 of numbers" in run("inspect", "trips.parquet", *columns)
-    assert "features" in run("plan", "trips.csv", "-k", 3, "--memory-limit", "1 GiB", "--refine", 2, *columns)
+    assert "features" in run(
+        "plan", "trips.csv", "-k", 3, "--memory-limit", "1 GiB, process 300 MiB", "--refine", 2, *columns
+    )
     run("sketch", "trips.csv", "-o", "x.zarr", *columns)
     run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)

@@ -162,7 +162,7 @@ STORIES = {
         lambda: TABLE.to_csv("x.tsv", sep="\t", index=False), "fit x.tsv -k 3 -o out --seed 0"
     ),
     "a folder of Parquet files below a limit": Story(
-        folder_of_tables, "fit parts -k 3 -o out --memory-limit '500 MiB' --seed 0"
+        folder_of_tables, "fit parts -k 3 -o out --memory-limit '500 MiB, process 300 MiB' --seed 0"
     ),
     "features of very different scales": Story(
         lambda: np.save("x.npy", SCALED[:, :4]),
@@ -257,5 +257,5 @@ def test_five_million_rows_of_parquet_below_a_limit(tmp_path, monkeypatch, reduc
         rng = np.random.default_rng(part)
         rows = rng.normal(size=(100_000, 12)) + 5 * (np.arange(100_000) % 8)[:, None]
         pd.DataFrame(rows.astype(np.float32)).rename(columns=str).to_parquet(f"rows/{part}.parquet")
-    command("fit rows -k 8 -o out --memory-limit '500 MiB' --seed 0 --no-report")
+    command("fit rows -k 8 -o out --memory-limit '500 MiB, process 300 MiB' --seed 0 --no-report")
     assert adjusted_rand_score(np.tile(np.arange(100_000) % 8, parts), labels()) > 0.99
