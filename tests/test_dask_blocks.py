@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import SchedulerPlugin
+from packaging.version import Version
 
 from streamkm import StreamKMeans
 from streamkm.compute import open_executor
@@ -157,6 +159,7 @@ def test_persisted_blocks(client):
             assert_same_bits(StreamKMeans(executor=executor, **KMEANS).fit(made), wanted)
 
 
+@pytest.mark.skipif(Version(dask.__version__) < Version("2026.1"), reason="Dask compares frames before it joins files")
 @pytest.mark.parametrize("choose", ["columns", "projection", "drop"])
 def test_labels_fit_frames_of_chosen_columns_of_small_files(tmp_path, choose):
     """Dask reads the files of such frames together, two by two, but the frame says that there are four partitions."""

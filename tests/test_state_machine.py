@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         if len(stream.rows) < K:
             return
         path = self.folder / "model.npz"
-        stream.kmeans.save(path)
+        stream.kmeans.save(path, overwrite=True)
         loaded = StreamKMeans.load(path)
         labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
         np.testing.assert_array_equal(loaded.predict(stream.rows), labels)
