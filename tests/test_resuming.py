@@ -205,7 +205,9 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
     """The plan depends on what the process holds, so the run keeps what that was; another run has a plan of its own."""
     monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
     monkeypatch.setattr(resume, "SHARE", 1.0)
-    path, limit = str(folder / "x.npy"), f"{(resident_bytes() >> 20) + 600} MiB"
+    held = resident_bytes()
+    monkeypatch.setattr(process, "resident_bytes", lambda: held)
+    path, limit = str(folder / "x.npy"), f"{(held >> 20) + 600} MiB"
     options = CASES["dense"][1] | {"progress": False, "memory_limit": limit}
     kmeans = StreamKMeans(checkpoint=tmp_path / "state", **options)
     begun = kmeans.plan(path)
@@ -213,7 +215,6 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
         stopped_after(patched, "assign-1")
         with pytest.raises(StoppedError):
             kmeans.fit(path)
-    held = resident_bytes()
     monkeypatch.setattr(process, "resident_bytes", lambda: held + (200 << 20))  # as of a process with more in memory
     assert kmeans.plan(path).process_memory >= begun.process_memory + (100 << 20)
     kmeans.fit(path)
