@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
-from sklearn.base import clone
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.centers.index import FEWEST_CENTERS
@@ -69,10 +68,11 @@ class Case:
     def fit(self, data: Any, executor: Any) -> StreamKMeans | StreamKernelKMeans:
         """Fit; the plan must be the case's."""
         estimator = (StreamKernelKMeans if self.kernel else StreamKMeans)(self.n_clusters, **self.parameters)
-        estimator.set_params(random_state=0, progress=False, executor=executor)
+        estimator.set_params(random_state=0, progress=False, executor=1)
         if self.spare_bytes is not None:
-            roomy = clone(estimator).set_params(executor=1).plan(data)
+            roomy = estimator.plan(data)
             estimator.set_params(memory_limit=limited(roomy.peak_bytes - self.spare_bytes, roomy.process_memory))
+        estimator.set_params(executor=executor)
         weights = np.random.default_rng(1).gamma(2, size=self.n_rows) if self.weighted else None
         estimator.fit(data, sample_weight=weights)
         assert estimator.plan_.regime == self.regime

@@ -73,7 +73,7 @@ class HashedText(RowSource):
         batch, text_bytes = self.documents.sample()
         if not batch.documents:  # long ones alone, of files
             sizes = [line.n_bytes for line in self.long_lines] or [LONG_BYTES]
-            return LONG_DENSITY, None if text_bytes is None else text_bytes * len(sizes) / sum(sizes)
+            return LONG_DENSITY, None if text_bytes is None else text_bytes * len(sizes) / sum(sizes), None
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
         X = self._hash(batch, self.hashing.apply)
