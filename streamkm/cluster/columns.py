@@ -16,7 +16,7 @@ from streamkm.cluster.frame import Frame
 from streamkm.cluster.rows import batch_rows
 from streamkm.core.matrix import Matrix, as_working
 
-FEWEST_FEATURES = 1 << 14  # of rows whose features are counted: the centers of narrower ones are small
+FEWEST_FEATURES = 1 << 16  # of rows whose features are counted: for narrower ones that takes longer than it saves
 MOST_OCCUR = 0.5  # share of the features that occur, from which all are kept
 MOST_COUNTED = 1 << 26  # features of which those that occur are kept: users see one number for each of all of them
 TABLE_SHARE = 16  # features for each stored entry, up to which a table of all of them is made

@@ -18,7 +18,7 @@ from streamkm.cluster.blocks import Blocks, merged
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
@@ -198,7 +198,9 @@ def _reach(sampled: Block, held: Blocks, objective: float) -> float:
     A group of rows that a uniform sample of s rows leaves out is hardly more than a few times 1 / s of all rows, and
     its share of the objective at most so many times that. So the farther rows may lie, the larger a sample must be.
     """
-    mean = np.asarray(sampled.X.mean(axis=0, dtype=np.float64)).ravel()
+    mean, counts = np.empty((1, sampled.X.shape[1])), np.zeros(1)
+    add_rows(sampled.X, NO_WEIGHTS, np.zeros(sampled.n_rows, np.int32), mean, counts, fresh=True)
+    mean = mean[0] / sampled.n_rows
     farthest = np.sqrt(held.largest_d2norm) + np.sqrt(mean @ mean)
     return float(farthest * farthest) * held.n_rows / objective if objective > 0 else np.inf
 
