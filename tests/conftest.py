@@ -186,4 +186,4 @@ def tmpfs(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("file systems cannot be mounted here")
     yield place, lambda: subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
-    subprocess.run(["umount", place], check=True)
+    subprocess.run(["umount", "--lazy", place], check=True)

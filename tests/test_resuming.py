@@ -382,5 +382,5 @@ def test_a_full_disk_is_said_and_survived(folder, wanted, tmp_path, monkeypatch)
         subprocess.run(["mount", "-o", "remount,size=500m", place], check=True)
         kmeans.fit(str(folder / file))
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
     np.testing.assert_array_equal(kmeans.labels_, wanted("text").labels_)
