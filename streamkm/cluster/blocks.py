@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.batches import Batch, add_batch
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import LastStep, Told, chosen_step, near_borders, parted
+from streamkm.cluster.many_steps import Labels, LastStep, Told, chosen_step, near_borders, parted
 from streamkm.cluster.rows import Block, add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import JOIN_TOTALS, Totals, join_totals
@@ -184,6 +185,20 @@ class Blocks:
         if reach is not None and lists is not None:
             return parted(totals, labels, rows, lists)
         return totals, LastStep(labels, lists)
+
+    def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+        """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
+
+        Parameters
+        ----------
+        likely : list of int32 (n,), optional
+            Labels of each block that are likely right; those of the batch are written. They only save time.
+        """
+        labels = likely if likely is not None and self.executor.joins_here else [None] * len(self.handles)
+        items = [[*item, part] for item, part in zip(self.placed(), labels, strict=True)]
+        large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
+        shared = self.executor.share((table, batch))
+        return self.executor.fold(stage, add_batch, JOIN_TOTALS, items, len(items), shared, large=large)
 
     def placed(self) -> Iterator[list[Any]]:
         """Blocks, each after the place of its first row: for draws by places, and for sums over blocks.

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.batches import Batch, batch_labels, rows_of
 from streamkm.cluster.blocks import MOST_NEAR, Blocks, Parted, labels_and_nearness
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import LastStep, border_labels, near_borders, parted
+from streamkm.cluster.many_steps import Labels, LastStep, border_labels, near_borders, parted
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals, join_totals
 from streamkm.compute import Executor
@@ -73,6 +74,22 @@ class LocalBlocks(Blocks):
         """Assign every row to its nearest center; gather sums and counts."""
         labels = self.labels(centers, stage)
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
+
+    def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+        """As `Blocks.batch`, of the rows of all pieces."""
+        rows = batch.rows(0, self.n_rows)
+        part = rows_of(self.whole, rows)
+        known = None if likely is None else likely[0][rows]
+        cuts = np.unique(np.linspace(0, len(rows), count_pieces(self.executor, part.X, ROW_PIECES) + 1).astype(int))
+        tasks = [
+            (rows_between(part.X, start, stop), None if known is None else known[start:stop])
+            for start, stop in pairwise(cuts)
+        ]
+        labels = np.concatenate(self.executor.each(stage, _batch_labels, tasks, table))
+        if likely is not None:
+            likely[0][rows] = labels
+        totals = label_sums(self.executor, part.X, part.weights, labels, table.n_clusters, stage)
+        return replace(totals, d2=part.total_d2norm())
 
     def step(
         self,
@@ -229,6 +246,11 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
 def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTable) -> NDArray[np.int32]:
     X, gaps = piece
     return table.labels(X, gaps=gaps)
+
+
+def _batch_labels(task: tuple[Matrix, NDArray[np.int32] | None], table: CenterTable) -> NDArray[np.int32]:
+    X, likely = task
+    return batch_labels(X, table, likely)
 
 
 def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:

@@ -17,6 +17,8 @@ from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.many_steps import LastStep
+from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
@@ -63,23 +65,13 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         )
     give_back(plan.limit_bytes)
     rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-    rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
-    with progress.stage("lloyd", context.settings.max_iter, "steps") as stage:
-        if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
-            result = LloydResult(start, float("nan"), 0, False, ())  # polishing iterates
-        else:
-            tol, steps = context.settings.tol, KeptSteps(context.writer, "lloyd", stage)
-            result = lloyd(
-                rows,
-                start,
-                max_iter=context.settings.max_iter,
-                tol=tol,
-                on_step=steps.step,
-                begun=steps.begun,
-                accelerated=tol > 0,
-            )
+    dense = rows.partable
+    rows = replace(rows, partable=dense and plan.needs is not None and plan.needs.parts)
+    if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
+        result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()  # polishing iterates
+    else:
+        result, history = _iterated(context, rows, start, dense=dense)
     result = replace(result, last=None)  # the assign pass finds the labels
-    history = noted("lloyd", result)
     if polished:
         polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
         result, more = _polished(context, sketch, polishing, sampled, result)
@@ -98,6 +90,36 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         centers = on_sphere(centers)  # a frame rounds
     result, sketch = frame.result(result, centers), framed.frame.sketch(sketch)
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
+
+
+def _iterated(
+    context: FitContext, rows: Blocks, start: NDArray[np.float64], *, dense: bool
+) -> tuple[LloydResult, list[dict[str, Any]]]:
+    """Epochs of moving averages where they are worth it, between steps of Lloyd's algorithm; and their history."""
+    settings, tol = context.settings, context.settings.tol
+    schedule, n_left = None, settings.max_iter
+    if settings.searches and settings.n_init != 1 and tol > 0 and context.plan.regime != "spilled":
+        schedule = Schedule.of(rows.n_rows, len(start), settings.max_iter, dense=dense)
+    first, history, begun = None, list[dict[str, Any]](), None
+    if schedule is not None:
+        first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol, accelerated=True)
+        with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
+            kept, seed = KeptSteps(context.writer, "epochs", stage), settings.word("epochs")
+            likely = None if first.last is None else first.last.labels
+            moved = moving_averages(
+                rows, first.centers, schedule, seed=seed, likely=likely, on_epoch=kept.step, begun=kept.begun
+            )
+        start, history, n_left = moved.centers, noted("epochs", moved), schedule.n_steps
+        begun = LloydResult(start, float("nan"), 0, False, (), last=None if likely is None else LastStep(likely, None))
+    with context.progress.stage("lloyd", n_left, "steps") as stage:
+        kept = KeptSteps(context.writer, "lloyd", stage)
+        steps: dict[str, Any] = {"max_iter": n_left, "tol": tol, "on_step": kept.step, "accelerated": tol > 0}
+        result = lloyd(rows, start, begun=kept.begun or begun, **steps)
+        if first is not None and result.inertia > first.inertia:
+            logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the start")
+            result = lloyd(rows, first.centers, **steps)
+    n_iter = result.n_iter + (0 if schedule is None else STEPS_BEFORE + schedule.n_epochs)
+    return replace(result, n_iter=n_iter), [*history, *noted("lloyd", result)]
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
@@ -220,10 +242,10 @@ def seeded(
 
 def _pool(context: FitContext, blocks: Blocks | None, n_rows: int) -> Pool:
     """What the plan says of the rows that starts are searched on."""
-    needs = context.plan.needs
+    needs, on_disk = context.plan.needs, context.plan.regime == "spilled"
     if needs is None:
-        return Pool(blocks, n_rows=n_rows)
-    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows)
+        return Pool(blocks, n_rows=n_rows, on_disk=on_disk)
+    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows, on_disk)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -44,7 +44,16 @@ class Settings:
     sketch: Sketch | None = None
     spherical: bool = False
     max_cluster_size: int | float | None = None
-    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "size cap")
+    streams: ClassVar[tuple[str, ...]] = (
+        "sketch",
+        "sample",
+        "seeding",
+        "search",
+        "coreset",
+        "draws",
+        "size cap",
+        "epochs",
+    )
 
     @property
     def searches(self) -> bool:

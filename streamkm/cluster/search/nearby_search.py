@@ -27,6 +27,7 @@ MOST_ROUNDS = 8
 SWAPPED = 8  # clusters for each one that is split at first
 STILL_SWAPPED = 256  # and in a round that is worth it: Lloyd's algorithm gains as much on all rows
 STEPS = 3  # of Lloyd's algorithm after a round, before it is judged
+PROMISED = 5e-3  # share of the objective that swaps should promise, where epochs follow, which find what is less
 WORTH = 5e-4  # share of the objective that a round should gain, at least, for another
 
 
@@ -51,7 +52,9 @@ class _State:
     lists: Lists
 
 
-def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:
+def search_nearby(
+    whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator, promise: float = 0.0
+) -> LloydResult:
     """Improve centers by swaps until a round gains little.
 
     O(n * m * l) a round, with l the centers that a row is compared with.
@@ -64,6 +67,8 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
     start : LloydResult
         Near a local optimum.
     rng : Generator
+    promise : float, default 0
+        Share of the objective that a round's swaps should promise to gain, at least, for it to be made.
 
     Returns
     -------
@@ -84,7 +89,8 @@ def search_nearby(whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng:
         costs = np.bincount(found, losses, minlength=len(best.centers)).astype(np.float64)
         gains, halves = split_gains(pieces.executor, whole, found, d2, len(best.centers), rng, known)
         swaps = swaps_of(gains, costs, n_swaps, set())
-        if len(swaps) * STILL_SWAPPED < len(best.centers):
+        promised = sum(float(gains[split] - costs[removed]) for split, removed in swaps)
+        if len(swaps) * STILL_SWAPPED < len(best.centers) or promised < promise * best.inertia:
             break
         changed = best.centers.copy()
         for split, removed in swaps:

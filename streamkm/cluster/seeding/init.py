@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.moving_averages import FEWEST_STEPS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search.nearby_search import search_nearby
+from streamkm.cluster.search.nearby_search import PROMISED, search_nearby
 from streamkm.cluster.search.recombine import recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.kmeans_plusplus import random_rows, seedings
@@ -78,9 +79,10 @@ class Starts:
         return min(inertias[: -self.patience], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
 
 
-SEARCHES = Starts(5, 20)  # where rows are few and a start is cheap
-SEARCHES_APART = Starts(5, 8)  # each on rows drawn for it, so that they differ
+SEARCHES, FEWER_SEARCHES = Starts(5, 20), Starts(2, 10, patience=1)  # where rows are few and a start is cheap
+SEARCHES_APART, FEWER_APART = Starts(5, 8), Starts(2, 6, patience=1)  # each on rows drawn for it, so that they differ
 STARTS_APART = Starts(3, 12, patience=2)  # of each such search
+FEWER_FROM = 50  # clusters, from which fewer searches do: recombined, they miss little, and epochs find most of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,20 @@ def start_centers(
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(executor, searched)
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, n_rows=n_rows) + shift
+    centers = best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, n_rows=n_rows)
+    if init == "k-means++" and is_many(n_clusters, block) and pool.on_disk:
+        centers = _averaged(executor, block, centers, streams.search)
+    return centers + shift
+
+
+def _averaged(
+    executor: Executor, block: Block, centers: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Centers after epochs on the rows that are searched, where all rows are on disk: a batch of them takes long."""
+    schedule = _schedule(block, len(centers))
+    if schedule is None:
+        return centers
+    return moving_averages(LocalBlocks.of(executor, block), centers, schedule, seed=int(rng.integers(2**63))).centers
 
 
 def best_start(
@@ -166,13 +181,16 @@ def best_start(
     pieces = LocalBlocks.of(executor, block)
     best, best_quality = None, (0, np.inf)
     inertias, seeded = list[float](), list[NDArray[np.float64]]()
+    # epochs of moving averages do the rest
+    many = init == "k-means++" and n_init == "auto" and is_many(n_clusters, block)
+    many = many and _schedule(block, n_clusters) is not None
     unsearched = init == "random" or drawn is not None
     starts = _starts(n_init, n_clusters, block, n_rows, unsearched=unsearched)
     n_drawn = search_rows(n_clusters) // 2
-    if starts == SEARCHES and init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn:
+    if starts in (SEARCHES, FEWER_SEARCHES) and init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn:
         return _best_apart(executor, block, pieces, n_clusters, n_drawn, streams)
     alone = unsearched and starts.most == 1  # it is compared with none
-    n_steps = FIRST_STEP if alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
+    n_steps = FIRST_STEP if many or (alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters) else START_STEPS
     while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding)
@@ -193,13 +211,18 @@ def best_start(
                 mixed = recombined(pieces, best, result.centers)
                 mixed_result = lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL, accelerated=True)
                 result = min(result, mixed_result, key=_by_quality)
-            result = local_search(block, pieces, result, rng=streams.search)
+            result = local_search(block, pieces, result, rng=streams.search, promise=PROMISED if many else 0.0)
         if best is None or _by_quality(result) < best_quality:
             best, best_quality = result.centers, _by_quality(result)
         inertias.append(result.inertia)
     if best is None:
         raise ValueError(f"n_init={n_init}; needed: at least 1")
     return best
+
+
+def _schedule(block: Block, n_clusters: int) -> Schedule | None:
+    """Epochs as they would be run on these rows, or more of their kind, whatever `max_iter`."""
+    return Schedule.of(block.n_rows, n_clusters, FEWEST_STEPS + MORE_EPOCHS, dense=isinstance(block.X, np.ndarray))
 
 
 def _best_apart(
@@ -211,7 +234,8 @@ def _best_apart(
     """
     some, best, inertias = prefix(block, rough_rows(n_clusters)), None, list[float]()
     options: dict[str, Any] = {"init": "k-means++", "n_init": STARTS_APART, "streams": streams, "n_rows": block.n_rows}
-    while best is None or SEARCHES_APART.go_on(inertias):
+    searches = SEARCHES_APART if n_clusters < FEWER_FROM else FEWER_APART
+    while best is None or searches.go_on(inertias):
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
         around, shift = centered(executor, drawn)
         centers = best_start(executor, around, n_clusters, **options) + shift
@@ -226,10 +250,12 @@ def _by_quality(result: LloydResult) -> tuple[int, float]:
     return -len(result.centers), result.inertia
 
 
-def local_search(block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator) -> LloydResult:
+def local_search(
+    block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator, promise: float = 0.0
+) -> LloydResult:
     """Improve centers by swaps: among neighbours where there are many; see `split_merge` and `nearby_search`."""
     if is_many(len(start.centers), block):
-        return search_nearby(block, pieces, start, rng=rng)
+        return search_nearby(block, pieces, start, rng=rng, promise=promise)
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
@@ -243,7 +269,7 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, n_rows: i
         return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
     if n_rows <= SMALL_ROWS and entries * n_clusters <= SEARCH_WORK:
-        return SEARCHES
+        return SEARCHES if n_clusters < FEWER_FROM else FEWER_SEARCHES
     few = n_clusters <= FEW_CLUSTERS
     most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
     return Starts(most if few else min(2, most), most, patience=1)

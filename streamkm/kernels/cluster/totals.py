@@ -44,6 +44,27 @@ def join(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArray[n
     np.add(first, second, out=out)
 
 
+def moved_towards(
+    sums: NDArray[np.float64], counts: NDArray[np.float64], rate: float, centers: NDArray[np.float64]
+) -> None:
+    """Move centers towards the means of their rows by a share of the way; those without weight stay. O(k * m).
+
+    Parameters
+    ----------
+    sums : float64 (k, m)
+    counts : float64 (k,)
+    rate : float64
+        The share, from 0 to 1.
+    centers : float64 (k, m)
+        Written.
+    """
+    some = np.flatnonzero(counts > 0)
+    way = sums[some] / counts[some, None]
+    way -= centers[some]
+    way *= rate
+    centers[some] += way
+
+
 def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: float, out: NDArray[np.float64]) -> None:
     """Carry means on by a share of their last way: ``means + share * (means - before)``, to the bit. O(k * m).
 

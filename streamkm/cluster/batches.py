@@ -1,0 +1,95 @@
+"""Which rows are in a batch of an epoch, and what a block adds to its sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.rows import Block, add_rows, batch_rows
+from streamkm.cluster.spill import loaded
+from streamkm.cluster.totals import Totals
+from streamkm.core.matrix import Matrix
+from streamkm.kernels.cluster.totals import weighted_sum
+
+GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One of the batches of an epoch; each row is in one of them.
+
+    Attributes
+    ----------
+    number, n_batches, epoch : int
+    seed : int
+        Below 2^64.
+    """
+
+    number: int
+    n_batches: int
+    epoch: int
+    seed: int
+
+    def rows(self, place: int, n_rows: int) -> NDArray[np.int64]:
+        """Rows of a block in the batch, ascending.
+
+        Rows that follow each other may be alike, so a batch takes them far apart: row ``a i + c`` modulo n is the i-th
+        of an epoch, with c drawn by the seed, and a near the golden section of n, drawn too, without a common divisor.
+
+        Parameters
+        ----------
+        place : int
+            Of the block's first row.
+        n_rows : int
+            Of the block.
+        """
+        first, last = (n_rows * bound // self.n_batches for bound in (self.number, self.number + 1))
+        if last <= first:
+            return np.empty(0, np.int64)
+        rng = np.random.default_rng([self.seed, self.epoch, place])
+        start, way = int(rng.integers(n_rows)), int(n_rows * (GOLDEN + 0.1 * rng.random())) or 1
+        while gcd(way, n_rows) > 1:
+            way += 1
+        return np.sort((start + way * np.arange(first, last, dtype=np.int64)) % n_rows)
+
+
+def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
+    """Some rows of a block, copied."""
+    return Block(block.X[rows], block.d2norms[rows], block.weights[rows] if len(block.weights) else block.weights)
+
+
+def add_batch(state: Totals | None, item: list[Any], shared: tuple[CenterTable, Batch]) -> tuple[Totals, None]:
+    """Add the rows of a block that belong to a batch to the sums of their nearest centers.
+
+    Parameters
+    ----------
+    item : [int, Block or where it was written, int32 (n,) or None]
+        The place of the block's first row, the block, and likely labels of its rows: those of the batch are written.
+    """
+    (place, held, likely), (table, batch) = item, shared
+    block = loaded(held)
+    rows = batch.rows(place, block.n_rows)
+    totals, fresh = state or Totals.unwritten(table), state is None
+    d2norms, step = 0.0, batch_rows(block.X.shape[1])
+    for first in range(0, max(1, len(rows)), step):
+        picked = rows[first : first + step]
+        part = rows_of(block, picked)
+        labels = batch_labels(part.X, table, None if likely is None else likely[picked])
+        add_rows(part.X, part.weights, labels, totals.sums, totals.counts, fresh=fresh)
+        if likely is not None:
+            likely[picked] = labels
+        fresh = False
+        d2norms += float(weighted_sum(part.weights, part.d2norms))
+    return Totals(totals.sums, totals.counts, totals.d2 + d2norms), None
+
+
+def batch_labels(X: Matrix, table: CenterTable, likely: NDArray[np.int32] | None) -> NDArray[np.int32]:
+    """Nearest centers of rows (n,); by an index, if the table knows the parts of one and labels are likely."""
+    if likely is not None and table.known is not None:
+        table.index()
+    return table.lowest(X, likely)[0]

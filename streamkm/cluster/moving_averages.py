@@ -1,0 +1,143 @@
+"""Epochs of moving averages: centers follow the means of small batches, before the last steps of Lloyd's algorithm.
+
+An epoch looks at every row once, in batches of a few rows a center. Each center moves towards the mean of its rows of a
+batch, by a rate that falls to 0 over all batches, near a half cosine. From the same start, this ends at lower
+objectives than as many steps of Lloyd's algorithm: centers move many times an epoch, and the noise of early batches
+takes them out of local optima.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.batches import Batch
+from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
+from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
+from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.many_steps import Labels
+from streamkm.cluster.totals import inertia_of
+from streamkm.kernels.cluster import totals as kernels
+
+FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
+EPOCHS, MORE_EPOCHS = 4, 8  # the latter where clusters have fewer rows than
+FEW_ROWS = 128
+BATCH_ROWS = 8  # for each center
+FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
+FEWEST_STEPS = 5  # that a user allows, as of whom Lloyd's algorithm is expected
+STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 2  # of Lloyd's algorithm; the last: of many clusters
+RATE = 0.4  # of the first batch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How epochs are run.
+
+    Attributes
+    ----------
+    n_epochs : int
+    n_batches : int
+        Of an epoch.
+    n_steps : int
+        Steps of Lloyd's algorithm behind the epochs, at most.
+    rate : float
+        Of the first batch: the share of the way to the mean of its rows that a center moves.
+    """
+
+    n_epochs: int
+    n_batches: int
+    n_steps: int
+    rate: float = RATE
+
+    @classmethod
+    def of(cls, n_rows: int, n_clusters: int, max_iter: int, *, dense: bool) -> Schedule | None:
+        """The schedule for so many rows; None where Lloyd's algorithm alone is as good.
+
+        Parameters
+        ----------
+        max_iter : int
+            Epochs and steps at most.
+        """
+        n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
+        n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (BATCH_ROWS * n_clusters)
+        few = n_clusters < FEWEST_CENTERS or n_batches < FEWEST_BATCHES or max_iter < FEWEST_STEPS
+        if few or not dense:
+            return None
+        n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
+        return cls(n_epochs, n_batches, min(n_steps, max_iter - STEPS_BEFORE - n_epochs))
+
+    def rate_of(self, epoch: int, batch: int) -> float:
+        """The rate of a batch: near a half cosine, by products alone, so that no library's cosine is trusted."""
+        share = (epoch * self.n_batches + batch) / (self.n_epochs * self.n_batches)
+        return self.rate * (1 - share * share * (3 - 2 * share))
+
+
+def moving_averages(
+    blocks: Blocks,
+    centers: NDArray[np.float64],
+    schedule: Schedule,
+    *,
+    seed: int,
+    likely: Labels | None = None,
+    on_epoch: Callable[[LloydResult], None] | None = None,
+    begun: LloydResult | None = None,
+) -> LloydResult:
+    """Run epochs of moving averages. O(n * m * k) each.
+
+    The same bits for any threads and workers: the seed, the epoch and the places of rows decide which batch a row is
+    in, and sums are gathered in the fixed tree of a step of Lloyd's algorithm.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    centers : float64 (k, m)
+        Where to start.
+    schedule : Schedule
+    seed : int
+        Of the order of rows; below 2^64.
+    likely : list of int32 (n,), optional
+        Labels of each block that are likely right, as a step with many centers leaves them: written, to save time.
+    on_epoch : callable, optional
+        Gets where the algorithm is after every epoch.
+    begun : LloydResult, optional
+        Where to go on, in place of `centers`.
+
+    Returns
+    -------
+    LloydResult
+        `history` is the inertia of each epoch: of every batch about the centers that it met.
+
+    References
+    ----------
+    "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half cosine.
+    """
+    state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    for epoch in range(state.n_iter, schedule.n_epochs):
+        moved, inertia = state.centers.copy(), 0.0
+        known = None if likely is None else _index_parts(moved)
+        for number in range(schedule.n_batches):
+            table = CenterTable.build(moved, np.float32, index=known)
+            found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), f"epoch-{epoch + 1}", likely)
+            inertia += inertia_of(found, moved, found.d2)
+            kernels.moved_towards(found.sums, found.counts, schedule.rate_of(epoch, number), moved)
+        state = LloydResult(moved, inertia, epoch + 1, False, (*state.history, inertia))
+        logger.debug("epoch %d: %d batches, inertia %.6g", epoch + 1, schedule.n_batches, inertia)
+        if on_epoch is not None:
+            on_epoch(state)
+    return state
+
+
+def _index_parts(centers: NDArray[np.float64]) -> IndexParts | None:
+    """What an index of centers takes longest to find, where it is worth it: it serves all batches of an epoch."""
+    if not is_worth(*centers.shape, guessed=True):
+        return None
+    index = CenterTable.build(centers, np.float32).index()
+    return index.parts() if isinstance(index, CenterIndex) else None
