@@ -22,8 +22,9 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
-from tests.benchmarks.make_embeddings import Embeddings, write
+from tests.benchmarks import data as datasets
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
+from tests.benchmarks.quality import objective
 
 FITS = {
     (300_000, 1024): (0.9925, 2.0, {"max_iter": 20}),
@@ -40,10 +41,7 @@ ASSIGNED, SEEDED = 20_000, 131_072
 def run(settings: Settings) -> list[Row]:
     """Rows y and z."""
     fits = {(6000, 520): (1.0, 1.0, {"max_iter": 3})} if settings.quick else FITS
-    paths = {n_rows: settings.folder / f"embeddings-{n_rows}.npy" for n_rows, _ in fits}
-    for n_rows, path in paths.items():
-        if not path.exists():
-            write(path, Embeddings(), n_rows)
+    paths = {n_rows: datasets.embeddings(settings, n_rows) for n_rows, _ in fits}
     rows = [_fit(settings, paths[n_rows], k, *given) for (n_rows, k), given in fits.items()]
     return [*rows, *_assignments(settings, np.load(paths[min(paths)]))]
 
@@ -54,7 +52,7 @@ def fit_rows(path: str, k: int, parameters: dict[str, Any]) -> dict[str, Any]:
 
     started = time.perf_counter()
     labels = np.asarray(StreamKMeans(k, random_state=0, progress=False, **parameters).fit(path).labels_)
-    return {"seconds": time.perf_counter() - started, "objective": _objective(path, labels)}
+    return {"seconds": time.perf_counter() - started, "objective": objective(Path(path), labels)}
 
 
 def faiss_rows(path: str, k: int) -> dict[str, Any]:
@@ -68,17 +66,7 @@ def faiss_rows(path: str, k: int) -> dict[str, Any]:
     found = faiss.Kmeans(X.shape[1], k, niter=10, max_points_per_centroid=len(X), seed=1)
     found.train(X)
     labels = found.index.search(X, 1)[1][:, 0]
-    return {"seconds": time.perf_counter() - started, "objective": _objective(path, labels)}
-
-
-def _objective(path: str, labels: NDArray[Any]) -> float:
-    """Mean squared distance of rows to the means of their labels."""
-    X = np.load(path, mmap_mode="r")
-    order = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-    sums = np.add.reduceat(X[order].astype(np.float64), starts)
-    counts = np.diff(np.append(starts, len(labels)))
-    return float((np.square(X, dtype=np.float64).sum() - np.square(sums).sum(axis=1) @ (1 / counts)) / len(labels))
+    return {"seconds": time.perf_counter() - started, "objective": objective(Path(path), labels)}
 
 
 def _fit(settings: Settings, path: Path, k: int, most: float, faster: float, parameters: dict[str, Any]) -> Row:

@@ -1,6 +1,6 @@
 """The data of the benchmarks: made by the project's own generators where they are missing.
 
-Names and sizes only; the generators are `make_topics` and `make_digits`.
+Names and sizes only; the generators are `make_topics`, `make_digits` and `make_embeddings`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks import make_digits, make_topics
+from tests.benchmarks import make_digits, make_embeddings, make_topics
 from tests.benchmarks.make_digits import SIDE, Digits
+from tests.benchmarks.make_embeddings import Embeddings
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.measure import Settings
 
@@ -50,6 +51,32 @@ def digits(settings: Settings, n_rows: int = 300_000) -> Path:
     path = settings.folder / f"digits{n_rows // 1000}k.zarr"
     if not path.exists():
         make_digits.write(str(path), _images(settings), n_rows)
+    return path
+
+
+def images(settings: Settings) -> Path:
+    """MNIST itself, or images like it in quick runs: float32, .npy."""
+    path = settings.folder / "images.npy"
+    if not path.exists():
+        if settings.quick:
+            rows = small_images().images
+        elif settings.mnist is None:
+            raise FileNotFoundError("MNIST is needed: pass --mnist with an HDF5 file of images X")
+        else:
+            import h5py
+
+            with h5py.File(settings.mnist) as file:
+                rows = file["X"][:]
+        np.save(path, rows.astype(np.float32))
+    return path
+
+
+def embeddings(settings: Settings, n_rows: int = 300_000) -> Path:
+    """Unit vectors like embeddings, float32, .npy."""
+    n_rows = 6000 if settings.quick else n_rows
+    path = settings.folder / f"embeddings-{n_rows}.npy"
+    if not path.exists():
+        make_embeddings.write(path, Embeddings(), n_rows)
     return path
 
 

@@ -26,7 +26,8 @@ SLOW_SECONDS = 60.0  # a peer slower than this is run `Settings.peer_runs` times
 MISSING = "missing"
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "streamkm", "numpy", "scipy", "numba", "scikit-learn", "dask", "dask-ml", "faiss-cpu", "sparsekmeans", "zarr"
+    "streamkm", "numpy", "scipy", "numba", "scikit-learn", "dask", "dask-ml", "faiss-cpu", "superkmeans",
+    "betula-cluster", "clostera", "sparsekmeans", "zarr",
 )  # fmt: skip
 
 

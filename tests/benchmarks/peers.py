@@ -42,9 +42,11 @@ class Run:
 
 
 def load(data: Path) -> Any:
-    """CSR of .npz, as it is; Zarr in memory as float32."""
+    """CSR of .npz and rows of .npy, as they are; Zarr in memory as float32."""
     if data.suffix == ".npz":
         return sp.csr_matrix(sp.load_npz(data))
+    if data.suffix == ".npy":
+        return np.load(data)
     import zarr
 
     return zarr.open_array(data, mode="r")[:].astype(np.float32)

@@ -16,14 +16,17 @@ PIECE_ROWS = 20_000
 
 
 def pieces(data: Path) -> Iterator[Any]:
-    """Yield the rows of .npz (CSR), Zarr (dense) or svmlight data, some at a time."""
+    """Yield the rows of .npz (CSR), .npy and Zarr (dense) or svmlight data, some at a time."""
     if data.suffix == ".npz":
         X = sp.csr_array(sp.load_npz(data))
         yield from (X[start : start + PIECE_ROWS] for start in range(0, X.shape[0], PIECE_ROWS))
-    elif data.suffix == ".zarr":
-        import zarr
+    elif data.suffix in {".npy", ".zarr"}:
+        if data.suffix == ".npy":
+            array = np.load(data, mmap_mode="r")
+        else:
+            import zarr
 
-        array = zarr.open_array(data, mode="r")
+            array = zarr.open_array(data, mode="r")
         yield from (array[start : start + PIECE_ROWS] for start in range(0, array.shape[0], PIECE_ROWS))
     else:
         from streamkm.sources import open_source
