@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import tomllib
 from contextlib import redirect_stdout
@@ -68,16 +67,17 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
                 assert anchor in [head.lower().replace(" ", "-") for head in heads], f"{page}: {link}"
 
 
-def test_the_cover_is_drawn_from_results_that_are_here(tmp_path):
+def test_the_chart_is_drawn_from_results_that_are_here(tmp_path):
     pytest.importorskip("matplotlib")
-    from tests.benchmarks.cover import METHODS, PICTURE, RESULTS, draw
+    from tests.benchmarks.bench_curves import COLUMNS, PICTURE, RESULTS, read
+    from tests.benchmarks.chart import draw
 
-    results = json.loads(RESULTS.read_text("utf-8"))
-    assert set(results["runs"]) == set(METHODS)
-    draw(results, tmp_path / "cover.svg")
+    rows = read(RESULTS)
+    assert {tuple(row) for row in rows} == {COLUMNS}
+    draw(rows, tmp_path / "curves.svg")
     kept, drawn = (
         re.findall("<!-- (.+) -->|<text[^>]*>(.+)</text>", path.read_text("utf-8"))
-        for path in (PICTURE, tmp_path / "cover.svg")
+        for path in (PICTURE, tmp_path / "curves.svg")
     )
     assert kept == drawn
-    assert len(kept) > len(METHODS)
+    assert len(kept) > len({row["method"] for row in rows})

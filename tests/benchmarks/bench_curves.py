@@ -41,7 +41,7 @@ COLUMNS = (
 COMMAND = "python -m tests.benchmarks.bench_curves FOLDER"
 KEY = ("data", "k", "method", "version", "effort", "seed", "processor", "threads", "commit")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
-WAIT = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait take no processor seconds
+WAIT = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}  # threads that wait sleep at once
 
 WARM_ROWS = 2000
 
@@ -161,15 +161,19 @@ def _turns(
                         yield task, method, effort, seed
 
 
+def said(method: Method, effort: int) -> str:
+    """An effort for people, and for the CSV."""
+    return ", ".join(f"{name}={value!r}" for name, value in method.efforts[effort].items()) or "default"
+
+
 def _row(task: Task, method: Method, effort: int, seed: int, threads: int) -> dict[str, str]:
     """What is known of a run before it is made."""
-    given = ", ".join(f"{name}={value!r}" for name, value in method.efforts[effort].items())
     return {
         "data": task.name,
         "k": str(task.k),
         "method": method.name,
         "version": method.version or "",
-        "effort": given or "default",
+        "effort": said(method, effort),
         "seed": str(seed),
         "processor": machine()["processor"],
         "threads": str(threads),
@@ -185,7 +189,11 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words, "--", *CODE], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
-    return git("log", "-1", "--format=%h").strip() + ("+" if git("status", "--porcelain") else "")
+    try:
+        return git("log", "-1", "--format=%h").strip() + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError) as error:
+        log.warning("the commit is written as unknown: %s", error)
+        return "unknown"
 
 
 def _child(limits: Limits, **request: Any) -> dict[str, Any]:
@@ -210,8 +218,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data", nargs="+", metavar="NAME", help="some of the data sets")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the methods")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--threads", type=int, default=2, help="of each method")
-    parser.add_argument("--limit", type=float, default=120, help="seconds after which a run is given up")
+    parser.add_argument("--threads", type=int, default=1, help="of each method")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a run is given up")
     parser.add_argument("--minutes", type=float, default=600, help="no run starts after so many")
     parser.add_argument("--reduced", action="store_true", help="small data, in FOLDER/reduced, with a CSV of their own")
     args = parser.parse_args(argv)

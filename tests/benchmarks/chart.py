@@ -30,17 +30,21 @@ Rows = Sequence[dict[str, str]]
 
 
 def curves(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Processor seconds and objectives, medians over seeds, by data and method: of the newest commit of each."""
-    newest = {(row["data"], row["method"]): row["commit"] for row in rows}
+    """Processor seconds and objectives, medians over seeds, by data and method: of the newest setting of each."""
+    newest = {(row["data"], row["method"]): _setting(row) for row in rows}
     found: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {}
     for row in rows:
-        if row["commit"] == newest[row["data"], row["method"]]:
+        if _setting(row) == newest[row["data"], row["method"]]:
             efforts = found.setdefault(row["data"], {}).setdefault(row["method"], {})
             efforts.setdefault(row["effort"], []).append((float(row["seconds_cpu"]), float(row["objective"])))
     return {
         data: {name: [_middle(runs) for runs in efforts.values()] for name, efforts in methods.items()}
         for data, methods in found.items()
     }
+
+
+def _setting(row: dict[str, str]) -> list[str]:
+    return [row[name] for name in ("commit", "version", "processor", "threads", "k")]
 
 
 def _middle(runs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -61,7 +65,7 @@ def draw(rows: Rows, path: Path) -> None:
         for axes, (data, methods) in zip(panels, found.items(), strict=True):
             best = min(objective for points in methods.values() for _, objective in points)
             for name in (name for name in STYLES if name in methods):
-                seconds, objectives = zip(*sorted(methods[name]), strict=True)
+                seconds, objectives = zip(*methods[name], strict=True)
                 colour, shape = STYLES[name]
                 ours = name == OURS
                 axes.plot(
@@ -81,12 +85,15 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def _scales(axes: Any) -> None:
+    from matplotlib.ticker import LogLocator
+
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.xaxis.set_minor_formatter(lambda x, _: "")
     axes.set_yscale("symlog", linthresh=LINEAR, linscale=0.7)
     top = axes.get_ylim()[1]
-    axes.set_ylim(-0.05, top)
+    axes.set_ylim(-0.05, 1.1 * top)
     axes.set_yticks([tick for tick in TICKS if tick <= top])
     axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")

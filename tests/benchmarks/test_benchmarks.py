@@ -1,10 +1,15 @@
 """The benchmarks run, on small data; how fast anything was decides nothing here."""
 
 import json
+import logging
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
+from tests.benchmarks import bench_curves
 from tests.benchmarks.__main__ import BENCHMARKS, main
+from tests.benchmarks.methods import METHODS
 
 
 @pytest.mark.benchmark
@@ -13,3 +18,34 @@ def test_quick_run_fills_every_row(tmp_path):
     assert {row.row for row in rows} == set("".join(letters for letters, _ in BENCHMARKS.values()))
     assert all(row.met is None for row in rows)
     assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == len(rows)
+
+
+@pytest.mark.benchmark
+def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_path, caplog):
+    ours, sklearn = METHODS[:2]
+    peer = next(method for method in METHODS if method.name == "superkmeans flat")
+    given = [str(tmp_path), "--reduced", "--data", "images", "--methods", ours.name, sklearn.name, peer.name]
+    with caplog.at_level(logging.INFO):
+        bench_curves.main(given)
+    out = tmp_path / "reduced" / "curves.csv"
+    rows = bench_curves.read(out)
+    assert {tuple(row) for row in rows} == {bench_curves.COLUMNS}
+    assert "" not in {value for row in rows for value in row.values()}
+    efforts = [row["method"] for row in rows]
+    assert (efforts.count(ours.name), efforts.count(sklearn.name)) == (len(ours.efforts), len(sklearn.efforts))
+    assert (peer.name in efforts) == (peer.version is not None)
+    assert (f"{peer.name} is left out" in caplog.text) == (peer.version is None)
+
+    X = np.load(tmp_path / "reduced" / "images.npy")
+    for method in (ours, sklearn):
+        (row,) = (row for row in rows if (row["method"], row["effort"]) == (method.name, bench_curves.said(method, 0)))
+        with threadpool_limits(1):
+            labels = method.run(X, int(row["k"]), 0, 1, **method.efforts[0])
+        parts = [X[labels == label].astype(np.float64) for label in np.unique(labels)]
+        objective = sum(((part - part.mean(axis=0)) ** 2).sum() for part in parts) / len(X)
+        assert float(row["objective"]) == pytest.approx(objective, rel=1e-9)
+        assert (int(row["n"]), int(row["d"])) == X.shape
+
+    text = out.read_text()
+    bench_curves.main(given)
+    assert out.read_text() == text
