@@ -32,8 +32,8 @@ SHIFT_SD = 1.0  # pixels
 NOISE_SD = 8.0  # of 255
 
 
-def deformation(rng: np.random.Generator) -> sp.csr_array:
-    """Draw a random affine map of images as a matrix.
+def deformation(rng: np.random.Generator, strength: float = 1.0) -> sp.csr_array:
+    """Draw a random affine map of images as a matrix; a smaller strength turns, shears, scales and shifts less.
 
     Returns
     -------
@@ -41,11 +41,12 @@ def deformation(rng: np.random.Generator) -> sp.csr_array:
         ``images @ result`` are the deformed images: each new pixel is the bilinear mean of the four old pixels around
         the place where it comes from, and pixels from outside are 0.
     """
-    angle, shear, scale = rng.normal(0, TURN_SD), rng.normal(0, SHEAR_SD), 1 + rng.normal(0, SCALE_SD)
+    angle, shear = rng.normal(0, strength * TURN_SD), rng.normal(0, strength * SHEAR_SD)
+    scale = 1 + rng.normal(0, strength * SCALE_SD)
     turn = np.array([[np.cos(angle), shear - np.sin(angle)], [np.sin(angle), np.cos(angle)]]) / scale
     middle = (SIDE - 1) / 2
     pixels = np.indices((SIDE, SIDE)).reshape(2, N_PIXELS)
-    places = turn @ (pixels - middle) + middle + rng.normal(0, SHIFT_SD, (2, 1))
+    places = turn @ (pixels - middle) + middle + rng.normal(0, strength * SHIFT_SD, (2, 1))
     corner = np.floor(places).astype(np.int64)
     fraction = places - corner
     source, weight = [], []
@@ -70,11 +71,14 @@ class Digits:
     images : uint8 ndarray of shape (n, 784)
     digits : integer ndarray of shape (n,)
     seed : int
+    strength : float
+        Of deformations, beside the usual ones; noise stays as it is.
     """
 
     images: np.ndarray
     digits: np.ndarray
     seed: int = 0
+    strength: float = 1.0
 
     @classmethod
     def open(cls, path: str, seed: int = 0) -> Digits:
@@ -89,7 +93,7 @@ class Digits:
         X = np.empty((PART_ROWS, N_PIXELS), np.uint8)
         for start in range(0, PART_ROWS, GROUP_ROWS):
             group = slice(start, start + GROUP_ROWS)
-            deformed = self.images[picked[group]].astype(np.float32) @ deformation(rng)
+            deformed = self.images[picked[group]].astype(np.float32) @ deformation(rng, self.strength)
             noise = rng.normal(0, NOISE_SD, deformed.shape)
             X[group] = np.clip(deformed + noise * (deformed > 0), 0, 255)
         return X, self.digits[picked]
