@@ -81,6 +81,99 @@ def lines_beside(path):
     return lines
 
 
+def test_every_verdict_follows_from_its_committed_cases():
+    claims, n_verdicts = load("claims"), 0
+    for path in sorted((PAPERS / "results").glob("*_cases.csv")):
+        lines, cases = table(path.with_name(path.name.replace("_cases", ""))), table(path)
+        for line, mine in claims.recomputed(lines, cases):
+            n_verdicts += 1
+            assert (path.name, line["claim"], line["holds"]) == (path.name, line["claim"], mine)
+            assert line["holds"] == "yes" or line["difference"]
+            assert int(line["seeds"]) >= 8
+    assert n_verdicts > 50
+
+
+def test_papers_without_cases_have_no_verdicts():
+    results = PAPERS / "results"
+    for path in results.glob("*.csv"):
+        if not path.stem.endswith("_cases") and not (results / f"{path.stem}_cases.csv").exists():
+            assert "holds" not in table(path)[0]
+
+
+def test_one_size_of_one_method_decides_a_claim_about_all():
+    claims = load("claims")
+    kept = claims.case("SE, m = 10", np.linspace(0.5, 0.6, 8), "<=", 1)
+    missed = claims.case("PD, m = 1000", np.linspace(11, 13, 8), "<=", 1)
+    level = claims.case("SE, m = 1000", np.linspace(0.9, 1.1, 8), "<=", 1)
+    assert claims.decide([kept]) == "yes"
+    assert claims.decide([kept, missed]) == "no"
+    assert claims.decide([kept, level]) == "within the spread"
+    assert claims.decide([missed, level], "some") == "within the spread"
+    assert claims.decide([kept, kept, missed], "most") == claims.decide([kept, missed], "some") == "yes"
+    assert claims.decide([claims.case("few", [0.5] * 7, "<=", 1)]) == "fewer than 8 seeds"
+
+
+def test_a_gain_below_the_spread_is_no_verdict():
+    claims = load("claims")
+    rng = np.random.default_rng(0)
+    gain = 0.001 + 0.06 * rng.standard_normal(20)  # 0.409 beside 0.408, with the spread of F_5
+    assert claims.decide([claims.case("m = 65,536", gain, ">=", 0)], "some") == "within the spread"
+
+
+def test_studies_that_ended_are_not_run_again(tmp_path, capfd, monkeypatch):
+    run_all = load("run_all")
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setattr(run_all, "BOUNDS", {"landmarks_and_rank": 60})  # ends at once without MNIST
+    monkeypatch.setattr("sys.argv", ["run_all.py", str(data), "--out", str(tmp_path / "out")])
+    run_all.main()
+    assert [(row["study"], row["run"]) for row in table(tmp_path / "out" / "done.csv")] == [
+        ("landmarks_and_rank", "whole")
+    ]
+    assert "there already" not in capfd.readouterr().out
+    monkeypatch.setattr(run_all, "BOUNDS", {"landmarks_and_rank": 60, "landmarks_and_width": 1})  # too few seconds
+    with pytest.raises(SystemExit, match="not ended: landmarks_and_width"):
+        run_all.main()
+    assert "landmarks_and_rank: there already" in capfd.readouterr().out
+    assert len(table(tmp_path / "out" / "done.csv")) == 1
+
+
+def test_the_rows_of_the_poster_come_before_others(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "cover.npz", X=rng.integers(0, 9, (20, 10)), y=np.arange(20) % 2)
+    stored = load("randomized_sketches").stored
+    assert stored(tmp_path, "covtype")[0].shape == (20, 10)
+    with gzip.open(tmp_path / "covtype.data.gz", "wt", encoding="utf-8") as file:
+        np.savetxt(file, np.column_stack([rng.integers(0, 9, (14, 54)), 1 + np.arange(14) % 7]), "%d", ",")
+    X, classes = stored(tmp_path, "covtype")
+    assert X.shape == (14, 54)
+    assert set(classes) == set(range(1, 8))
+    assert X.min() == 0
+    assert X.max() == 1
+    assert stored(tmp_path, "protein") is None
+    dump_svmlight_file(rng.random((9, 5)), np.arange(9) % 3, str(tmp_path / "protein"))
+    assert stored(tmp_path, "protein")[0].shape == (9, 5)
+
+
+def test_generated_features_are_alike_in_every_pass():
+    rows = load("deep_features").Rows(7000, 5)
+    passes = [list(rows.parts()) for _ in range(2)]
+    for (X, classes), (again, same) in zip(*passes, strict=True):
+        assert (again == X).all()
+        assert (classes == same).all()
+    assert (rows.classes() == np.concatenate([classes for _, classes in passes[0]])).all()
+    assert (rows.matrix(100) == passes[0][0][0][:100]).all()
+
+
+@pytest.mark.slow
+def test_deep_features(tmp_path, data):
+    run("deep_features.py", data, tmp_path)
+    lines = table(tmp_path / "liu2017_ilsvrc.csv")
+    assert [line["rows"] for line in lines] == ["2000"] * 8 + ["20000"] * 2
+    assert all(float(line["nmi"]) > 0.9 for line in lines if line["method"] != "PD")
+    assert all(float(line["peak_mib"]) < 4096 for line in lines)
+
+
 @pytest.mark.slow
 def test_sparse_embedded(data, tmp_path):
     run("sparse_embedded.py", data, tmp_path)
@@ -93,8 +186,9 @@ def test_sparse_embedded(data, tmp_path):
     assert all(float(row["accuracy"]) > 0.95 for row in easy)
     lines = lines_beside(tmp_path / "liu2017.csv")
     assert {line["dataset"] for line in lines} == {"COIL20", "20 Newsgroups", "topics"}
-    ours = [line["holds"] for line in lines if line["here"].startswith("ours over SE")]
-    assert ours == ["True"] * 3
+    ours = [one for one in table(tmp_path / "liu2017_cases.csv") if one["claim"].startswith("ours: objective")]
+    assert len(ours) == 3 * 2  # data sets and sizes
+    assert {load("claims").verdict(one) for one in ours} == {"yes"}
     assert [row["rows"] for row in table(tmp_path / "sparse_embedded_rcv1_size.csv")] == ["10000"] * 5
     assert (tmp_path / "sparse_embedded.png").exists()
 
@@ -112,14 +206,14 @@ def test_rows_are_compared_by_the_entries_that_they_keep():
 def test_feature_hashing(data, tmp_path):
     run("feature_hashing.py", data, tmp_path)
     rows = table(tmp_path / "feature_hashing.csv")
-    assert len(rows) == 2 * (3 * (4 + 1) + 1)  # both weights; the vocabulary and two sizes; seeds of both; the default
+    assert len(rows) == 2 * (3 * (8 + 8) + 8)  # both weights; the vocabulary and two sizes; seeds of both; the default
     whole = [row["f5"] for row in rows if row["m"] == "vocabulary" and row["method"] == "ours"]
     assert min(map(float, whole)) > 0.95  # words of different groups differ
     lines = lines_beside(tmp_path / "senuma2011.csv")
-    bounds = [line for line in lines if line["setting"].startswith("theorem 4.5")]
-    assert [line["holds"] for line in bounds] == ["True", "True"]
-    ours = [line["holds"] for line in lines if line["measure"] == "objective over ours as it comes"]
-    assert ours == ["True", "True"]
+    bounds = [line for line in lines if line["claim"].startswith("theorem 4.5")]
+    assert [line["holds"] for line in bounds] == ["yes", "yes"]
+    ours = [line["holds"] for line in lines if line["claim"].endswith("over ours as it comes")]
+    assert ours == ["yes", "yes"]
     assert (tmp_path / "feature_hashing.png").exists()
 
 
@@ -127,10 +221,11 @@ def test_feature_hashing(data, tmp_path):
 def test_randomized_dimensionality_reduction(data, tmp_path):
     run("randomized_dimensionality_reduction.py", data, tmp_path)
     lines = lines_beside(tmp_path / "boutsidis2015.csv")
-    bounds = [line for line in lines if line["measure"].startswith("factor")]
+    bounds = [line for line in lines if "factor of the least objective" in line["claim"]]
     assert len(bounds) == 3 * 2
-    assert all(line["holds"] == "True" for line in bounds)
-    assert [line["here"] for line in lines if line["setting"].endswith("ours")] == ["0 of 5"] * 6
+    assert all(line["holds"] == "yes" for line in bounds)
+    ours = [line["here"] for line in lines if line["claim"].startswith("ours: data sets of 8")]
+    assert ours == ["all features 0; 5 signs 0; 20 signs 0"] * 2
     assert (tmp_path / "randomized_dimensionality_reduction.png").exists()
 
 
@@ -210,10 +305,10 @@ def test_nystroem_kernel_kmeans(kernel_data, tmp_path):
     kernel = [row for row in rows if row["method"].startswith("kernel k-means") and row["width"] == "1.0"]
     assert min(float(row["nmi"]) for row in kernel) > 0.95
     lines = lines_beside(tmp_path / "wang2019.csv")
-    found = {(line["dataset"], line["setting"].split(",")[0]): line["holds"] for line in lines}
-    assert found["rings", "gamma = 4.0"] == found["moons", "gamma = 20.0"] == "True"
+    assert [line["holds"] for line in lines if line["dataset"] in ("rings", "moons")] == ["yes", "yes"]
+    cases = {(one["dataset"], one["case"].split(",")[0]): one for one in table(tmp_path / "wang2019_cases.csv")}
     for sampling in ("uniform", "leverage", "ridge leverage", "gaussian", "srht", "countsketch"):
-        assert found["Mushrooms", sampling] == "True"
+        assert load("claims").verdict(cases["Mushrooms", sampling]) == "yes"
     assert (tmp_path / "nystroem_kernel_kmeans.png").exists()
 
 
@@ -230,6 +325,25 @@ def test_randomized_sketches(kernel_data, tmp_path):
     assert all(float(line["accuracy"]) > 0.95 for line in ours)
     assert all(float(line["objective_over_ours"]) > 0.95 for line in lines)
     assert (tmp_path / "randomized_sketches.png").exists()
+
+
+@pytest.mark.slow
+def test_landmarks_and_rank(kernel_data, tmp_path):
+    run("landmarks_and_rank.py", kernel_data, tmp_path)
+    rows = table(tmp_path / "landmarks_and_rank.csv")
+    assert len(rows) == 3 * 4 * 2  # data sets, sizes and seeds
+    assert min(float(row["nmi"]) for row in rows if row["data"] == "MNIST") > 0.8
+    assert {line["holds"] for line in lines_beside(tmp_path / "wang2019_figure2.csv")} == {"fewer than 8 seeds"}
+
+
+@pytest.mark.slow
+def test_landmarks_and_width(kernel_data, tmp_path):
+    run("landmarks_and_width.py", kernel_data, tmp_path)
+    names = {row["data"] for row in table(tmp_path / "landmarks_and_width.csv")}
+    assert names == {"simulated", "segment"}
+    swept = table(tmp_path / "landmarks_and_width_widths.csv")
+    assert {row["data"] for row in swept} == {"dna", "mushrooms", "connect-4"}
+    assert lines_beside(tmp_path / "yin2022_figure1.csv")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from itertools import pairwise
 import common
 import numpy as np
 from claims import Claims, by_seed, case, difference, paired, ratio
-from randomized_sketches import COLUMNS, EXACT, GAUSSIAN, METHODS, OURS, SETS, exact, held_out_accuracy, sketched
+from randomized_sketches import COLUMNS, EXACT, GAUSSIAN, METHODS, OURS, exact, held_out_accuracy, sketched, stored
 
 SEEDS, ROWS, QUICK_ROWS = 8, 5120, 1000
 SIZES, MIDDLE, WIDTHS = (16, 32, 64, 128, 256), 64, (1 / 32, 1 / 8, 1 / 4, 1 / 2, 1, 2)
@@ -43,14 +43,10 @@ def simulated():
 
 def load(data, name, most):
     """Rows and classes of a set, at most so many, drawn evenly; None where it is not there."""
-    if name == SIMULATED:
-        X, classes = simulated()
-    else:
-        found = [(data / file, read) for file, read in SETS[name] if (data / file).exists()]
-        if not found:
-            return None
-        path, read = found[0]
-        X, classes = read(path)
+    given = simulated() if name == SIMULATED else stored(data, name)
+    if given is None:
+        return None
+    X, classes = given
     few = np.sort(np.random.default_rng(0).permutation(len(X))[:most])
     return X[few], np.unique(classes[few], return_inverse=True)[1]
 

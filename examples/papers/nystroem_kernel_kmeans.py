@@ -19,8 +19,8 @@ geometric mean of entropies, as theirs. Times are of making features, in process
 
 The copy of the paper that figures were taken from has no numbers but the sizes of the sets, so claims are compared:
 `wang2019.csv` has each beside what is found here, decided by all numbers of landmarks and eight seeds, and
-`wang2019_cases.csv` the values. At the narrow width spectral clustering is often better. `--quick` takes 3,000 rows, two
-sizes and one seed.
+`wang2019_cases.csv` the values. At the narrow width spectral clustering is often better. `--quick` takes 3,000 rows,
+two sizes and one seed.
 """
 
 from functools import partial

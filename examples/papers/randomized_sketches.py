@@ -112,6 +112,14 @@ SETS = {
 PRINTED_ROWS = {"a8a": 32_561, "covtype": 581_012, "protein": 17_766, "pendigits": 10_992}
 
 
+def stored(data, name):
+    """Rows and classes of a set by the first of its files that is there; None where none is."""
+    for file, load in SETS[name]:
+        if (data / file).exists():
+            return load(data / file)
+    return None
+
+
 def seeded(K, k, rng):
     """Labels by the nearest of k rows that k-means++ draws in the kernel's space."""
     diagonal, d2 = np.diagonal(K), []
@@ -275,11 +283,9 @@ def check(lines):
 def main():
     data, out, quick, n_seeds = common.arguments(__doc__, seeds=(int, SEEDS, "splits and fits of every method"))
     rows = []
-    for name, files in SETS.items():
-        there = [(data / file, load) for file, load in files if (data / file).exists()]
-        if there:
-            path, load = there[0]
-            X, classes = load(path)
+    for name in SETS:
+        if given := stored(data, name):
+            X, classes = given
             if quick:
                 few = np.sort(np.random.default_rng(0).permutation(len(X))[:QUICK_ROWS])
                 X, classes = X[few], classes[few]
