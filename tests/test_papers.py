@@ -17,6 +17,7 @@ import scipy.sparse
 import zarr
 from sklearn.datasets import dump_svmlight_file
 
+from streamkm.metrics import clustering_accuracy
 from tests.programs import run_program
 
 pytest.importorskip("matplotlib")
@@ -201,6 +202,13 @@ def test_rows_are_compared_by_the_entries_that_they_keep():
     labels = load("sparse_embedded").by_kept_entries(scipy.sparse.csr_array(kept), 3, 0)
     assert all(len(set(labels[y == group])) == 1 for group in range(3))
     assert len(set(labels)) == 3
+
+
+def test_starts_know_nothing_of_the_classes():
+    X, classes = load("common").topics(2000)
+    sparse_embedded = load("sparse_embedded")
+    labels = sparse_embedded.by_kept_entries(sparse_embedded.sparsified(X, 10, 0), 50, 0)
+    assert clustering_accuracy(classes, labels) < 0.3  # ten of 65,536 entries of a row tell little
 
 
 def test_feature_hashing(data, tmp_path):

@@ -92,7 +92,8 @@ def sparsified(X, m, seed):
 
 def by_kept_entries(X, k, seed):
     """Labels by Lloyd's algorithm that sees only the entries that a row has kept, in distances and in means."""
-    rng, kept = np.random.default_rng(seed), sp.csr_array(X).astype(np.float64)
+    rng = np.random.default_rng([seed, 2017])  # of a seed alone, its first numbers are the classes of the topics
+    kept = sp.csr_array(X).astype(np.float64)
     told = sp.csr_array((np.ones(kept.nnz), kept.indices, kept.indptr), shape=kept.shape)
     mean = kept.sum(axis=0) / np.maximum(1, told.sum(axis=0))
     best, least = None, np.inf
