@@ -101,6 +101,13 @@ def test_papers_without_cases_have_no_verdicts():
             assert "holds" not in table(path)[0]
 
 
+def test_tables_of_the_readme_are_those_of_the_results():
+    text = (PAPERS / "README.md").read_text(encoding="utf-8")
+    assert load("write_readme").filled(text) == text
+    for name in ("liu2017", "liu2017_ilsvrc", "senuma2011", "boutsidis2015", "yin2022", "wang2019"):
+        assert f"<!-- {name}.csv -->" in text
+
+
 def test_one_size_of_one_method_decides_a_claim_about_all():
     claims = load("claims")
     kept = claims.case("SE, m = 10", np.linspace(0.5, 0.6, 8), "<=", 1)

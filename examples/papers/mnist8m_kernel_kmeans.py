@@ -16,8 +16,9 @@ the beginning of more.
 
 What it shows, on two cores: 29 to 43 s a fit on the sample (NMI 0.307 to 0.325 over three seeds) and 125 s on all rows
 (0.323), of which 5 s sample and 24 s label; 29 to 81 s for 100 to 1,600 landmarks, 37 to 58 s for ranks 10 to 160; one
-worker takes 1.5 to 2 times as long. Peaks of 428 to 581 MiB, 1,099 on all rows. NMI hardly depends on either size: it
-is 0.302 to 0.325, and about that of k-means of the images (19 s, 0.305).
+worker takes 1.5 to 2 times as long. Peaks of 428 to 581 MiB, 1,099 on all rows. NMI is 0.302 to
+0.325, and about that of k-means of the images (19 s, 0.305): these digits are deformed so strongly that sizes hardly
+show, and most points have one seed. Figure 2 of the paper is in `landmarks_and_rank.py`.
 
 What differs from the paper. Its digits are those of MNIST8M; ours are turned, sheared, scaled and shifted, with noise
 on the strokes, so that NMI is not comparable. Its SVD and its k-means see all rows, which is `fit_on="all"` here, in

@@ -249,7 +249,7 @@ def section_3(name, X, k, quick, claims):
             features = power_features(K, s, n_columns=c, n_steps=t, rng=np.random.default_rng(seed))
             errors.append((np.trace(K) - np.square(features).sum()) / least)
         power.append(case(f"c = {c}, t = {t}", errors, "<=", 1.5))
-    told = f"trace error over the best of rank {s}, at most 1 + eps, eps = 0.5"
+    told = "trace error over the best of rank 2 k, at most 1 + eps, eps = 0.5"
     claims.add(name, f"six samplings and sketches: {told}", sampled)
     claims.add(name, f"power method of c columns and t products: {told}", power)
 
