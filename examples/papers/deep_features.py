@@ -156,7 +156,7 @@ def plot(path, table):
         ended = [line["method"] for line in shown if not line["nmi"]]
         told = f"not ended in time: {', '.join(ended)}" if ended else "all ended"
         panel.set(xlabel=f"processor seconds ({told})", title=f"{n_rows:,} rows", ylim=(0, 1.02))
-        panel.set_xlim(0, None)
+        panel.set_xlim(0, 1.1 * panel.get_xlim()[1])
     common.finish(figure, axes, path, ncols=4)
 
 

@@ -172,7 +172,6 @@ def section_4_and_5(name, rows, claims):
             "seconds without k-means: kernel k-means at most 1.05 of spectral's",
             each("feature_seconds", CUT, SPECTRAL, ratio, "<=", 1.05, width),
             paper="kernel k-means no slower",
-            difference="both make the same products; what differs is noise of the clock",
         )
     claims.add(
         name,
