@@ -138,7 +138,7 @@ def of_widths(name, rows, claims):
         found = {width: by_seed(rows, "accuracy", method=method, width=width) for width in WIDTHS}
         claims.add(
             name,
-            f"{method}: at some width accuracy is within 0.05 of the largest class's share, {share:.2f}",
+            f"{method}: at some width accuracy is within 0.05 of the largest class's share",
             [
                 case(f"sigma = {width:.3g}", [abs(value - share) for value in by.values()], "<=", 0.05)
                 for width, by in found.items()
