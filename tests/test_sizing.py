@@ -149,6 +149,30 @@ def test_the_best_partition_by_leverage_costs_at_most_three_plus_eps(n_clusters,
         assert interval(n_failed / N_SEEDS)[1] < DELTA, name
 
 
+@pytest.mark.parametrize("k", [5, 20])
+def test_the_constant_that_lemma_10_of_boutsidis_needs(k):
+    # A_k = A R (V_k' R)^+ V_k' + E with |E| <= 3 eps |A - A_k|, and squared singular values of V_k' R within 1 +- eps
+    eps, rng = 0.3, np.random.default_rng(k)
+    X = rng.normal(size=(60, k)) @ rng.normal(size=(k, N_FEATURES)) + rng.normal(size=(60, N_FEATURES))
+    u, s, vt = np.linalg.svd(X, full_matrices=False)
+    best, leading = (u[:, :k] * s[:k]) @ vt[:k], np.ascontiguousarray(vt[:k])
+    rest, moved = np.linalg.norm(X - best), {}
+    for theorem in ("boutsidis-2015", "boutsidis-2015-lemma-10"):
+        bound = sizing("signs", n_clusters=k, eps=eps, theorem=theorem)
+        moved[theorem], errors = 0, []
+        for seed in range(N_SEEDS):
+            sketch = SignProjection(bound.n_components, seed)
+            inner = sketch.apply(leading)
+            moved[theorem] += np.abs(np.linalg.svd(inner, compute_uv=False) ** 2 - 1).max() > eps
+            found = sketch.apply(X) @ np.linalg.pinv(inner) @ leading
+            errors.append((np.linalg.norm(best - found) / rest, np.linalg.norm(X - found) / rest))
+        of_best, of_all = np.array(errors).T
+        assert (of_best <= 3 * eps).mean() >= 0.97
+        assert (of_all >= 1 - 1e-9).all()  # with A in the place of A_k, E is never small
+    assert moved["boutsidis-2015"] >= 90  # the constant 1 is no theorem
+    assert moved["boutsidis-2015-lemma-10"] <= 3  # as the lemma says: with probability 0.97
+
+
 N_WIDE, N_WIDE_SEEDS = 10**6, 400
 
 
@@ -226,6 +250,7 @@ def test_formulas(sketch, options, wanted):
     "sketch, theorem, wanted, factor",
     [
         ("signs", "boutsidis-2015", 400, "2 + eps"),
+        ("signs", "boutsidis-2015-lemma-10", 2400, "2 + eps"),
         ("signs", "cohen-2015", 1792, "every partition"),
         ("svd", "drineas-1999", 25, "factor 2"),
         ("pca", "feldman-2013", 400, "1 + eps"),

@@ -88,8 +88,9 @@ def sizing(
         n and d. Pairs of n rows give the Johnson-Lindenstrauss lemma's bound, the smaller one where rows are few. Where
         a bound asks for d components or more, rows are to be taken as they are: its `sketch` is "identity".
     theorem : str, optional
-        The name of one, of whatever promise: for "signs", "gaussian" and "sparse" "boutsidis-2015" (k / eps^2
-        components, a factor 2 + eps), "cohen-2015", "makarychev-2019", "johnson-lindenstrauss"; for "svd" and "pca"
+        The name of one, of whatever promise: for "signs", "gaussian" and "sparse" "cohen-2015", "makarychev-2019",
+        "johnson-lindenstrauss", "boutsidis-2015" (k / eps^2 components: a factor 2 + eps in practice, which no theorem
+        proves) and "boutsidis-2015-lemma-10" (6 k / eps^2: the lemma behind that factor holds); for "svd" and "pca"
         "drineas-1999" (k, a factor 2), "feldman-2013" (k / eps^2, a factor 1 + eps), "cohen-2015", "rank"; for
         "countsketch" "nelson-nguyen-2013" and "liu-2017", as printed. None: the smallest that keeps the cost of all
         partitions, or whatever the sketch is known to keep.

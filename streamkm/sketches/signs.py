@@ -45,7 +45,11 @@ class SignProjection:
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m. All distances of n rows
     are kept within 1 +- eps with probability 1 - n^-b if m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas,
     2003). With m = O(k / eps^2), eps below 1 / 3, a partition that is optimal for the sketch costs at most 2 + eps
-    times the optimum, with probability 0.96 (Boutsidis et al., 2015).
+    times the optimum, with probability 0.96 (Boutsidis et al., 2015). They leave the constant open. Their lemma 10 says
+    that the squared singular values of ``V_k' R`` are within 1 +- eps, with probability 0.97, and that
+    ``A_k = A R (V_k' R)^+ V_k' + E`` with ``|E| <= 3 eps |A - A_k|`` for the best approximation A_k of rank k. (With A
+    on the left it cannot hold: E would be as large as A - A_k at least.) Measured with 100 seeds, k = 5 and 20,
+    eps = 0.3: the singular values are so in none to 3 of them for m = k / eps^2, and in 99 or more for 6 k / eps^2.
 
     References
     ----------

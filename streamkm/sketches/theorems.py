@@ -13,6 +13,9 @@ from dataclasses import dataclass
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
 in its place, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
+LEMMA_CONSTANT = 6
+"""Of k / eps^2, for lemma 10 of Boutsidis et al. Measured, not proved: with 1 in its place the lemma fails in 97 to 100
+of 100 seeds (k = 5 and 20, eps = 0.3), with 4 in 16 to 41, with 6 in at most 3, as it is stated."""
 BLOCK_CONSTANT = 4
 """Of k ln(2 k / delta) / eps^2, for blocks of hashed signs: as many as leverage sampling needs."""
 
@@ -99,7 +102,17 @@ def _sub_gaussian(case: Case) -> tuple[Bound, ...]:
             math.ceil(k / eps**2),
             "k / eps^2",
             "Boutsidis, Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015): O(k / eps^2) for eps below "
-            "1 / 3, with probability 0.96; theory leaves the constant large, 1 serves in practice",
+            "1 / 3, with probability 0.96. The constant 1 is a rule of thumb and proves nothing: their lemma 10 fails "
+            "with it in nearly all seeds",
+            f"{BEST_WITHIN_2_EPS}, in practice",
+            by_name=True,
+        ),
+        Bound(
+            "boutsidis-2015-lemma-10",
+            math.ceil(LEMMA_CONSTANT * k / eps**2),
+            f"{LEMMA_CONSTANT} k / eps^2",
+            "Boutsidis, Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015), for eps below 1 / 3. They "
+            f"leave the constant open; with {LEMMA_CONSTANT}, lemma 10 behind the theorem was measured to hold",
             BEST_WITHIN_2_EPS,
             by_name=True,
         ),
