@@ -68,7 +68,8 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     dense = rows.partable
     rows = replace(rows, partable=dense and plan.needs is not None and plan.needs.parts)
     if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
-        result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()  # polishing iterates
+        with progress.stage("lloyd", context.settings.max_iter, "steps"):  # polishing iterates
+            result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
         result, history = _iterated(context, rows, start, dense=dense)
     result = replace(result, last=None)  # the assign pass finds the labels
