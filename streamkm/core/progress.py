@@ -25,7 +25,7 @@ class Stage:
     Attributes
     ----------
     name : str
-        ``sketch``, ``seed``, ``lloyd``, ``polish``, ``assign``, ``refine-1``.
+        ``sketch``, ``seed``, ``epochs``, ``lloyd``, ``polish``, ``assign``, ``refine-1``.
     seconds : float
         Wall time.
     read_bytes : int

@@ -126,7 +126,8 @@ def start_centers(
         step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
         "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start is cheap by `SEARCH_WORK`, 5 to 20,
-        no more once four in a row have not lowered the best by 0.03 %; where all of more than 20,000 rows would be
+        no more once four in a row have not lowered the best by 0.03 % (from 50 clusters on 2 to 10, no more once one
+        has not); where all of more than 20,000 rows would be
         searched, see `_best_apart`. Else as many as `START_WORK` pays for, up to 10: at least 4, and all of them, for
         up to 10 clusters; for more, no more once one has not lowered the best so.
     pool : Pool
