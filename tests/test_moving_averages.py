@@ -140,3 +140,31 @@ def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, mon
     assert 0 < left[0] <= (EPOCHS - 2) * n_batches or left[0] <= (MORE_EPOCHS - 2) * n_batches
     np.testing.assert_array_equal(resumed.labels_, whole.labels_)
     assert resumed.inertia_ == whole.inertia_
+
+
+def test_epochs_that_end_higher_are_left_out(monkeypatch, caplog):
+    X, _ = made()
+    options = {"random_state": 0, "progress": False, "n_clusters": K, "max_iter": 40}
+    monkeypatch.setattr(Schedule, "rate_of", lambda self, epoch, batch: 2.5)
+    with caplog.at_level("INFO", "streamkm"):
+        fitted = StreamKMeans(**options).fit(X)
+    assert "epochs did not lower the objective" in caplog.text
+    assert fitted.n_iter_ <= 40
+    steps = [step["inertia"] for step in fitted.history_ if step["stage"] == "lloyd"]
+    assert len(steps) > 4  # as many as are wanted, not the few that come behind epochs
+    assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize(("max_iter", "ended"), [(100, True), (6, False)])
+def test_a_schedule_that_ends_as_it_should_has_converged(max_iter, ended):
+    X, _ = made(20_000)
+    fitted = StreamKMeans(520, random_state=0, max_iter=max_iter, tol=1e-9, progress=False).fit(X)
+    assert fitted.n_iter_ <= max_iter
+    assert fitted.converged_ is ended
+
+
+def test_searches_are_brief_where_epochs_follow_alone():
+    """Rows that no epochs follow on are searched as thoroughly as those of few clusters."""
+    X, _ = made(30 * K)  # too few for epochs
+    best = StreamKMeans(K, random_state=0, progress=False, n_init=8).fit(X).inertia_
+    assert StreamKMeans(K, random_state=0, progress=False).fit(X).inertia_ <= 1.005 * best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -13,7 +14,6 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, add_rows, batch_rows
 from streamkm.cluster.spill import loaded
 from streamkm.cluster.totals import Totals
-from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.totals import weighted_sum
 
 GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
@@ -74,22 +74,32 @@ def add_batch(state: Totals | None, item: list[Any], shared: tuple[CenterTable, 
     (place, held, likely), (table, batch) = item, shared
     block = loaded(held)
     rows = batch.rows(place, block.n_rows)
-    totals, fresh = state or Totals.unwritten(table), state is None
-    d2norms, step = 0.0, batch_rows(block.X.shape[1])
-    for first in range(0, max(1, len(rows)), step):
-        picked = rows[first : first + step]
-        part = rows_of(block, picked)
-        labels = batch_labels(part.X, table, None if likely is None else likely[picked])
-        add_rows(part.X, part.weights, labels, totals.sums, totals.counts, fresh=fresh)
-        if likely is not None:
-            likely[picked] = labels
-        fresh = False
+    totals = state or Totals(np.zeros(table.centers.shape), np.zeros(table.n_clusters))
+    d2norms = 0.0
+    for part, labels in labelled(block, rows, table, likely):
+        add_rows(part.X, part.weights, labels, totals.sums, totals.counts)
         d2norms += float(weighted_sum(part.weights, part.d2norms))
     return Totals(totals.sums, totals.counts, totals.d2 + d2norms), None
 
 
-def batch_labels(X: Matrix, table: CenterTable, likely: NDArray[np.int32] | None) -> NDArray[np.int32]:
-    """Nearest centers of rows (n,); by an index, if the table knows the parts of one and labels are likely."""
+def labelled(
+    block: Block, rows: NDArray[np.int64], table: CenterTable, likely: NDArray[np.int32] | None
+) -> Iterator[tuple[Block, NDArray[np.int32]]]:
+    """Some rows of a block, a few at a time, and their nearest centers.
+
+    Parameters
+    ----------
+    likely : int32 (n,), optional
+        Likely labels of all rows, by which an index finds those of these, where the table knows the parts of one;
+        those of these are written.
+    """
     if likely is not None and table.known is not None:
         table.index()
-    return table.lowest(X, likely)[0]
+    step = batch_rows(block.X.shape[1])
+    for first in range(0, len(rows), step):
+        picked = rows[first : first + step]
+        part = rows_of(block, picked)
+        labels = table.lowest(part.X, None if likely is None else likely[picked])[0]
+        if likely is not None:
+            likely[picked] = labels
+        yield part, labels

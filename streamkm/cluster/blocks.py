@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, add_batch
+from streamkm.cluster.batches import Batch, add_batch, rows_of
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.many_steps import Labels, LastStep, Told, chosen_step, near_borders, parted
@@ -287,8 +287,7 @@ def _part(held: Held, shared: tuple[CenterTable, NDArray[np.float64]]) -> tuple[
     few = len(picked) <= MOST_NEAR * block.n_rows
     found = _Part(len(picked) if few else 0, few, *totals)
     picked = picked if few else picked[:0]
-    weights = block.weights[picked] if len(block.weights) else block.weights
-    return Block(block.X[picked], block.d2norms[picked], weights), found
+    return rows_of(block, picked), found
 
 
 def labels_and_nearness(

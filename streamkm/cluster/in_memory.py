@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, batch_labels, rows_of
+from streamkm.cluster.batches import Batch, labelled, rows_of
 from streamkm.cluster.blocks import MOST_NEAR, Blocks, Parted, labels_and_nearness
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
@@ -77,19 +77,15 @@ class LocalBlocks(Blocks):
 
     def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """As `Blocks.batch`, of the rows of all pieces."""
-        rows = batch.rows(0, self.n_rows)
-        part = rows_of(self.whole, rows)
-        known = None if likely is None else likely[0][rows]
-        cuts = np.unique(np.linspace(0, len(rows), count_pieces(self.executor, part.X, ROW_PIECES) + 1).astype(int))
-        tasks = [
-            (rows_between(part.X, start, stop), None if known is None else known[start:stop])
-            for start, stop in pairwise(cuts)
-        ]
-        labels = np.concatenate(self.executor.each(stage, _batch_labels, tasks, table))
-        if likely is not None:
-            likely[0][rows] = labels
-        totals = label_sums(self.executor, part.X, part.weights, labels, table.n_clusters, stage)
-        return replace(totals, d2=part.total_d2norm())
+        whole, rows = self.whole, batch.rows(0, self.n_rows)
+        n_entries = (whole.X.size if isinstance(whole.X, np.ndarray) else whole.X.nnz) * len(rows) // self.n_rows
+        tasks = np.array_split(rows, pieces_of(n_entries, ROW_PIECES * self.executor.n_workers))
+        found = self.executor.each(stage, _labels_of, tasks, whole, table, None if likely is None else likely[0])
+        labels = np.concatenate(found)
+        order, starts = rows_by_label(labels, table.n_clusters)
+        totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
+        weights = whole.weights[rows] if len(whole.weights) else whole.weights
+        return replace(totals, d2=float(weighted_sum(weights, whole.d2norms[rows])))
 
     def step(
         self,
@@ -142,9 +138,8 @@ class LocalBlocks(Blocks):
             kept = np.where(near, labels, np.int32(-1))
             others = label_sums(self.executor, block.X, block.weights, kept, n_clusters, stage)
             return join_totals([rest, others]), None
-        weights = block.weights[picked] if len(block.weights) else block.weights
-        rows = LocalBlocks.of(self.executor, Block(block.X[picked], block.d2norms[picked], weights))
-        sums = label_sums(self.executor, rows.whole.X, weights, labels[picked], n_clusters, stage)
+        rows = LocalBlocks.of(self.executor, rows_of(block, picked))
+        sums = label_sums(self.executor, rows.whole.X, rows.whole.weights, labels[picked], n_clusters, stage)
         return join_totals([rest, sums]), Parted(rows, rest)
 
     def nearest_among(
@@ -209,14 +204,27 @@ def label_sums(
     to : (CenterTable, float64 (n,)), optional
         Where squared distances are wanted too: to what, and where they are written.
     """
-    order, starts = rows_by_label(labels, n_clusters)
+    return member_sums(executor, X, weights, rows_by_label(labels, n_clusters), stage, to)
+
+
+def member_sums(
+    executor: Executor,
+    X: Matrix,
+    weights: NDArray[np.float64],
+    members: tuple[NDArray[np.int64], NDArray[np.int64]],
+    stage: str,
+    to: tuple[CenterTable, NDArray[np.float64]] | None = None,
+) -> Totals:
+    """As `label_sums`, of rows that are told in the order of their clusters; `members` are as of `rows_by_label`."""
+    starts = members[1]
+    n_clusters = len(starts) - 1
     # uninitialised; `_add` writes every cluster
     totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))
     table, d2 = (None, np.empty(0)) if to is None else to
     n_rows, n_pieces = int(starts[-1]), count_pieces(executor, X, CLUSTER_PIECES)
     shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
     cuts = sorted({0, *shares.tolist(), n_clusters})
-    executor.each(stage, _add, list(pairwise(cuts)), X, weights, (order, starts), totals, d2, table)
+    executor.each(stage, _add, list(pairwise(cuts)), X, weights, members, totals, d2, table)
     return totals if to is None else replace(totals, d2=float(weighted_sum(weights, d2)))
 
 
@@ -230,7 +238,11 @@ def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:
 
 def pieces_worth(X: Matrix, most: int) -> int:
     """Number of pieces that are worth a thread, up to `most`."""
-    n_entries = X.size if isinstance(X, np.ndarray) else X.nnz
+    return pieces_of(X.size if isinstance(X, np.ndarray) else X.nnz, most)
+
+
+def pieces_of(n_entries: int, most: int) -> int:
+    """The same, of rows with so many entries."""
     return int(max(1, min(most, n_entries // PIECE_ENTRIES)))
 
 
@@ -248,9 +260,11 @@ def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTabl
     return table.labels(X, gaps=gaps)
 
 
-def _batch_labels(task: tuple[Matrix, NDArray[np.int32] | None], table: CenterTable) -> NDArray[np.int32]:
-    X, likely = task
-    return batch_labels(X, table, likely)
+def _labels_of(
+    rows: NDArray[np.int64], whole: Block, table: CenterTable, likely: NDArray[np.int32] | None
+) -> NDArray[np.int32]:
+    parts = [labels for _, labels in labelled(whole, rows, table, likely)]
+    return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 
 def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:

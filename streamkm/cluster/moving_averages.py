@@ -26,11 +26,10 @@ from streamkm.cluster.totals import inertia_of
 from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
-EPOCHS, MORE_EPOCHS = 4, 8  # the latter where clusters have fewer rows than
-FEW_ROWS = 128
+EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has fewer rows
 BATCH_ROWS = 8  # for each center
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
-FEWEST_STEPS = 5  # that a user allows, as of whom Lloyd's algorithm is expected
+FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
 STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 2  # of Lloyd's algorithm; the last: of many clusters
 RATE = 0.4  # of the first batch
 
@@ -106,7 +105,7 @@ def moving_averages(
     likely : list of int32 (n,), optional
         Labels of each block that are likely right, as a step with many centers leaves them: written, to save time.
     on_epoch : callable, optional
-        Gets where the algorithm is after every epoch.
+        Gets where the algorithm is after every epoch; the next one overwrites the centers.
     begun : LloydResult, optional
         Where to go on, in place of `centers`.
 
@@ -120,8 +119,9 @@ def moving_averages(
     "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half cosine.
     """
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    moved = state.centers.copy()
     for epoch in range(state.n_iter, schedule.n_epochs):
-        moved, inertia = state.centers.copy(), 0.0
+        inertia = 0.0
         known = None if likely is None else _index_parts(moved)
         for number in range(schedule.n_batches):
             table = CenterTable.build(moved, np.float32, index=known)

@@ -90,15 +90,15 @@ class StreamKMeans(Incremental, Described, Planned):
         ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
     n_init : int or "auto", default="auto"
         Starts, of which the best is kept; "auto": 10 for "random" and for a callable. Of up to 100,000 rows, where a
-        start costs little, 5 to 20: no more once four in a row have not lowered the best by 0.03 %; from 50 clusters
-        on 2 to 10, no more once one has not. Of more than 20,000 narrow ones of them, 5 to 8 searches (2 to 6) of
-        several starts, each on rows that are drawn for it. Else, by
-        what a start costs, 4 to 10 for up to 10 clusters, and 1 to 10 for more, no more once one has not lowered the
-        best so. Each start of "k-means++" is recombined with the best before in its search.
+        start costs little, 5 to 20: no more once four in a row have not lowered the best by 0.03 %. Of more than
+        20,000 narrow ones of them, 5 to 8 searches of several starts, each on rows that are drawn for it. Where epochs
+        follow (see `max_iter`), 2 to 10 and 2 to 6, no more once one has not. Else, by what a start costs, 4 to 10 for
+        up to 10 clusters, and 1 to 10 for more, no more once one has not lowered the best so. Each start of
+        "k-means++" is recombined with the best before in its search.
     max_iter : int, default=100
-        Lloyd steps at most, in each stage that iterates. From 64 clusters of dense rows on, most of them are epochs of
-        moving averages, which see every row once in small batches and end lower; not with ``n_init=1``, a given or
-        random `init`, ``tol=0`` or less than 5 steps.
+        Lloyd steps at most, in each stage that iterates. From 64 clusters and 32 dense rows a cluster on, most are
+        epochs of moving averages, which see every row once in small batches and end lower. They are left out with
+        ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, and where rows are held on disk.
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
     metric : {"euclidean", "cosine"}, default="euclidean"
@@ -222,12 +222,12 @@ class StreamKMeans(Incremental, Described, Planned):
     assign_space_ : str
         "original" or "sketch".
     n_iter_ : int
-        Steps of the last stage of Lloyd.
+        Steps of the last stage of Lloyd, with the epochs between them.
     converged_ : bool
-        Whether that stage ended by `tol`.
+        Whether that stage ended by `tol`, or by its schedule behind epochs, and not by `max_iter`.
     history_ : list of dict
-        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "lloyd" all rows sketched,
-        "polish" the sampled original rows, "refine" all original rows.
+        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" all
+        rows sketched, "polish" the sampled original rows, "refine" all original rows.
     stages_ : list of Stage
         Seconds, rows and bytes read of each stage. "words" is a look at some documents, which is no pass.
     n_passes_ : int

@@ -51,27 +51,32 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         columns = None
     if plan.regime == "spilled":
         give_back(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
+    polishing_iterates = polished and plan.regime == "sample" and not isinstance(sketch, PCASketch)
     with progress.stage("seed"):
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
+        rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
+        schedule = None if polishing_iterates else _schedule(context, rows)
         start = seeded(
             context,
             clustered,
             rows_between(sample.X, 0, n_searched),
             sketch,
-            n_rows=sketched.n_valid,
             frame=frame,
-            blocks=None if sample.complete else sketched.blocks,
+            pool=pool_of(
+                context,
+                None if sample.complete else sketched.blocks,
+                sketched.n_valid,
+                averaged=schedule is not None,
+            ),
         )
     give_back(plan.limit_bytes)
-    rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-    dense = rows.partable
-    rows = replace(rows, partable=dense and plan.needs is not None and plan.needs.parts)
-    if polished and plan.regime == "sample" and not isinstance(sketch, PCASketch):
-        with progress.stage("lloyd", context.settings.max_iter, "steps"):  # polishing iterates
+    rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
+    if polishing_iterates:
+        with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
-        result, history = _iterated(context, rows, start, dense=dense)
+        result, history = _iterated(context, rows, start, schedule)
     result = replace(result, last=None)  # the assign pass finds the labels
     if polished:
         polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
@@ -93,34 +98,64 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
 
 
+def _schedule(context: FitContext, rows: Blocks) -> Schedule | None:
+    """Epochs of moving averages on these rows; None where Lloyd's algorithm is expected, or is as good."""
+    settings = context.settings
+    expected = not settings.searches or settings.n_init == 1 or settings.tol == 0
+    if expected or context.plan.regime == "spilled":  # a batch would read all rows from disk
+        return None
+    return Schedule.of(rows.n_rows, settings.n_clusters, settings.max_iter, dense=rows.partable)
+
+
 def _iterated(
-    context: FitContext, rows: Blocks, start: NDArray[np.float64], *, dense: bool
+    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule | None
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Epochs of moving averages where they are worth it, between steps of Lloyd's algorithm; and their history."""
-    settings, tol = context.settings, context.settings.tol
-    schedule, n_left = None, settings.max_iter
-    if settings.searches and settings.n_init != 1 and tol > 0 and context.plan.regime != "spilled":
-        schedule = Schedule.of(rows.n_rows, len(start), settings.max_iter, dense=dense)
-    first, history, begun = None, list[dict[str, Any]](), None
+    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both."""
     if schedule is not None:
-        first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol, accelerated=True)
-        with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
-            kept, seed = KeptSteps(context.writer, "epochs", stage), settings.word("epochs")
-            likely = None if first.last is None else first.last.labels
-            moved = moving_averages(
-                rows, first.centers, schedule, seed=seed, likely=likely, on_epoch=kept.step, begun=kept.begun
-            )
-        start, history, n_left = moved.centers, noted("epochs", moved), schedule.n_steps
-        begun = LloydResult(start, float("nan"), 0, False, (), last=None if likely is None else LastStep(likely, None))
-    with context.progress.stage("lloyd", n_left, "steps") as stage:
+        return _averaged(context, rows, start, schedule)
+    max_iter, tol = context.settings.max_iter, context.settings.tol
+    with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = KeptSteps(context.writer, "lloyd", stage)
-        steps: dict[str, Any] = {"max_iter": n_left, "tol": tol, "on_step": kept.step, "accelerated": tol > 0}
-        result = lloyd(rows, start, begun=kept.begun or begun, **steps)
-        if first is not None and result.inertia > first.inertia:
-            logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the start")
-            result = lloyd(rows, first.centers, **steps)
-    n_iter = result.n_iter + (0 if schedule is None else STEPS_BEFORE + schedule.n_epochs)
-    return replace(result, n_iter=n_iter), [*history, *noted("lloyd", result)]
+        result = lloyd(
+            rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
+        )
+    return result, noted("lloyd", result)
+
+
+def _averaged(
+    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule
+) -> tuple[LloydResult, list[dict[str, Any]]]:
+    """Epochs of moving averages between exact steps, or steps alone where these end lower; and the history of both."""
+    max_iter = context.settings.max_iter
+    options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
+    first = lloyd(rows, start, max_iter=STEPS_BEFORE, **options)
+    with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
+        kept, seed = KeptSteps(context.writer, "epochs", stage), context.settings.word("epochs")
+        likely = None if first.last is None else first.last.labels
+        moved = moving_averages(
+            rows, first.centers, schedule, seed=seed, likely=likely, on_epoch=kept.step, begun=kept.begun
+        )
+    last = None if likely is None else LastStep(likely, None)
+    begun = LloydResult(moved.centers, float("nan"), 0, False, (), last=last)
+    n_iter = STEPS_BEFORE + moved.n_iter
+    with context.progress.stage("lloyd", schedule.n_steps, "steps") as stage:
+        kept = KeptSteps(context.writer, "lloyd", stage)
+        result = lloyd(
+            rows, begun.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=kept.begun or begun, **options
+        )
+        n_iter += result.n_iter
+        if result.inertia > first.inertia:
+            logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
+            kept = KeptSteps(context.writer, "lloyd-again", stage)
+            first = replace(first, last=None)  # epochs have overwritten its labels
+            n_left = max(0, max_iter - n_iter)
+            result = lloyd(
+                rows, first.centers, max_iter=STEPS_BEFORE + n_left, on_step=kept.step, begun=kept.begun or first,
+                **options,
+            )  # fmt: skip
+            n_iter += result.n_iter - STEPS_BEFORE
+    ended = result.converged or n_iter < max_iter  # by the schedule, if not by `tol`
+    return replace(result, n_iter=n_iter, converged=ended), [*noted("epochs", moved), *noted("lloyd", result)]
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
@@ -197,9 +232,8 @@ def seeded(
     rows: Matrix,
     sketch: Sketch,
     *,
-    n_rows: int,
     frame: Frame = WHOLE,
-    blocks: Blocks | None = None,
+    pool: Pool,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m), or those that an earlier run found.
 
@@ -210,10 +244,6 @@ def seeded(
     sampled : Block (s, m)
     rows : ndarray or csr_array (r, d)
         Sampled rows in their frame.
-    n_rows : int
-        Of the data.
-    blocks : Blocks, optional
-        All rows that are held, as of `start_centers`.
     """
     record = context.writer.load("seed")
     if record is not None:
@@ -235,18 +265,18 @@ def seeded(
             settings.n_clusters,
             lambda: frame.original_rows(rows),
             placed,
-            pool=_pool(context, blocks, n_rows),
+            pool=pool,
         )
     context.writer.save("seed", lambda: ({"centers": start}, {}))
     return start
 
 
-def _pool(context: FitContext, blocks: Blocks | None, n_rows: int) -> Pool:
-    """What the plan says of the rows that starts are searched on."""
-    needs, on_disk = context.plan.needs, context.plan.regime == "spilled"
+def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged: bool = False) -> Pool:
+    """What the plan says of the rows that starts are searched on; `blocks` are all that are held, if not sampled."""
+    needs = context.plan.needs
     if needs is None:
-        return Pool(blocks, n_rows=n_rows, on_disk=on_disk)
-    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows, on_disk)
+        return Pool(blocks, n_rows=n_rows, averaged=averaged)
+    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows, averaged)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -7,7 +7,7 @@ with the best so far and improved by swaps, beat many full starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.moving_averages import FEWEST_STEPS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.nearby_search import PROMISED, search_nearby
 from streamkm.cluster.search.recombine import recombined
@@ -79,10 +78,11 @@ class Starts:
         return min(inertias[: -self.patience], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
 
 
-SEARCHES, FEWER_SEARCHES = Starts(5, 20), Starts(2, 10, patience=1)  # where rows are few and a start is cheap
-SEARCHES_APART, FEWER_APART = Starts(5, 8), Starts(2, 6, patience=1)  # each on rows drawn for it, so that they differ
+SEARCHES = Starts(5, 20)  # where rows are few and a start is cheap
+SEARCHES_APART = Starts(5, 8)  # each on rows drawn for it, so that they differ
 STARTS_APART = Starts(3, 12, patience=2)  # of each such search
-FEWER_FROM = 50  # clusters, from which fewer searches do: recombined, they miss little, and epochs find most of that
+# Likewise where epochs of moving averages follow, which find most of what few starts miss.
+FEWER_SEARCHES, FEWER_APART = Starts(2, 10, patience=1), Starts(2, 6, patience=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ def start_centers(
         step where there are fewer than 40 rows a cluster.
     n_init : int, "auto" or Starts
         "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start is cheap by `SEARCH_WORK`, 5 to 20,
-        no more once four in a row have not lowered the best by 0.03 % (from 50 clusters on 2 to 10, no more once one
-        has not); where all of more than 20,000 rows would be
-        searched, see `_best_apart`. Else as many as `START_WORK` pays for, up to 10: at least 4, and all of them, for
-        up to 10 clusters; for more, no more once one has not lowered the best so.
+        no more once four in a row have not lowered the best by 0.03 % (2 to 10 where epochs follow, no more once one
+        has not); where all of more than 20,000 rows would be searched, see `_best_apart`. Else as many as `START_WORK`
+        pays for, up to 10: at least 4, and all of them, for up to 10 clusters; for more, no more once one has not
+        lowered the best so.
     pool : Pool
         `sampled` are some of its rows; by default all.
 
@@ -138,33 +138,20 @@ def start_centers(
     centers : float64 (at most k, m)
     """
     drawn = init if not isinstance(init, str) else None
-    n_rows = pool.n_rows or (sampled if pool.blocks is None else pool.blocks).n_rows
+    pool = replace(pool, n_rows=pool.n_rows or (sampled if pool.blocks is None else pool.blocks).n_rows)
     if init == "random" or drawn is not None:
         searched = prefix(sampled, search_rows(n_clusters))
     elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
 
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
-            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams, n_rows=n_rows)
+            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams, pool=pool)
 
         return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     block, shift = centered(executor, searched)
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    centers = best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, n_rows=n_rows)
-    if init == "k-means++" and is_many(n_clusters, block) and pool.on_disk:
-        centers = _averaged(executor, block, centers, streams.search)
-    return centers + shift
-
-
-def _averaged(
-    executor: Executor, block: Block, centers: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Centers after epochs on the rows that are searched, where all rows are on disk: a batch of them takes long."""
-    schedule = _schedule(block, len(centers))
-    if schedule is None:
-        return centers
-    return moving_averages(LocalBlocks.of(executor, block), centers, schedule, seed=int(rng.integers(2**63))).centers
+    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, pool=pool) + shift
 
 
 def best_start(
@@ -175,23 +162,22 @@ def best_start(
     init: str | Draw,
     n_init: int | str | Starts,
     streams: Streams,
-    n_rows: int,
+    pool: Pool,
 ) -> NDArray[np.float64]:
-    """The best of several starts on rows around the origin, which stand for `n_rows`; see `start_centers`."""
+    """The best of several starts on rows around the origin, which stand for those of the pool; see `start_centers`."""
     drawn = init if not isinstance(init, str) else None
     pieces = LocalBlocks.of(executor, block)
     best, best_quality = None, (0, np.inf)
     inertias, seeded = list[float](), list[NDArray[np.float64]]()
-    # epochs of moving averages do the rest
-    many = init == "k-means++" and n_init == "auto" and is_many(n_clusters, block)
-    many = many and _schedule(block, n_clusters) is not None
+    brief = pool.averaged and init == "k-means++" and is_many(n_clusters, block)  # epochs do the rest
     unsearched = init == "random" or drawn is not None
-    starts = _starts(n_init, n_clusters, block, n_rows, unsearched=unsearched)
+    starts = _starts(n_init, n_clusters, block, pool, unsearched=unsearched)
     n_drawn = search_rows(n_clusters) // 2
     if starts in (SEARCHES, FEWER_SEARCHES) and init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn:
-        return _best_apart(executor, block, pieces, n_clusters, n_drawn, streams)
+        apart = SEARCHES_APART if starts == SEARCHES else FEWER_APART
+        return _best_apart(executor, pieces, n_clusters, n_drawn, apart, streams)
     alone = unsearched and starts.most == 1  # it is compared with none
-    n_steps = FIRST_STEP if many or (alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters) else START_STEPS
+    n_steps = FIRST_STEP if brief or (alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters) else START_STEPS
     while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding)
@@ -212,7 +198,7 @@ def best_start(
                 mixed = recombined(pieces, best, result.centers)
                 mixed_result = lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL, accelerated=True)
                 result = min(result, mixed_result, key=_by_quality)
-            result = local_search(block, pieces, result, rng=streams.search, promise=PROMISED if many else 0.0)
+            result = local_search(block, pieces, result, rng=streams.search, promise=PROMISED if brief else 0.0)
         if best is None or _by_quality(result) < best_quality:
             best, best_quality = result.centers, _by_quality(result)
         inertias.append(result.inertia)
@@ -221,21 +207,16 @@ def best_start(
     return best
 
 
-def _schedule(block: Block, n_clusters: int) -> Schedule | None:
-    """Epochs as they would be run on these rows, or more of their kind, whatever `max_iter`."""
-    return Schedule.of(block.n_rows, n_clusters, FEWEST_STEPS + MORE_EPOCHS, dense=isinstance(block.X, np.ndarray))
-
-
 def _best_apart(
-    executor: Executor, block: Block, pieces: LocalBlocks, n_clusters: int, n_drawn: int, streams: Streams
+    executor: Executor, pieces: LocalBlocks, n_clusters: int, n_drawn: int, searches: Starts, streams: Streams
 ) -> NDArray[np.float64]:
     """The best of searches that know nothing of each other, each on rows drawn for it, by a few steps on all rows.
 
     A search on all rows takes several times as long, and starts that are recombined with the best share its mistakes.
     """
-    some, best, inertias = prefix(block, rough_rows(n_clusters)), None, list[float]()
-    options: dict[str, Any] = {"init": "k-means++", "n_init": STARTS_APART, "streams": streams, "n_rows": block.n_rows}
-    searches = SEARCHES_APART if n_clusters < FEWER_FROM else FEWER_APART
+    block, best, inertias = pieces.whole, None, list[float]()
+    some, pool = prefix(block, rough_rows(n_clusters)), Pool(n_rows=block.n_rows)
+    options: dict[str, Any] = {"init": "k-means++", "n_init": STARTS_APART, "streams": streams, "pool": pool}
     while best is None or searches.go_on(inertias):
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
         around, shift = centered(executor, drawn)
@@ -260,8 +241,8 @@ def local_search(
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
-def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, n_rows: int, *, unsearched: bool) -> Starts:
-    """What `n_init` stands for, on a block that stands for `n_rows`."""
+def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, pool: Pool, *, unsearched: bool) -> Starts:
+    """What `n_init` stands for, on a block that stands for the rows of a pool."""
     if isinstance(n_init, Starts):
         return n_init
     if n_init != "auto":
@@ -269,8 +250,8 @@ def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, n_rows: i
     if unsearched:
         return Starts(MOST_STARTS, MOST_STARTS)
     entries = int(block.X.size) if isinstance(block.X, np.ndarray) else SPARSE_WORK * int(block.X.nnz)
-    if n_rows <= SMALL_ROWS and entries * n_clusters <= SEARCH_WORK:
-        return SEARCHES if n_clusters < FEWER_FROM else FEWER_SEARCHES
+    if (pool.n_rows or block.n_rows) <= SMALL_ROWS and entries * n_clusters <= SEARCH_WORK:
+        return FEWER_SEARCHES if pool.averaged else SEARCHES
     few = n_clusters <= FEW_CLUSTERS
     most = max(FEWEST_STARTS if few else 1, min(MOST_STARTS, START_WORK // max(1, entries * n_clusters)))
     return Starts(most if few else min(2, most), most, patience=1)

@@ -58,15 +58,15 @@ class Pool:
         Portions of the rows that starts are searched on, one after the other, where memory has no room for all.
     n_rows : int, optional
         Rows of the data, which those that are held stand for; None: no more than are held.
-    on_disk : bool
-        Whether blocks are read from disk whenever they are looked at.
+    averaged : bool
+        Whether epochs of moving averages follow on all rows: the search for starts may then be brief.
     """
 
     blocks: Blocks | None = None
     most: int | None = None
     n_portions: int = 1
     n_rows: int | None = None
-    on_disk: bool = False
+    averaged: bool = False
 
 
 SAMPLED = Pool()

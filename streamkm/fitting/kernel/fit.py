@@ -23,7 +23,7 @@ from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
-from streamkm.fitting.centers import check_clusters, noted, seeded
+from streamkm.fitting.centers import check_clusters, noted, pool_of, seeded
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.kernel.bandwidth import resolved
@@ -167,7 +167,7 @@ def _find(context: KernelContext) -> KernelFound:
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        start = seeded(context, sampled, first, features, n_rows=sketched.n_valid, blocks=held)
+        start = seeded(context, sampled, first, features, pool=pool_of(context, held, sketched.n_valid))
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
         steps = KeptSteps(context.writer, "lloyd", stage)
         max_iter, tol = settings.max_iter, settings.tol

@@ -24,6 +24,7 @@ from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacke
 from streamkm.cluster.search.split_merge import split_gains, swaps_of
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import Streams, best_start, local_search
+from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
@@ -170,8 +171,9 @@ class AfterPass:
         result = local_search(block, pieces, begun, rng=rng)
         if found.gain > ANEW:
             streams = Streams(*rng.spawn(2))
+            pool = Pool(n_rows=n_rows)
             anew = best_start(
-                self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams, n_rows=n_rows
+                self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams, pool=pool
             )
             result = min(result, lloyd(pieces, anew, max_iter=1, tol=0), key=lambda each: each.inertia)
         rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)

@@ -12,6 +12,8 @@ from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.unfilled import unfilled
 
+MOVED_ENTRIES = 1 << 16  # of centers that move at a time
+
 
 def means(
     sums: NDArray[np.float64], counts: NDArray[np.float64], fallback: NDArray[np.float64], out: NDArray[np.float64]
@@ -58,11 +60,13 @@ def moved_towards(
     centers : float64 (k, m)
         Written.
     """
-    some = np.flatnonzero(counts > 0)
-    way = sums[some] / counts[some, None]
-    way -= centers[some]
-    way *= rate
-    centers[some] += way
+    step = max(1, MOVED_ENTRIES // centers.shape[1])  # all ways at once would take as much memory as the centers
+    for first in range(0, len(centers), step):
+        some = first + np.flatnonzero(counts[first : first + step] > 0)
+        way = sums[some] / counts[some, None]
+        way -= centers[some]
+        way *= rate
+        centers[some] += way
 
 
 def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: float, out: NDArray[np.float64]) -> None:
