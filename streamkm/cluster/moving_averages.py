@@ -30,7 +30,7 @@ EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has few
 BATCH_ROWS = 8  # for each center
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
-STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 2  # of Lloyd's algorithm; the last: of many clusters
+STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm; the last: of many clusters
 RATE = 0.4  # of the first batch
 
 logger = logging.getLogger(__name__)

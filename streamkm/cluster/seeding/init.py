@@ -49,6 +49,7 @@ SPARSE_WORK = 4  # products of dense rows that take as long as one of sparse row
 START_WORK = 10**8  # products in one step of Lloyd of all starts together, at most, where rows are many
 SEARCH_WORK = 2 * 10**8  # products in one step of Lloyd, up to which a start is cheap, where rows are few
 START_STEPS, FIRST_STEP = 10, 1  # of Lloyd after seeding; where rows are too few for means to hold for others
+BRIEF_STEPS = 3  # of many clusters, where epochs follow: enough to see which clusters should be swapped
 START_TOL = 1e-3
 SEARCH_ROUNDS = 40
 DRAWN_TIMES = 4  # as many rows as a search draws, from which drawing them saves time
@@ -177,7 +178,8 @@ def best_start(
         apart = SEARCHES_APART if starts == SEARCHES else FEWER_APART
         return _best_apart(executor, pieces, n_clusters, n_drawn, apart, streams)
     alone = unsearched and starts.most == 1  # it is compared with none
-    n_steps = FIRST_STEP if brief or (alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters) else START_STEPS
+    n_steps = FIRST_STEP if alone and block.n_rows < FEWEST_ROWS_PER_CLUSTER * n_clusters else START_STEPS
+    n_steps = BRIEF_STEPS if brief else n_steps
     while starts.go_on(inertias):
         if drawn is not None:
             centers = drawn(streams.seeding)
