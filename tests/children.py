@@ -21,6 +21,7 @@ from streamkm.cli.main import main
 from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
+from streamkm.kernels.cluster import totals
 from streamkm.passes import checkpoint, resume
 from streamkm.passes.reader import Walk
 from streamkm.sketches import CountSketch
@@ -159,6 +160,21 @@ def fit(path, checkpoint, out, options, begun):
     begun.send("begun")
     estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
     np.savez(out, **outcome(estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))))
+
+
+def fit_killed_within_epochs(path, checkpoint, options, n_batches):
+    """Fit with a checkpoint that is written after every batch; killed as centers move for a batch after so many."""
+    resume.INTERVAL_S, resume.SHARE = 0.0, 1.0
+    seen, moved = [], totals.moved_towards
+
+    def dying(*given):
+        if len(seen) == n_batches:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(None)
+        moved(*given)
+
+    totals.moved_towards = dying
+    StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(str(path))
 
 
 def outcome(fitted):

@@ -33,7 +33,7 @@ from streamkm.cluster.seeding.search_set import SAMPLED, Pool
 from streamkm.cluster.totals import Totals, absorb_totals, join_totals
 from streamkm.compute import open_executor
 from streamkm.core.matrix import matrix_bytes
-from streamkm.passes.resume import pack_lloyd, unpack_lloyd
+from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
 from streamkm.sketches import CountSketch
 from tests import naive
 from tests.tables import cases

@@ -33,7 +33,7 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
-from streamkm.passes.resume import pack_lloyd, unpack_lloyd
+from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
 from streamkm.planning import plan as plan_module
 from streamkm.sketches import IdentitySketch
 from tests import naive

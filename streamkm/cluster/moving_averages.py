@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,22 @@ STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm
 RATE = 0.4  # of the first batch
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsResult(LloydResult):
+    """Where epochs stopped.
+
+    Attributes
+    ----------
+    n_batches : int
+        Batches done of the epoch that comes next.
+    partial : float
+        Inertia of these batches.
+    """
+
+    n_batches: int = 0
+    partial: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +102,9 @@ def moving_averages(
     *,
     seed: int,
     likely: Labels | None = None,
-    on_epoch: Callable[[LloydResult], None] | None = None,
-    begun: LloydResult | None = None,
-) -> LloydResult:
+    on_batch: Callable[[EpochsResult], None] | None = None,
+    begun: EpochsResult | None = None,
+) -> EpochsResult:
     """Run epochs of moving averages. O(n * m * k) each.
 
     The same bits for any threads and workers: the seed, the epoch and the places of rows decide which batch a row is
@@ -104,34 +120,36 @@ def moving_averages(
         Of the order of rows; below 2^64.
     likely : list of int32 (n,), optional
         Labels of each block that are likely right, as a step with many centers leaves them: written, to save time.
-    on_epoch : callable, optional
-        Gets where the algorithm is after every epoch; the next one overwrites the centers.
-    begun : LloydResult, optional
+    on_batch : callable, optional
+        Gets where the algorithm is after every batch; the next one overwrites the centers.
+    begun : EpochsResult, optional
         Where to go on, in place of `centers`.
 
     Returns
     -------
-    LloydResult
+    EpochsResult
         `history` is the inertia of each epoch: of every batch about the centers that it met.
 
     References
     ----------
     "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half cosine.
     """
-    state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    state = EpochsResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     moved = state.centers.copy()
     for epoch in range(state.n_iter, schedule.n_epochs):
-        inertia = 0.0
+        inertia = state.partial
         known = None if likely is None else _index_parts(moved)
-        for number in range(schedule.n_batches):
+        for number in range(state.n_batches, schedule.n_batches):
             table = CenterTable.build(moved, np.float32, index=known)
             found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), f"epoch-{epoch + 1}", likely)
             inertia += inertia_of(found, moved, found.d2)
             kernels.moved_towards(found.sums, found.counts, schedule.rate_of(epoch, number), moved)
-        state = LloydResult(moved, inertia, epoch + 1, False, (*state.history, inertia))
+            if on_batch is not None and number + 1 < schedule.n_batches:
+                on_batch(replace(state, centers=moved, n_batches=number + 1, partial=inertia))
+        state = EpochsResult(moved, inertia, epoch + 1, False, (*state.history, inertia))
         logger.debug("epoch %d: %d batches, inertia %.6g", epoch + 1, schedule.n_batches, inertia)
-        if on_epoch is not None:
-            on_epoch(state)
+        if on_batch is not None:
+            on_batch(state)
     return state
 
 

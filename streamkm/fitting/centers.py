@@ -16,9 +16,7 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.many_steps import LastStep
-from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
+from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
@@ -31,8 +29,9 @@ from streamkm.core.memory import give_back
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
+from streamkm.fitting.iterations import iterated, noted, schedule_of
 from streamkm.fitting.starts import search_centers
-from streamkm.passes.resume import KeptSteps
+from streamkm.passes.kept_steps import KeptSteps
 from streamkm.passes.sketch import Sketched
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 
@@ -56,7 +55,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        schedule = None if polishing_iterates else _schedule(context, rows)
+        schedule = None if polishing_iterates else schedule_of(context, rows)
         start = seeded(
             context,
             clustered,
@@ -76,7 +75,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
-        result, history = _iterated(context, rows, start, schedule)
+        result, history = iterated(context, rows, start, schedule)
     result = replace(result, last=None)  # the assign pass finds the labels
     if polished:
         polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
@@ -98,66 +97,6 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
 
 
-def _schedule(context: FitContext, rows: Blocks) -> Schedule | None:
-    """Epochs of moving averages on these rows; None where Lloyd's algorithm is expected, or is as good."""
-    settings = context.settings
-    expected = not settings.searches or settings.n_init == 1 or settings.tol == 0
-    if expected or context.plan.regime == "spilled":  # a batch would read all rows from disk
-        return None
-    return Schedule.of(rows.n_rows, settings.n_clusters, settings.max_iter, dense=rows.partable)
-
-
-def _iterated(
-    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule | None
-) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both."""
-    if schedule is not None:
-        return _averaged(context, rows, start, schedule)
-    max_iter, tol = context.settings.max_iter, context.settings.tol
-    with context.progress.stage("lloyd", max_iter, "steps") as stage:
-        kept = KeptSteps(context.writer, "lloyd", stage)
-        result = lloyd(
-            rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
-        )
-    return result, noted("lloyd", result)
-
-
-def _averaged(
-    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule
-) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Epochs of moving averages between exact steps, or steps alone where these end lower; and the history of both."""
-    max_iter = context.settings.max_iter
-    options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
-    first = lloyd(rows, start, max_iter=STEPS_BEFORE, **options)
-    with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
-        kept, seed = KeptSteps(context.writer, "epochs", stage), context.settings.word("epochs")
-        likely = None if first.last is None else first.last.labels
-        moved = moving_averages(
-            rows, first.centers, schedule, seed=seed, likely=likely, on_epoch=kept.step, begun=kept.begun
-        )
-    last = None if likely is None else LastStep(likely, None)
-    begun = LloydResult(moved.centers, float("nan"), 0, False, (), last=last)
-    n_iter = STEPS_BEFORE + moved.n_iter
-    with context.progress.stage("lloyd", schedule.n_steps, "steps") as stage:
-        kept = KeptSteps(context.writer, "lloyd", stage)
-        result = lloyd(
-            rows, begun.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=kept.begun or begun, **options
-        )
-        n_iter += result.n_iter
-        if result.inertia > first.inertia:
-            logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
-            kept = KeptSteps(context.writer, "lloyd-again", stage)
-            first = replace(first, last=None)  # epochs have overwritten its labels
-            n_left = max(0, max_iter - n_iter)
-            result = lloyd(
-                rows, first.centers, max_iter=STEPS_BEFORE + n_left, on_step=kept.step, begun=kept.begun or first,
-                **options,
-            )  # fmt: skip
-            n_iter += result.n_iter - STEPS_BEFORE
-    ended = result.converged or n_iter < max_iter  # by the schedule, if not by `tol`
-    return replace(result, n_iter=n_iter, converged=ended), [*noted("epochs", moved), *noted("lloyd", result)]
-
-
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
     """The features that occur, where they are known and few; directions have all features."""
     if isinstance(sketch, PCASketch | TruncatedSVDSketch | IdentitySketch):
@@ -177,18 +116,17 @@ def _polished(
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
     """Centers among the original features, and the history of finding them.
 
-    Directions that were iterated along need no polishing: it would fit the sample, and where all rows took part they
-    know better.
+    Directions that were iterated along need no polishing by a part of the rows: it would fit the sample, and where all
+    rows took part they know better.
     """
     with context.progress.stage("polish", None, "steps") as stage:
         centers, explained = original_centers(context.here, sample, sampled, result.centers)
-        iterated = isinstance(sketch, PCASketch)
-        if context.plan.regime != "sample" and isinstance(sketch, PCASketch | TruncatedSVDSketch):
-            iterated = True
-            # along the directions, what all rows say; only the rest is the sample's
-            centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
-        if iterated and not sample.complete:
-            return replace(result, centers=centers), []
+        if not sample.complete and isinstance(sketch, PCASketch | TruncatedSVDSketch):
+            known = context.plan.regime != "sample"
+            if known:  # along the directions, what all rows say; only the rest is the sample's
+                centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
+            if known or isinstance(sketch, PCASketch):
+                return replace(result, centers=centers), []
         steps = KeptSteps(context.writer, "polish", stage)
         polished = polish(
             context.here,
@@ -283,11 +221,3 @@ def _block(coreset: Coreset) -> Block:
     """Rows of a coreset with their weights."""
     X = as_block_matrix(coreset.X, sketched=False)
     return Block(X, row_d2norms(X), coreset.weights)
-
-
-def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
-    """The inertia of each step, for the history of a fit."""
-    return [
-        {"stage": stage, "iteration": iteration, "inertia": inertia}
-        for iteration, inertia in enumerate(result.history, start=1)
-    ]

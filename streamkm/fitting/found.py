@@ -16,7 +16,8 @@ from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.compute import Executor
 from streamkm.core.matrix import pack_matrix, rows_between, unpack_matrix
-from streamkm.passes.resume import Record, pack_lloyd, unpack_lloyd
+from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
+from streamkm.passes.resume import Record
 from streamkm.sketches import Sketch, sketch_from_dict
 
 SKETCH_PREFIX = "sketch."

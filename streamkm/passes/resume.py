@@ -15,10 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.neighbours import Lists
 from streamkm.cluster.columns import Occurring
-from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
@@ -28,7 +25,6 @@ from streamkm.cluster.seeding.draws import Drawn
 from streamkm.cluster.totals import Totals
 from streamkm.compute import Folded
 from streamkm.core.matrix import pack_matrix, unpack_matrix
-from streamkm.core.progress import Stage
 from streamkm.passes.checkpoint import Checkpoint, Throttle, records
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
@@ -159,35 +155,6 @@ class Gathered:
                 known = np.inf if limit is None else float(limit)
                 X = unpack_matrix(f"node{number}", arrays)
                 self.tree.nodes[level, index] = Part(X, weights, places, keys, known, *counted)
-
-
-def pack_lloyd(result: LloydResult) -> Record:
-    """Where Lloyd's algorithm is, as a record."""
-    arrays = {"centers": result.centers, "history": np.array(result.history)}
-    if result.means is not None:
-        arrays["means"] = result.means
-    if result.last is not None:
-        labels, lists = result.last.labels, result.last.lists
-        arrays["labels"] = np.concatenate(labels)
-        arrays["label_rows"] = np.array([len(part) for part in labels])
-        if lists is not None:
-            arrays["group_of"], arrays["candidates"] = lists.group_of, lists.candidates
-    return arrays, {"converged": result.converged, "pace": result.pace}
-
-
-def unpack_lloyd(record: Record | None) -> LloydResult | None:
-    """The inverse of `pack_lloyd`."""
-    if record is None:
-        return None
-    arrays, meta = record
-    history = tuple(arrays["history"].tolist())
-    inertia = history[-1] if history else float("nan")
-    converged, pace, last = bool(meta["converged"]), int(meta["pace"]), None
-    if "labels" in arrays:
-        lists = Lists(arrays["group_of"], arrays["candidates"]) if "candidates" in arrays else None
-        last = LastStep(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]), lists)
-    state = (inertia, len(history), converged, history, arrays.get("means"), pace)
-    return LloydResult(arrays["centers"], *state, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,30 +301,3 @@ class KeptLabels:
             self._n_written = stop
 
         self._writer.when_due(write)
-
-
-class KeptSteps:
-    """Steps of Lloyd's algorithm: each advances a stage, and some are saved.
-
-    Parameters
-    ----------
-    writer : CheckpointWriter
-    name : str
-        Of the record.
-    stage : Stage
-
-    Attributes
-    ----------
-    begun : LloydResult or None
-        Where an earlier run got to.
-    """
-
-    def __init__(self, writer: CheckpointWriter, name: str, stage: Stage):
-        self._writer, self._name, self._stage = writer, name, stage
-        self.begun = unpack_lloyd(writer.load(name))
-
-    def step(self, result: LloydResult) -> None:
-        """Take note of a step."""
-        self._stage.advance()
-        if not result.midway:
-            self._writer.save_if_due(self._name, lambda: pack_lloyd(result))

@@ -23,9 +23,10 @@ from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
-from streamkm.fitting.centers import check_clusters, noted, pool_of, seeded
+from streamkm.fitting.centers import check_clusters, pool_of, seeded
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
+from streamkm.fitting.iterations import noted
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
@@ -33,7 +34,8 @@ from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, wri
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
-from streamkm.passes.resume import Gathered, KeptSteps, Record
+from streamkm.passes.kept_steps import KeptSteps
+from streamkm.passes.resume import Gathered, Record
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES

@@ -1,0 +1,117 @@
+"""Iterating on the rows that a fit holds: Lloyd's algorithm, and epochs of moving averages where they are scheduled.
+
+Reads no source and finds no starts. What a stage ends with is never worse than what it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.many_steps import LastStep
+from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
+from streamkm.core.progress import Stage
+from streamkm.fitting.context import FitContext
+from streamkm.passes.kept_steps import KeptEpochs, KeptSteps
+
+logger = logging.getLogger(__name__)
+
+
+def schedule_of(context: FitContext, rows: Blocks) -> Schedule | None:
+    """Epochs of moving averages on these rows; None where Lloyd's algorithm is expected, or is as good."""
+    settings = context.settings
+    expected = not settings.searches or settings.n_init == 1 or settings.tol == 0
+    if expected or context.plan.regime == "spilled":  # a batch would read all rows from disk
+        return None
+    return Schedule.of(rows.n_rows, settings.n_clusters, settings.max_iter, dense=rows.partable)
+
+
+def iterated(
+    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule | None
+) -> tuple[LloydResult, list[dict[str, Any]]]:
+    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both."""
+    if schedule is not None:
+        return _averaged(context, rows, start, schedule)
+    max_iter, tol = context.settings.max_iter, context.settings.tol
+    with context.progress.stage("lloyd", max_iter, "steps") as stage:
+        kept = KeptSteps(context.writer, "lloyd", stage)
+        result = lloyd(
+            rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
+        )
+    return result, noted("lloyd", result)
+
+
+def _averaged(
+    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule
+) -> tuple[LloydResult, list[dict[str, Any]]]:
+    """Epochs of moving averages between exact steps; and the history of both."""
+    first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=context.settings.tol, accelerated=True)
+    with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
+        kept = KeptEpochs(context.writer, stage)
+        moved = moving_averages(
+            rows,
+            first.centers,
+            schedule,
+            seed=context.settings.word("epochs"),
+            likely=None if first.last is None else first.last.labels,
+            on_batch=kept.batch,
+            begun=kept.begun,
+        )
+        kept.end(moved)
+    with context.progress.stage("lloyd", schedule.n_steps, "steps") as stage:
+        result, n_steps = _steps_behind(context, rows, first, moved, schedule, stage)
+    n_iter = moved.n_iter + n_steps
+    ended = result.converged or n_iter < context.settings.max_iter  # by the schedule, if not by `tol`
+    return replace(result, n_iter=n_iter, converged=ended), [*noted("epochs", moved), *noted("lloyd", result)]
+
+
+def _steps_behind(
+    context: FitContext, rows: Blocks, first: LloydResult, moved: LloydResult, schedule: Schedule, stage: Stage
+) -> tuple[LloydResult, int]:
+    """Steps of Lloyd's algorithm from the better of two: the step before epochs, and where these ended.
+
+    The first step behind epochs tells the objective that these ended with.
+
+    Parameters
+    ----------
+    first : LloydResult
+        The step before; its labels, where it has some, are those of the epochs.
+    moved : LloydResult
+        Where epochs ended.
+
+    Returns
+    -------
+    result : LloydResult
+    n_steps : int
+        Steps in all, before epochs and behind.
+    """
+    options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
+    kept = KeptSteps(context.writer, "lloyd", stage)
+    behind = kept.begun
+    if behind is None:
+        last = None if first.last is None else LastStep(first.last.labels, None)
+        begun = LloydResult(moved.centers, float("nan"), 0, False, (), last=last)
+        behind = lloyd(rows, moved.centers, max_iter=1, on_step=kept.step, begun=begun, **options)
+    if behind.history[0] <= first.inertia:
+        result = lloyd(rows, behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind, **options)
+        return result, STEPS_BEFORE + result.n_iter
+    logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
+    kept = KeptSteps(context.writer, "lloyd-again", stage)
+    begun = kept.begun or replace(first, last=None)  # epochs have overwritten its labels
+    n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
+    result = lloyd(rows, begun.centers, max_iter=n_left, on_step=kept.step, begun=begun, **options)
+    return result, result.n_iter + behind.n_iter
+
+
+def noted(stage: str, result: LloydResult) -> list[dict[str, Any]]:
+    """The inertia of each step, for the history of a fit."""
+    return [
+        {"stage": stage, "iteration": iteration, "inertia": inertia}
+        for iteration, inertia in enumerate(result.history, start=1)
+    ]
