@@ -90,6 +90,23 @@ def test_a_fit_that_stops_behind_its_epochs_repeats_none(path, wanted, tmp_path,
     assert_same_fit(outcome(fitted), wanted[K])
 
 
+def test_a_fit_on_workers_that_stops_within_an_epoch_goes_on_with_the_bits_of_threads(
+    path, client, tmp_path, saved_always, monkeypatch
+):
+    """The checkpoint says nothing of what holds the rows, so that threads may go on as well."""
+    np.save(tmp_path / "x.npy", np.load(path)[:6000])
+    wanted = StreamKMeans(progress=False, **options_of(K)).fit(str(tmp_path / "x.npy"))
+    n_batches = Schedule.of(6000, K, 100, dense=True).n_batches
+    fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, executor=client, **options_of(K))
+    with monkeypatch.context() as patched:
+        stopped_after(patched, EPOCHS, times=n_batches + 2)
+        with pytest.raises(StoppedError):
+            fitted.fit(str(tmp_path / "x.npy"))
+    assert unpack_epochs(load_record(tmp_path / "state", EPOCHS)).n_batches == 2
+    fitted.fit(str(tmp_path / "x.npy"))
+    assert_same_fit(outcome(fitted), wanted)
+
+
 def test_a_record_of_epochs_has_their_bits():
     rng = np.random.default_rng(0)
     state = EpochsResult(rng.normal(size=(3, 2)), 0.3, 2, False, (0.1 + 0.2, 0.3), n_batches=5, partial=1 / 3)
