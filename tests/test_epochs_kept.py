@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
+from streamkm.cluster.centers.index import is_worth
+from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.moving_averages import EpochsResult, Schedule
 from streamkm.fitting import iterations
 from streamkm.kernels.cluster import totals
@@ -104,6 +106,33 @@ def test_a_fit_on_workers_that_stops_within_an_epoch_goes_on_with_the_bits_of_th
             fitted.fit(str(tmp_path / "x.npy"))
     assert unpack_epochs(load_record(tmp_path / "state", EPOCHS)).n_batches == 2
     fitted.fit(str(tmp_path / "x.npy"))
+    assert_same_fit(outcome(fitted), wanted)
+
+
+def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_always, monkeypatch):
+    """A run that goes on has those of the step before epochs only, which give the index other guesses."""
+    assert is_worth(MANY, 192, guessed=True)
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(1500, 192))
+    X = (centers[rng.integers(1500, size=18_000)] + rng.normal(size=(18_000, 192))).astype(np.float32)
+    options = {"n_clusters": MANY, "random_state": 0, "max_iter": 6, "sketch": "identity", "coreset": None}
+    wanted = StreamKMeans(progress=False, **options).fit(X)
+    fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options)
+    n_batches = Schedule.of(len(X), MANY, 6, dense=True).n_batches
+    guesses, lowest = [], CenterTable.lowest
+
+    def guessed(table, rows, likely=None):
+        if likely is not None:
+            guesses.append(likely.copy())
+        return lowest(table, rows, likely)
+
+    monkeypatch.setattr(CenterTable, "lowest", guessed)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, EPOCHS, times=2 * n_batches + 2)
+        with pytest.raises(StoppedError):
+            fitted.fit(X)
+    assert len(guesses) >= 2 * n_batches + 2
+    fitted.fit(X)
     assert_same_fit(outcome(fitted), wanted)
 
 
