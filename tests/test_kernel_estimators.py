@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
-from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
+from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.tables import cases
 from tests.test_estimators import EXPECTED_FAILURES
 from tests.test_passes import CountingSource

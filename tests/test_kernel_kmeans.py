@@ -28,7 +28,7 @@ from streamkm.fitting.kernel.landmarks import (
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
+from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root
@@ -372,9 +372,13 @@ class TestFit:
         fitted = StreamKernelKMeans(2, gamma=4, method=method, n_landmarks=200, random_state=0, progress=False).fit(X)
         assert adjusted_rand_score(y, fitted.labels_) > 0.97
         np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-        assert fitted.n_components_ <= {"two-step": 200, "sampled-columns": 200, "sub-gaussian": 200, "ros": 256}.get(
-            method, 20
-        )
+        assert fitted.n_components_ <= {
+            "two-step": 200,
+            "sampled-columns": 200,
+            "sub-gaussian": 200,
+            "sub-gaussian-entries": 200,
+            "ros": 256,
+        }.get(method, 20)
 
     @cases("landmarks", ["uniform", "leverage", "kmeans"])
     @cases("fit_on", ["sample", "all"])
@@ -438,6 +442,42 @@ def test_a_loss_that_is_asked_for_is_kept():
     assert "k / eps for eps=0.05" in StreamKernelKMeans(10, eps=0.05, progress=False).plan(X).why_sketch
 
 
+def test_too_few_columns_for_a_loss_are_said():
+    sizes = kernel_sizes(50, "auto", "auto", 0.05, 10**6)
+    assert sizes == KernelSizes(2048, 1000)
+    assert sizes.short == (
+        "eps=0.05 asks for 26,908 columns (coherence 1, constants 1); of 2,048 theory says that so few keep no eps "
+        "below 1"
+    )
+    # up to the limit, as many are taken as theory asks for
+    assert kernel_sizes(10, "auto", "auto", 0.1, 10**5) == KernelSizes(1461, 100)
+    for short in (
+        kernel_sizes(10, "auto", "auto", 0.1, 10**5).short,
+        kernel_sizes(10, "auto", "auto", None, 10**8).short,
+        kernel_sizes(50, "auto", "auto", 0.05, 1500).short,  # all rows are landmarks
+        kernel_sizes(50, 26_908, "auto", 0.05, 10**6).short,
+        kernel_sizes(50, "auto", "auto", 1.5, 10**6).short,  # promises nothing
+    ):
+        assert short == ""
+    assert kernel_sizes(10, 1000, "auto", 0.1, 10**5).short.endswith("of 1,000 theory says that so many keep eps=0.2")
+    assert "asks for 100 features; there are 20" in kernel_sizes(10, 2000, 20, 0.1, 10**5).short
+    for method in ("fourier", "two-step"):
+        assert kernel_sizes(10, "auto", "auto", 0.1, 10**5, method=method).short.startswith("no theorem here")
+    for method in COLUMN_SKETCHES:
+        assert "columns" in kernel_sizes(10, 101, "auto", 0.1, 10**5, method=method).short
+        assert kernel_sizes(10, "auto", "auto", 0.1, None, method=method).n_landmarks > 100
+    assert "theorem 1 of Yin" in kernel_sizes(3, "auto", "auto", 0.5, 10**4, method="sub-gaussian").short
+    assert kernel_sizes(3, 500, "auto", 0.5, 10**4, method="sub-gaussian").short == ""
+
+
+def test_a_fit_warns_of_too_few_columns():
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    kmeans = StreamKernelKMeans(4, n_landmarks=50, eps=0.2, random_state=0, progress=False)
+    assert "eps=0.2 asks for 160 columns" in kmeans.plan(X).why_sketch
+    with pytest.warns(UserWarning, match="eps=0.2 asks for 160 columns .* larger eps"):
+        kmeans.fit(X)
+
+
 def test_the_rank_follows_landmarks_that_are_given():
     # Wang, Gittens and Mahoney, remark 3: more than k, no large part of c
     assert kernel_sizes(10, 400, "auto", None, 10**6) == KernelSizes(400, 64)
@@ -485,6 +525,33 @@ class TestLandmarkSketches:
         assert 0.4 < (drawn > 0).mean() < 0.6
         with pytest.raises(InvalidParameterError, match="needed: about 1,000 landmarks"):
             landmark_sketch("sub-gaussian", 2, 10**6, np.random.default_rng(0))
+
+    def test_a_sign_for_each_entry(self):
+        m, n = 300, 10_000
+        mixing = landmark_sketch("sub-gaussian-entries", m, n, np.random.default_rng(0)).T
+        printed = landmark_sketch("sub-gaussian", m, n, np.random.default_rng(0)).T
+        np.testing.assert_array_equal(mixing != 0, printed != 0)
+        np.testing.assert_allclose(np.abs(mixing[mixing != 0]), 1 / np.sqrt(m), rtol=1e-6)
+        assert 0.45 < (mixing[mixing != 0] > 0).mean() < 0.55
+        assert sum(len(np.unique(row[row != 0])) == 2 for row in mixing) > m / 2
+        with pytest.raises(InvalidParameterError, match='method="sub-gaussian-entries" with n_landmarks=2'):
+            landmark_sketch("sub-gaussian-entries", 2, 10**6, np.random.default_rng(0))
+
+    def test_more_landmarks_serve_where_entries_have_signs_of_their_own(self):
+        X = make_blobs(500, n_features=8, centers=8, cluster_std=2.0, random_state=1)[0]
+        given = {"init": "ls++", "fit_on": "all", "refine": 0, "progress": False}
+        best = StreamKernelKMeans(8, n_landmarks=500, rank=500, random_state=0, progress=False).fit(X).exact_inertia(X)
+
+        def loss(method, m):
+            fits = [
+                StreamKernelKMeans(8, method=method, n_landmarks=m, random_state=seed, **given).fit(X)
+                for seed in range(5)
+            ]
+            return np.mean([fitted.exact_inertia(X) for fitted in fits]) / best
+
+        assert loss("sub-gaussian", 180) > loss("sub-gaussian", 45) + 0.5
+        assert loss("sub-gaussian-entries", 180) < loss("sub-gaussian-entries", 22) < 1.3
+        assert loss("sub-gaussian-entries", 180) < 1.01
 
     def test_rotated_columns_are_as_far_apart_as_the_columns(self, blobs):
         # D A is orthogonal: ROS and Nystroem of the same rows have the same clusters

@@ -24,7 +24,8 @@ from streamkm.estimators.facts import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.planning import allowance, memory, process
 from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
+from streamkm.planning.kernel_plan import plan_kernel_fit
+from streamkm.planning.kernel_sizes import kernel_sizes
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import CountSketch, LeverageSampling, SignProjection
 from streamkm.sketches.bounds import (
@@ -282,6 +283,20 @@ def test_columns_of_the_kernel_matrix():
     )
     with pytest.raises(InvalidParameterError, match="eps=1"):
         kernel_columns(n_rows=100, eps=1)
+
+
+@cases("method", ["sub-gaussian", "sub-gaussian-entries", "ros", "sampled-columns"])
+def test_sizing_of_sketches_of_the_kernel_matrix(method):
+    bound = sizing(method, n_clusters=10, eps=0.5, n_rows=10_000)
+    assert (bound.n_components, bound.sketch, bound.theorem) == (439, method, "yin-2022")
+    assert "excess risk" in bound.keeps
+    few = sizing(method, n_clusters=10, eps=0.5, n_rows=200)
+    assert (few.n_components, few.sketch) == (200, "identity")
+    assert "asks for" in few.source
+    with pytest.raises(InvalidParameterError, match="needs n_rows"):
+        sizing(method, n_clusters=10, eps=0.5)
+    with pytest.raises(InvalidParameterError, match="needed: one of"):
+        StreamKMeans(10, sketch=method, eps=0.5).plan(np.eye(20))
 
 
 def test_columns_of_nystroem_features():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -127,6 +128,52 @@ def test_golden_values():
         assert naive.murmurhash3(token.encode()) == wanted
         X = FeatureHashing(n_features=2**31 - 2, input="tokens", norm=None).apply([[token]])
         assert (X.indices.tolist(), X.data.tolist()) == ([abs(wanted)], [np.sign(wanted)])
+
+
+def test_golden_values_of_a_seed():
+    """MurmurHash3 of the seed's digits, a zero byte and the word. Frozen: models rest on it."""
+    options = {"n_features": 2**31 - 2, "norm": None, "seed": 7}
+    for token in ("red", "größe"):
+        hashed = naive.murmurhash3(b"7\0" + token.encode())
+        for kind, document in (("text", token), ("tokens", [token]), ("counts", {token: 1})):
+            X = FeatureHashing(input=kind, **options).apply([document])
+            assert (X.indices.tolist(), X.data.tolist()) == ([abs(hashed)], [np.sign(hashed)])
+    assert FeatureHashing(input="tokens", **options).apply([["red"]]).indices.tolist() == [1211468452]
+
+
+def test_seeds_are_hashes_of_their_own():
+    documents = topic_texts(20)[0]
+    rows = [FeatureHashing(n_features=M, seed=seed).apply(documents) for seed in (0, 1, 2**64 - 1)]
+    same(rows[0], FeatureHashing(n_features=M).apply(documents))
+    assert abs(rows[1] - rows[0]).max() > 0.1 < abs(rows[2] - rows[1]).max()
+    assert rows[1].nnz == pytest.approx(rows[0].nnz, rel=0.05)
+    for kind, hashed in (
+        ("text", documents),
+        ("tokens", [text.split() for text in documents]),
+        ("counts", [dict(Counter(text.split()), color="red") for text in documents]),
+    ):
+        hashing = pickle.loads(pickle.dumps(FeatureHashing(n_features=M, input=kind, seed=3)))
+        X, words = hashing.apply_and_count(hashed, np.ones(len(hashed), bool))
+        same(X, hashing.apply(hashed))
+        assert set(hashing.features_of(list(words))) == set(X.indices)
+        assert "3\0" not in "".join(words)
+    for seed in (-1, 2**64, 1.5, True, "1"):
+        with pytest.raises(InvalidParameterError, match="seed="):
+            FeatureHashing(seed=seed)
+    with pytest.raises(BadDocumentError, match="document 1"):
+        FeatureHashing(input="tokens", seed=1).apply([["a"], [3]])
+
+
+def test_variance_over_seeds_is_that_of_theory():
+    """Senuma's theorem is over hashes: the mean squared length is kept, with the variance of m components."""
+    words, m = [f"word{i}" for i in range(12)], 16
+    lengths = [
+        (FeatureHashing(n_features=m, input="tokens", norm=None, seed=seed).apply([words]).data ** 2).sum()
+        for seed in range(1, 601)
+    ]
+    wanted = 2 * (12**2 - 12) / m
+    assert np.mean(lengths) == pytest.approx(12, abs=4 * np.sqrt(wanted / 600))
+    assert np.var(lengths) == pytest.approx(wanted, rel=0.35)
 
 
 # what UTF-8 holds; by the name of the codec, that takes a second and a half

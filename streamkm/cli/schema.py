@@ -24,7 +24,7 @@ from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kernel_validation import ALIASES
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
-from streamkm.planning.kernel_plan import LANDMARKS, METHODS
+from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
 
@@ -87,6 +87,7 @@ HASHING_TYPES: dict[str, Any] = {
     "stop_words": Literal["english"] | list[str] | None,
     "token_pattern": str,
     "dtype": Literal["float32", "float64"],
+    "seed": int,
 }
 
 

@@ -6,6 +6,7 @@ The work is in kernel_kmeans; walking, predicting and saving are those of every 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -28,7 +29,8 @@ from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import OnInvalid
 from streamkm.passes.resume import CheckpointWriter
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes, plan_kernel_fit
+from streamkm.planning.kernel_plan import plan_kernel_fit
+from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -67,9 +69,11 @@ class StreamKernelKMeans(Assigner):
         "nystroem": rank-restricted Nystroem features. "two-step": k-means on the landmarks alone, whatever `rank`.
         "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut to `rank`. Yin et al.'s features are
         values against drawn rows, without the root of the rows' own matrix and without a rank: "sampled-columns" (their
-        Nystroem), as they are; "sub-gaussian", few of them added up with random signs; "ros", rotated by a randomized
-        Hadamard matrix, which changes no distance. "gaussian", "signs", "srht", "countsketch": Nystroem features of
-        randomized sketches of all kernel columns (Wang et al.), O(n^2), for data in memory.
+        Nystroem), as they are; "sub-gaussian", few of them added up with one random sign a row of the sketch, as
+        printed, which gets worse with more landmarks than sqrt(n); "sub-gaussian-entries", with a sign an entry, which
+        gets better; "ros", rotated by a randomized Hadamard matrix, which changes no distance. "gaussian", "signs",
+        "srht", "countsketch": Nystroem features of randomized sketches of all kernel columns (Wang et al.), O(n^2),
+        for data in memory.
     n_landmarks : int or "auto", default="auto"
         Landmarks, random features or columns of the sketch. "auto": 8 times `rank` or the root of n, the larger, up to
         2,048, but at least twice the rank; for Yin et al.'s features the root of n. For "ros" the next power of 2.
@@ -80,8 +84,9 @@ class StreamKernelKMeans(Assigner):
         Features that the truncated SVD keeps. "auto": k / eps; without `eps`, sqrt(k c) for c landmarks that were
         given, else 10 k up to 256. `plan` says which.
     eps : float, optional
-        The share of the best objective by which that of `rank` features may be larger, where `rank` is "auto" and
-        landmarks are many enough: k / eps of them keep it. None: what `rank` says.
+        The share of the best objective by which that of `rank` features may be larger: k / eps of them keep it, where
+        landmarks are many enough. "auto" takes as many as theory asks for, up to 2,048 or twice the rank. Where that
+        is too few, the plan says what holds, and `fit` warns. None: what `rank` says.
     landmark_rank : int, optional
         Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
         what float32 values determine.
@@ -265,11 +270,14 @@ class StreamKernelKMeans(Assigner):
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
         seed = writer.same_seed(drawn_seed(self.random_state))
+        sizes = self._sizes(source)
+        if sizes.short:
+            warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
         with KernelContext.opened(
             self.executor,
             walk=self._fit_walk(source, plan, "euclidean"),
             plan=plan,
-            settings=self._settings(self._sizes(source), seed),
+            settings=self._settings(sizes, seed),
             weights=weights.each,
             writer=writer,
             progress=self._progress(),

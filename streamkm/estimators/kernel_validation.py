@@ -12,7 +12,7 @@ import numpy as np
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose
-from streamkm.planning.kernel_plan import LANDMARKS, METHODS
+from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 
 STARTS = Starts(least=10, most=30)  # for few clusters

@@ -5,7 +5,7 @@ Reads no rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,106 +16,13 @@ from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked,
 from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
 from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.kernel_memory import KernelNeeds
+from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
-METHODS = {
-    "nystroem": "kernel values against landmarks, projected on the leading directions",
-    "two-step": "clusters of the landmarks alone; other rows join the nearest",
-    "sampled-columns": "kernel values against landmarks, as they are",
-    "sub-gaussian": "kernel values against landmarks, few of them added up with random signs",
-    "ros": "kernel values against landmarks, rotated by a randomized Hadamard matrix",
-    "gaussian": "Gaussian combinations of all kernel columns",
-    "signs": "random signs over all kernel columns",
-    "srht": "randomized Hadamard combinations of all kernel columns",
-    "countsketch": "kernel columns added up, with random signs, in buckets",
-    "fourier": "random Fourier features, projected on their leading directions",
-    "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
-}
-COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
-LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "ros")
-"""Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
-LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
 POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
-LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
-COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
-LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
-MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSizes:
-    """What is decided for a kernel fit.
-
-    Attributes
-    ----------
-    n_landmarks : int
-        Columns of the sketch, c.
-    rank : int
-        Features, m.
-    why : str
-        Where the rank comes from, if it was left open.
-    """
-
-    n_landmarks: int
-    rank: int
-    why: str = field(default="", compare=False)
-
-
-def kernel_sizes(
-    n_clusters: int,
-    n_landmarks: int | str,
-    rank: int | str,
-    eps: float | None,
-    n_rows: int | None,
-    *,
-    method: str = "nystroem",
-) -> KernelSizes:
-    """Sizes that "auto" means.
-
-    The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
-    for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
-    most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
-    as features, or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in
-    their introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). Never more than rows.
-
-    `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
-    at least k; for "ros" the next power of 2, at most n.
-    """
-    most = n_rows or np.iinfo(np.int64).max
-    root = int(np.ceil(np.sqrt(n_rows or 0)))
-    if method in LANDMARK_SKETCHES:
-        columns = min(most, max(n_clusters, root) if n_landmarks == "auto" else int(n_landmarks))
-        if method == "ros":
-            columns = _next_power(columns) if _next_power(columns) <= most else _next_power(columns) // 2
-        return KernelSizes(columns, columns)
-    wanted, why = _rank(n_clusters, n_landmarks, rank, eps)
-    columns = int(n_landmarks) if n_landmarks != "auto" else 0
-    if not columns:
-        enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root))
-        columns = max(FEWEST_PER_DIRECTION * wanted, enough)
-    columns = min(columns, most)
-    return KernelSizes(columns, min(wanted, columns), why)
-
-
-def _next_power(value: int) -> int:
-    """The lowest power of 2 from a value on."""
-    return 1 << (value - 1).bit_length()
-
-
-def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> tuple[int, str]:
-    """Features wanted, and why."""
-    if rank != "auto":
-        return int(rank), ""
-    if eps is not None:
-        return int(np.ceil(n_clusters / eps)), f"k / eps for eps={eps}"
-    if n_landmarks != "auto":
-        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
-        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2)), "sqrt(k c) for the landmarks given"
-    wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
-    return wanted, f"k / eps for eps={n_clusters / wanted:.2g}"
 
 
 def plan_kernel_fit(
@@ -209,6 +116,7 @@ def plan_kernel_fit(
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
+    why += f"; {sizes.short}" if sizes.short else ""
     before = tuple(stage.name for stage in source.stages_before)
     plan = Plan(
         source=source.name,

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches.countsketch import MAX_PER_FEATURE
+from streamkm.sketches.kernel_bounds import KERNEL_FORMULAS, kernel_columns, nystroem_columns, of_kernel_matrix
 from streamkm.sketches.residuals import feature_hashing, hashing_spread
 from streamkm.sketches.theorems import (
     ALL_PARTITIONS,
@@ -25,6 +26,7 @@ from streamkm.sketches.theorems import (
     UP_TO_A_CONSTANT,
     Bound,
     Case,
+    check_case,
 )
 
 __all__ = [
@@ -77,7 +79,9 @@ def sizing(
     Parameters
     ----------
     sketch : str
-        A key of `FORMULAS`.
+        A key of `FORMULAS`, or of `KERNEL_FORMULAS` ("sub-gaussian", "sub-gaussian-entries", "ros", "sampled-columns"):
+        methods of `StreamKernelKMeans`, whose components are rows of the kernel matrix, at most all n. They need
+        `n_rows`.
     n_clusters : int
         k.
     eps : float
@@ -121,20 +125,29 @@ def sizing(
     >>> sizing("signs", n_clusters=10, eps=0.25, theorem="boutsidis-2015").n_components
     160
     """
-    _check(n_clusters, eps, delta, n_rows, n_features)
-    if sketch not in FORMULAS:
-        near = difflib.get_close_matches(sketch, FORMULAS, 1)
+    check_case(n_clusters, eps, delta, n_rows, n_features)
+    formulas = FORMULAS | KERNEL_FORMULAS
+    if sketch not in formulas:
+        near = difflib.get_close_matches(sketch, formulas, 1)
         raise InvalidParameterError(
             f"no theorem gives the components of sketch={sketch!r} for eps and delta"
-            f"{f'; did you mean {near[0]!r}?' if near else ''}; known are {', '.join(FORMULAS)}: else pass n_components"
+            f"{f'; did you mean {near[0]!r}?' if near else ''}; known are {', '.join(formulas)}: else pass n_components"
         )
     case = Case(n_clusters, eps, delta, n_rows, n_features)
     if sketch == "hadamard" and n_features is None:
         raise InvalidParameterError('sketch="hadamard" needs n_features for its number of components')
-    known = {bound.theorem: bound for bound in FORMULAS[sketch](case)}
+    if sketch in KERNEL_FORMULAS and n_rows is None:
+        raise InvalidParameterError(f"sketch={sketch!r} needs n_rows for its number of components")
+    known = {bound.theorem: bound for bound in formulas[sketch](case)}
     if theorem is not None and theorem not in known:
         raise InvalidParameterError(f"theorem={theorem!r} of sketch={sketch!r}; needed: one of {', '.join(known)}")
-    best = _smallest(sketch, case) if theorem is None else known[theorem]
+    best = (
+        known[theorem]
+        if theorem is not None
+        else min((bound for bound in known.values() if not bound.by_name), key=lambda bound: bound.n_components)
+    )
+    if sketch in KERNEL_FORMULAS:
+        return of_kernel_matrix(replace(best, sketch=sketch), n_rows or 0)
     if n_features is not None and best.n_components >= n_features:
         logger.info(
             "%s asks for %d components; the rows have %d features: take them all",
@@ -191,90 +204,9 @@ def eps_of_loss(loss: float) -> float:
 
 def nnz_per_feature(*, n_clusters: int, eps: float, delta: float = 0.1) -> int:
     """Non-zeros a feature that "sparse-jl" supposes: ``s = ln(2 k / delta) / eps`` (Cohen, SODA 2016; our constant)."""
-    _check(n_clusters, eps, delta, None, None)
+    check_case(n_clusters, eps, delta, None, None)
     return _nnz_per_feature(Case(n_clusters, eps, delta, None, None))
 
 
 def _nnz_per_feature(case: Case) -> int:
     return math.ceil(math.log(2 * case.k / case.delta) / case.eps)
-
-
-def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
-    """Rows of the kernel matrix that a sub-Gaussian, ROS or Nystroem sketch of it needs by theory.
-
-    ``(4 ln n - 2 ln delta) / (eps - ln(1 + eps))``, with the constant 1 for the theorem's Omega: with probability
-    1 - delta the excess risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), up to logarithms,
-    for kernels of at most 1; with k-means++ and local search (``init="ls++"``) in place of the exact minimizer the risk
-    is of that order and of the least one together.
-    For small eps it grows as 8 ln(n) / eps^2, and is often above n; the authors take some sqrt(n).
-
-    Parameters
-    ----------
-    n_rows : int
-        n.
-    eps, delta : float
-        In (0, 1).
-
-    References
-    ----------
-    Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS 2022,
-    theorems 1 and 2.
-    """
-    _check(1, eps, delta, n_rows, None)
-    return math.ceil((4 * math.log(n_rows) - 2 * math.log(delta)) / (eps - math.log1p(eps)))
-
-
-def nystroem_columns(
-    sketch: str, *, rank: int, eps: float, n_rows: int | None = None, coherence: float | None = None
-) -> int:
-    """Columns c of a sketch of the kernel matrix K for rank-restricted Nystroem features, with the constants 1.
-
-    So many that the trace error of s features is at most 1 + eps times the least, with constant probability, up to a
-    constant factor. "uniform": ``mu s (1 / eps + ln s)``, mu the coherence of K's s leading directions, 1 to n / s;
-    "leverage": ``s (1 / eps + ln s)``; "gaussian": ``s / eps``; "srht": ``(s + ln n) (1 / eps + ln s)``; "countsketch":
-    ``s (1 / eps + s)``. In the copy of Wang et al. that these follow, table 2 has lost its formulas: they are
-    reconstructed from what is known of the sketches.
-
-    Parameters
-    ----------
-    sketch : {"uniform", "leverage", "gaussian", "srht", "countsketch"}
-    rank : int
-        s.
-    eps : float
-        In (0, 1).
-    n_rows : int, optional
-        n, for "srht".
-    coherence : float, optional
-        mu, for "uniform".
-
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), section 3.1 and table 2 (reconstructed); Woodruff, "Sketching as a tool
-    for numerical linear algebra", Found. Trends Theor. Comput. Sci. 10 (2014).
-    """
-    _check(rank, eps, 0.5, n_rows, None)
-    if (sketch == "uniform" and coherence is None) or (sketch == "srht" and n_rows is None):
-        needed = "coherence" if sketch == "uniform" else "n_rows"
-        raise InvalidParameterError(f"sketch={sketch!r} needs {needed} for its number of columns")
-    share, log = 1 / eps, math.log(rank)
-    sizes = {
-        "uniform": (coherence or 1.0) * rank * (share + log),
-        "leverage": rank * (share + log),
-        "gaussian": rank * share,
-        "srht": (rank + math.log(n_rows or 1)) * (share + log),
-        "countsketch": rank * (share + rank),
-    }
-    if sketch not in sizes:
-        raise InvalidParameterError(f"sketch={sketch!r}; needed: one of {', '.join(sizes)}")
-    return math.ceil(sizes[sketch])
-
-
-def _check(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_features: int | None) -> None:
-    for name, value in (("n_clusters", n_clusters), ("n_rows", n_rows), ("n_features", n_features)):
-        if value is not None and value < 1:
-            raise InvalidParameterError(f"{name}={value}; needed: an integer from 1")
-    for name, share in (("eps", eps), ("delta", delta)):
-        if not 0 < share < 1:
-            raise InvalidParameterError(f"{name}={share}; needed: between 0 and 1, both excluded")
-    if n_rows is not None and n_clusters > n_rows:
-        raise InvalidParameterError(f"n_clusters={n_clusters} and n_rows={n_rows}; needed: no more clusters than rows")

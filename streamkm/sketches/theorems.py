@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from streamkm.core.exceptions import InvalidParameterError
+
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
 in its place, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
@@ -78,6 +80,18 @@ class Case:
     def rate(self) -> float:
         """``eps^2 / 2 - eps^3 / 3``: a squared length is kept but with probability 2 exp(-m * rate / 2)."""
         return self.eps**2 / 2 - self.eps**3 / 3
+
+
+def check_case(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_features: int | None) -> None:
+    """Refuse numbers that no theorem takes."""
+    for name, value in (("n_clusters", n_clusters), ("n_rows", n_rows), ("n_features", n_features)):
+        if value is not None and value < 1:
+            raise InvalidParameterError(f"{name}={value}; needed: an integer from 1")
+    for name, share in (("eps", eps), ("delta", delta)):
+        if not 0 < share < 1:
+            raise InvalidParameterError(f"{name}={share}; needed: between 0 and 1, both excluded")
+    if n_rows is not None and n_clusters > n_rows:
+        raise InvalidParameterError(f"n_clusters={n_clusters} and n_rows={n_rows}; needed: no more clusters than rows")
 
 
 def _sub_gaussian(case: Case) -> tuple[Bound, ...]:

@@ -10,21 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError
+from streamkm.text.bad_documents import KINDS, check_kinds, first_bad
+from streamkm.text.seeds import analyzed_behind_seed, behind_seed, check_hash_seed, document_behind_seed
 
 Input = Literal["text", "tokens", "counts"]
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "text": ((str,), "a text"),
-    "tokens": ((list, tuple), "a list of tokens"),
-    "counts": ((Mapping,), "a mapping of names to numbers"),
-}
 
 
 def _names(document: Mapping[str, Any]) -> Iterable[str]:
@@ -33,21 +30,6 @@ def _names(document: Mapping[str, Any]) -> Iterable[str]:
 
 
 _NAMES: dict[str, Callable[[Any], Iterable[str]]] = {"tokens": iter, "counts": _names}
-
-
-class BadDocumentError(InvalidInputError):
-    """A document that cannot be hashed.
-
-    Attributes
-    ----------
-    row : int
-        Which of those given, from 0.
-    problem : str
-    """
-
-    def __init__(self, row: int, problem: str) -> None:
-        super().__init__(f"document {row:,}: {problem}")
-        self.row, self.problem = row, problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +59,9 @@ class FeatureHashing:
         Of texts, as in scikit-learn's `HashingVectorizer`. `analyzer` is a name; `stop_words` "english", a tuple, or
         None.
     dtype : {"float32", "float64"}, default="float32"
+    seed : int, default=0
+        From 0 to ``2**64 - 1``: which hash. Theorems hold for all but a share of hashes. 0 is scikit-learn's; for
+        others every word is hashed behind the seed's digits.
 
     Raises
     ------
@@ -108,12 +93,14 @@ class FeatureHashing:
     stop_words: Literal["english"] | tuple[str, ...] | None = None
     token_pattern: str = r"(?u)\b\w\w+\b"
     dtype: str = "float32"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         from sklearn.utils._param_validation import InvalidParameterError as Refused
 
-        if self.input not in _KINDS:
+        if self.input not in KINDS:
             raise InvalidParameterError(f'input={self.input!r}; needed: "text", "tokens" or "counts"')
+        check_hash_seed(self.seed)
         if self.dtype not in ("float32", "float64"):
             raise InvalidParameterError(f'dtype={self.dtype!r}; needed: "float32" or "float64"')
         if self.analyzer not in ("word", "char", "char_wb"):
@@ -146,7 +133,7 @@ class FeatureHashing:
         -----
         O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
         """
-        return self._hashed(documents, self._hasher(_sklearn()).transform)
+        return self._hashed(documents, self._transform)
 
     def apply_and_count(
         self, documents: Sequence[Any], looked_at: NDArray[np.bool_]
@@ -160,23 +147,22 @@ class FeatureHashing:
             Whose words are counted. Documents are cut into words once, counted or not.
         """
         counts: Counter[str] = Counter()
-        hasher = self._hasher(_sklearn())
-        words_of = hasher.build_analyzer() if self.input == "text" else _NAMES[self.input]
-        strings = self._string_hasher("string") if self.input == "text" else hasher
+        words_of = self._analyzer() if self.input == "text" else _NAMES[self.input]
+        strings = self._string_hasher("string")
 
         def transform(given: Sequence[Any]) -> Any:
             if self.input != "text":
                 for document, counted in zip(given, looked_at, strict=False):
                     if counted:
                         counts.update(set(words_of(document)))
-                return strings.transform(given)
+                return self._transform(given)
 
             def tokens() -> Iterator[Any]:
                 for document, counted in zip(given, looked_at, strict=False):
                     words = words_of(document)
                     if counted:
                         counts.update(set(words))
-                    yield words
+                    yield behind_seed(words, self.seed)
 
             return self._scaled(strings.transform(tokens()))
 
@@ -187,20 +173,17 @@ class FeatureHashing:
         if not len(words):
             return np.empty(0, np.int64)
         plain = _sklearn().FeatureHasher(self.n_features, input_type="string", alternate_sign=False)
-        return np.asarray(plain.transform((word,) for word in words).indices, np.int64)
+        return np.asarray(plain.transform((word,) for word in behind_seed(words, self.seed)).indices, np.int64)
 
     def _hashed(self, documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> sp.csr_array:
         """What `transform` makes of documents, which are checked; see `apply`."""
-        kinds, wanted = _KINDS[self.input]
-        for row, document in enumerate(documents):
-            if not isinstance(document, kinds):
-                raise BadDocumentError(row, self._mistaken(document, wanted))
+        check_kinds(documents, self.input)
         if not len(documents):
             return sp.csr_array((0, self.n_features), dtype=self.dtype)
         try:
             X = transform(documents)
         except (TypeError, ValueError, AttributeError):
-            raise _first_bad(documents, self._hasher(_sklearn()).transform) from None
+            raise first_bad(documents, self._transform) from None
         return self.finish(X)
 
     def finish(self, X: Any) -> sp.csr_array:
@@ -237,8 +220,20 @@ class FeatureHashing:
             from dask_ml.feature_extraction import text
         except ImportError as error:
             raise MissingDependencyError("hashing Dask bags needs dask-ml; install streamkm[text]") from error
-        hashed = self._hasher(text).transform(bag)
+        hashed = self._hasher(text).transform(bag if self.input == "text" else bag.map(document_behind_seed, self.seed))
         return hashed.map_blocks(self.finish, dtype=self.dtype, meta=sp.csr_array((0, 0), dtype=self.dtype))
+
+    def _transform(self, documents: Sequence[Any]) -> Any:
+        """Counts of documents, in scikit-learn's types."""
+        given: Iterable[Any] = documents
+        if self.seed and self.input != "text":
+            given = (document_behind_seed(document, self.seed) for document in documents)
+        return self._hasher(_sklearn()).transform(given)
+
+    def _analyzer(self) -> Callable[[str], list[str]]:
+        """What cuts a text into words, n-grams or characters."""
+        analyzer: Callable[[str], list[str]] = self._plain(_sklearn().HashingVectorizer).build_analyzer()
+        return analyzer
 
     def _hasher(self, module: Any) -> Any:
         """Make the hasher that `input` needs, of scikit-learn's module or dask-ml's."""
@@ -253,6 +248,21 @@ class FeatureHashing:
         )
 
     def _vectorizer(self, vectorizer: Any) -> Any:
+        if not self.seed:
+            return self._plain(vectorizer, **self._counting())
+        return vectorizer(analyzer=partial(analyzed_behind_seed, self._analyzer(), self.seed), **self._counting())
+
+    def _counting(self) -> dict[str, Any]:
+        """What a vectorizer does to words, whatever they are."""
+        return {
+            "n_features": self.n_features,
+            "binary": self.binary,
+            "norm": self.norm,
+            "alternate_sign": self.alternate_sign,
+            "dtype": np.dtype(self.dtype),
+        }
+
+    def _plain(self, vectorizer: Any, **counting: Any) -> Any:
         return vectorizer(
             strip_accents=self.strip_accents,
             lowercase=self.lowercase,
@@ -260,30 +270,11 @@ class FeatureHashing:
             token_pattern=self.token_pattern,
             ngram_range=tuple(self.ngram_range),
             analyzer=self.analyzer,
-            n_features=self.n_features,
-            binary=self.binary,
-            norm=self.norm,
-            alternate_sign=self.alternate_sign,
-            dtype=np.dtype(self.dtype),
+            **counting,
         )
-
-    def _mistaken(self, document: Any, wanted: str) -> str:
-        fitting = next((name for name, (kinds, _) in _KINDS.items() if isinstance(document, kinds)), None)
-        remedy = f'; pass FeatureHashing(input="{fitting}")' if fitting else "; leave such documents out"
-        return f'{type(document).__name__} where input="{self.input}" needs {wanted}{remedy}'
 
 
 def _sklearn() -> Any:
     from sklearn.feature_extraction import text
 
     return text
-
-
-def _first_bad(documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> BadDocumentError:
-    """Find which of some documents cannot be hashed; one at a time, for messages only."""
-    for row, document in enumerate(documents):
-        try:
-            transform([document])
-        except (TypeError, ValueError, AttributeError) as error:
-            return BadDocumentError(row, f"it cannot be hashed: {error}")
-    raise AssertionError("documents that can be hashed one by one can be hashed together")

@@ -38,7 +38,7 @@ from streamkm.passes.kept_steps import KeptSteps
 from streamkm.passes.resume import Gathered, Record
 from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
-from streamkm.planning.kernel_plan import LANDMARK_SKETCHES
+from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ class Choice:
 
     Attributes
     ----------
-    how : one of `kernel_plan.LANDMARKS`
+    how : one of `kernel_sizes.LANDMARKS`
     n_landmarks : int
     rank : int
         Directions that the features will have, for the ridge of leverage scores.

@@ -17,7 +17,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
+from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
@@ -33,7 +33,7 @@ class MapRule:
 
     Attributes
     ----------
-    method : of `kernel_plan.METHODS`
+    method : of `kernel_sizes.METHODS`
     choice : Choice
         Landmarks, or as many random features; and the rank.
     root_rank : int or None

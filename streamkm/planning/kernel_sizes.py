@@ -1,0 +1,154 @@
+"""Sizes of a kernel fit: columns of the kernel matrix, features, and what theory says of them for an `eps`.
+
+Pure functions of the parameters and the number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamkm.sketches.bounds import kernel_columns, nystroem_columns
+
+METHODS = {
+    "nystroem": "kernel values against landmarks, projected on the leading directions",
+    "two-step": "clusters of the landmarks alone; other rows join the nearest",
+    "sampled-columns": "kernel values against landmarks, as they are",
+    "sub-gaussian": "kernel values against landmarks, few of them added up with random signs",
+    "sub-gaussian-entries": "kernel values against landmarks, few of them added up with a random sign each",
+    "ros": "kernel values against landmarks, rotated by a randomized Hadamard matrix",
+    "gaussian": "Gaussian combinations of all kernel columns",
+    "signs": "random signs over all kernel columns",
+    "srht": "randomized Hadamard combinations of all kernel columns",
+    "countsketch": "kernel columns added up, with random signs, in buckets",
+    "fourier": "random Fourier features, projected on their leading directions",
+    "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
+}
+COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
+LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "sub-gaussian-entries", "ros")
+"""Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
+LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
+LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
+COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
+LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
+DELTA = 0.1  # of the bound for Yin et al.'s sketches, which `eps` says nothing else to
+MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """What is decided for a kernel fit.
+
+    Attributes
+    ----------
+    n_landmarks : int
+        Columns of the sketch, c.
+    rank : int
+        Features, m.
+    why : str
+        Where the rank comes from, if it was left open.
+    short : str
+        What `eps` asks for and does not get; empty where it gets it, or where none was given.
+    """
+
+    n_landmarks: int
+    rank: int
+    why: str = field(default="", compare=False)
+    short: str = field(default="", compare=False)
+
+
+def kernel_sizes(
+    n_clusters: int,
+    n_landmarks: int | str,
+    rank: int | str,
+    eps: float | None,
+    n_rows: int | None,
+    *,
+    method: str = "nystroem",
+) -> KernelSizes:
+    """Sizes that "auto" means.
+
+    The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
+    for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
+    most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
+    as features, or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in
+    their introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). Never more than rows. With eps they
+    are as many as `nystroem_columns` asks for, up to the same 2,048; `short` says where that is too few.
+
+    `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
+    at least k; for "ros" the next power of 2, at most n.
+    """
+    most = n_rows or np.iinfo(np.int64).max
+    root = int(np.ceil(np.sqrt(n_rows or 0)))
+    if method in LANDMARK_SKETCHES:
+        columns = min(most, max(n_clusters, root) if n_landmarks == "auto" else int(n_landmarks))
+        if method == "ros":
+            columns = _next_power(columns) if _next_power(columns) <= most else _next_power(columns) // 2
+        short = "" if eps is None else _short_of_risk(columns, eps, n_rows)
+        return KernelSizes(columns, columns, "", short)
+    wanted, why = _rank(n_clusters, n_landmarks, rank, eps)
+    asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
+    columns = int(n_landmarks) if n_landmarks != "auto" else 0
+    if not columns:
+        enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root, asked))
+        columns = max(FEWEST_PER_DIRECTION * wanted, enough)
+    columns = min(columns, most)
+    short = "" if eps is None else _short(n_clusters, method, columns, min(wanted, columns), eps, asked, n_rows)
+    return KernelSizes(columns, min(wanted, columns), why, short)
+
+
+def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> int:
+    """Columns that theory asks for; 0 where no formula here covers the method, or nothing is promised from eps = 1."""
+    if not 0 < eps < 1 or method == "two-step" or method.endswith("fourier"):
+        return 0
+    if method == "nystroem":
+        return nystroem_columns("leverage", rank=rank, eps=eps)  # uniform draws of coherence 1, the least there is
+    if method == "srht":
+        return nystroem_columns("srht", rank=rank, eps=eps, n_rows=max(rank, n_rows or MOST_EVALUATIONS))
+    return nystroem_columns("countsketch" if method == "countsketch" else "gaussian", rank=rank, eps=eps)
+
+
+def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, asked: int, n_rows: int | None) -> str:
+    """What too few features or columns leave of the promise that eps asks for."""
+    if not 0 < eps < 1:
+        return ""
+    if method == "two-step" or method.endswith("fourier"):
+        return f"no theorem here gives eps={eps} to method={method!r}"
+    features = int(np.ceil(n_clusters / eps))
+    if rank < min(features, n_rows or features):
+        return f"eps={eps} asks for {features:,} features; there are {rank:,}"
+    if columns >= asked or columns == n_rows:  # all rows are landmarks: nothing is approximated but by the rank
+        return ""
+    holds = [share for share in (0.2, 0.3, 0.5, 0.7, 0.9) if share > eps]
+    holds = [share for share in holds if _asked_columns(method, rank, share, n_rows) <= columns]
+    kept = f"so many keep eps={holds[0]}" if holds else "so few keep no eps below 1"
+    return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); of {columns:,} theory says that {kept}"
+
+
+def _short_of_risk(columns: int, eps: float, n_rows: int | None) -> str:
+    """What eps asks of Yin et al.'s sketches and does not get: it sets none of their sizes."""
+    if n_rows is None or not 0 < eps < 1:
+        return ""
+    asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA)
+    if min(asked, n_rows) <= columns:
+        return ""
+    return f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
+
+
+def _next_power(value: int) -> int:
+    """The lowest power of 2 from a value on."""
+    return 1 << (value - 1).bit_length()
+
+
+def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> tuple[int, str]:
+    """Features wanted, and why."""
+    if rank != "auto":
+        return int(rank), ""
+    if eps is not None:
+        return int(np.ceil(n_clusters / eps)), f"k / eps for eps={eps}"
+    if n_landmarks != "auto":
+        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
+        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2)), "sqrt(k c) for the landmarks given"
+    wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
+    return wanted, f"k / eps for eps={n_clusters / wanted:.2g}"
