@@ -22,6 +22,7 @@ from streamkm.sketches import (
     PCASketch,
     PreconditionedSampling,
     SignProjection,
+    SparseJL,
     SparseProjection,
     SubsampledHadamard,
     TruncatedSVDSketch,
@@ -42,6 +43,7 @@ def rows(n=240, seed=0):
 
 SKETCHES = {
     "blocks": CountSketch(64, 1, nnz_per_feature=4),
+    "sparse-jl": SparseJL(300, 1),
     "hadamard": SubsampledHadamard(40, D, 1),
     "hadamard-countsketch": HadamardCountSketch(64, D, 1, 2),
     "signs": SignProjection(40, 1),

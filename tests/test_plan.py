@@ -389,7 +389,17 @@ def test_projection_covers_what_must_be_held():
 
 @cases("dtype", [np.float32, np.float64])
 @cases(
-    "kind", ["gaussian", "signs", "sparse", "hadamard", "svd", "countsketch", CountSketch(700, 1, nnz_per_feature=3)]
+    "kind",
+    [
+        "gaussian",
+        "signs",
+        "sparse",
+        "hadamard",
+        "svd",
+        "countsketch",
+        "sparse-jl",
+        CountSketch(700, 1, nnz_per_feature=3),
+    ],
 )
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
     X = sp.random_array((400, 3000), density=0.01, format="csr", dtype=dtype, rng=np.random.default_rng(0))

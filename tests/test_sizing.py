@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sketches import CountSketch, LeverageSampling, SignProjection
+from streamkm.sketches import CountSketch, LeverageSampling, SignProjection, SparseJL
 from streamkm.sketches.bounds import (
     ALL_PARTITIONS,
     BEST_PARTITION,
@@ -213,6 +213,46 @@ def test_rows_of_own_features_are_kept(k, eps):
     for name, sketch in fewer.items():
         assert name in dict(bound.less)
         assert interval(share_of_failures(sketch, X, eps, n_seeds=50), 50)[1] < DELTA, name
+
+
+def failures_by_conjecture(k, eps, share=1.0, n_seeds=N_SEEDS):
+    """How often m = 4 (k + ln(2 / delta)) / eps^2 components, or a share of them, fail for rows of own features."""
+    known = {"n_clusters": k, "eps": eps, "delta": DELTA}
+    m = math.ceil(share * sizing("sparse-jl", theorem="nelson-nguyen-conjecture", **known).n_components)
+    s = min(m, nnz_per_feature(**known))
+    return share_of_failures(lambda seed: SparseJL(m, seed, s), rows_of_own_features(k, eps), eps, n_seeds)
+
+
+@cases("k, eps", [(3, 0.3), (10, 0.15), (20, 0.3)])
+def test_blocks_keep_rows_with_components_linear_in_k(k, eps):
+    assert interval(failures_by_conjecture(k, eps))[1] < DELTA
+
+
+def test_a_quarter_of_the_conjectured_components_is_not_enough():
+    assert interval(failures_by_conjecture(10, 0.15, 0.25))[0] > DELTA
+
+
+@pytest.mark.slow
+@cases("k, eps", [(1, 0.5), (3, 0.3), (5, 0.3), (10, 0.15), (20, 0.2), (20, 0.3), (40, 0.5), (100, 0.4)])
+def test_blocks_keep_rows_with_components_linear_in_k_in_400_seeds(k, eps):
+    assert interval(failures_by_conjecture(k, eps, n_seeds=N_WIDE_SEEDS), N_WIDE_SEEDS)[1] < DELTA
+
+
+@pytest.mark.slow
+@cases("n_clusters, eps", [(1, 0.5), (2, 0.5), (3, 0.4), (6, 0.45)])
+def test_blocks_keep_all_partitions_with_components_linear_in_k(n_clusters, eps):
+    known = {"n_clusters": n_clusters, "eps": eps, "delta": DELTA}
+    m = sizing("sparse-jl", theorem="nelson-nguyen-conjecture", **known).n_components
+    failed = shares_of_failures("sparse-jl", m, n_clusters, eps)
+    assert interval(max(failed.values()))[1] < DELTA, failed
+
+
+def test_the_conjecture_is_asked_for_by_name():
+    known = {"n_clusters": 50, "eps": 0.3}
+    asked = sizing("sparse-jl", theorem="nelson-nguyen-conjecture", **known)
+    assert (asked.n_components, sizing("sparse-jl", **known).n_components) == (2356, 15_351)
+    assert "conjecture" in asked.keeps
+    assert "Cohen, SODA 2016" in asked.source
 
 
 def test_sketches_that_need_less_are_named():

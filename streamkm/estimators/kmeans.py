@@ -59,10 +59,10 @@ class StreamKMeans(Incremental, Described, Planned):
     sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
         principal directions ("pca": Lloyd then runs along them, see `coreset`). By name:
-        "countsketch", "signs", "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows
-        can be given to; "pca", "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a
-        sketch that is made already, such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or
-        ``PreconditionedSampling(0.1, d, 0)``.
+        "countsketch", "sparse-jl" (8 non-zeros a feature, or as many as the theorem of `eps` asks for), "signs",
+        "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given to; "pca",
+        "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a sketch that is made already,
+        such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``.
     sketch_fit : {"sample", "all"}, default="sample"
         What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
         "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,

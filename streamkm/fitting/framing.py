@@ -85,7 +85,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
         return settings.sketch
     if plan.sketch in DATA_DEPENDENT:
         return None
-    return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features)
+    return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features, plan.nnz_per_feature)
 
 
 def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:

@@ -23,7 +23,7 @@ from streamkm.planning.kept_rows import keeping_rows
 from streamkm.planning.memory import MIB, Needs, Regime
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
-from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
 from streamkm.sketches.subspace import subspace_passes
@@ -103,12 +103,14 @@ def plan_fit(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
     allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
+    per_feature = wanted_nnz(kind, n_components, n_clusters, eps=eps, delta=delta)
     asked = _Asked(
         source=source,
         n_clusters=n_clusters,
         sketch=sketch,
         kind=kind,
         n_components=components,
+        nnz_per_feature=per_feature,
         found_on_all=sketch_fit == "all",
         refine=refine,
         assign_space=assign_space,
@@ -181,6 +183,7 @@ def _plan(
         chunk_bytes=choice.sizes.chunk_bytes,
         n_chunks=choice.n_chunks,
         sketch=asked.kind,
+        nnz_per_feature=asked.nnz_per_feature,
         n_components=asked.n_components,
         why_sketch=why_sketch,
         regime=regime,
@@ -213,7 +216,7 @@ class _Asked:
 
     Attributes
     ----------
-    kind, n_components : str, int
+    kind, n_components, nnz_per_feature : str, int, int or None
         Of the sketch.
     found_on_all : bool
         Whether a sketch that depends on the data is to be found on all rows.
@@ -226,6 +229,7 @@ class _Asked:
     sketch: str | Sketch
     kind: str
     n_components: int
+    nnz_per_feature: int | None
     found_on_all: bool
     refine: int | str
     assign_space: Space | Literal["auto"]
@@ -333,7 +337,9 @@ class _Asked:
             n_components=n_components,
             n_threads=1,
             row_bytes=self.row_bytes,
-            block_row_bytes=block_row_bytes(source, self.row_bytes, self.sketch, kind, n_components),
+            block_row_bytes=block_row_bytes(
+                source, self.row_bytes, self.sketch, kind, n_components, self.nnz_per_feature
+            ),
             sample_floats=float_row_bytes(source, self.row_bytes),
             largest_chunk=0,
             itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,

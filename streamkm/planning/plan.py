@@ -81,6 +81,8 @@ class Plan(Lines):
         Steps that rows are prepared by which take one of the passes each, in front of the others.
     passes_before : tuple of str
         What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
+    nnz_per_feature : int or None
+        Components that a feature is added to, where a theorem says how many ("sparse-jl").
     knows_rows : bool
         Whether `n_rows` is exact.
     """
@@ -118,6 +120,7 @@ class Plan(Lines):
     kept_bytes: int = 0
     finding_steps: tuple[str, ...] = ()
     passes_before: tuple[str, ...] = ()
+    nnz_per_feature: int | None = None
     knows_rows: bool = False
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:

@@ -6,21 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.sketches import CountSketch, PreconditionedSampling
+from streamkm.sketches import CountSketch, PreconditionedSampling, SparseJL
 from streamkm.sketches.countsketch import DENSE_COMPONENTS
+from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sources.base import RowSource
 
-LEAVES_ZEROS = ("countsketch", "identity", "leverage", "laplacian", "selection")  # of sparse rows
+HASHED = (CountSketch.kind, SparseJL.kind)
+LEAVES_ZEROS = (*HASHED, "identity", "leverage", "laplacian", "selection")  # of sparse rows
 
 
-def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
-    """Bytes of a row once sketched, about."""
+def block_row_bytes(
+    source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int, nnz_per_feature: int | None = None
+) -> int:
+    """Bytes of a row once sketched, about; `sketch` is one that is made, if it is."""
     if isinstance(sketch, PreconditionedSampling):
         return 8 * sketch.n_kept
     if source.is_sparse and kind in LEAVES_ZEROS:
-        if kind == CountSketch.kind and n_components <= DENSE_COMPONENTS:
+        if kind in HASHED and n_components <= DENSE_COMPONENTS:
             return 4 * n_components
         entries = sketch.nnz_per_feature if isinstance(sketch, CountSketch) else 1
+        if kind == SparseJL.kind and not isinstance(sketch, CountSketch):
+            entries = nnz_per_feature or USUAL_PER_FEATURE
         return entries * 8 * row_bytes // (4 + source.dtype.itemsize)
     itemsize = 4 if np.can_cast(source.dtype, np.float32) else 8
     return itemsize * n_components

@@ -6,8 +6,8 @@ Pure functions of the source's description.
 from __future__ import annotations
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, fits_features
-from streamkm.sketches.bounds import FORMULAS, sizing
+from streamkm.sketches import IdentitySketch, PCASketch, Sketch, SparseJL, fits_features
+from streamkm.sketches.bounds import FORMULAS, nnz_per_feature, sizing
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
     FIT_BY_PASS,
@@ -79,6 +79,15 @@ def choose_sketch(
     return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
 
 
+def wanted_nnz(
+    kind: str, n_components: int | str, n_clusters: int, *, eps: float | None, delta: float = 0.1
+) -> int | None:
+    """Non-zeros a feature that a theorem asks of "sparse-jl"; None for other sketches, and where m is given."""
+    if kind != SparseJL.kind or eps is None or n_components != "auto":
+        return None
+    return nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta)
+
+
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> tuple[str, int, str]:
     """Kind, m and reason by a bound; "identity" where the bound asks for as many components as there are features."""
     if sketch not in FORMULAS:
@@ -90,7 +99,8 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
         return bound.sketch, m, why
     if sketch in OBLIVIOUS:
-        make_sketch(sketch, m, 0, d)  # refuses what would be too large before anything is read
+        per_feature = wanted_nnz(sketch, "auto", n_clusters, eps=eps, delta=delta)
+        make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
     if bound.less:
         why += f"; fewer do for {', '.join(f'{name} ({size:,})' for name, size in bound.less)}"
     return sketch, m, why

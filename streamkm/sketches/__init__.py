@@ -19,6 +19,7 @@ from streamkm.sketches.projections import GaussianProjection, SparseProjection
 from streamkm.sketches.sampling import PreconditionedSampling
 from streamkm.sketches.selection import FeatureSelection, LeverageSampling
 from streamkm.sketches.signs import SignProjection
+from streamkm.sketches.sparse_jl import SparseJL
 from streamkm.sketches.svd import TruncatedSVDSketch
 
 SKETCHES: dict[str, type[Any]] = {
@@ -34,6 +35,7 @@ SKETCHES: dict[str, type[Any]] = {
         PCASketch,
         PreconditionedSampling,
         SignProjection,
+        SparseJL,
         SparseProjection,
         SubsampledHadamard,
         TruncatedSVDSketch,
@@ -94,6 +96,7 @@ __all__ = [
     "SignProjection",
     "Sketch",
     "SketchFit",
+    "SparseJL",
     "SparseProjection",
     "SubsampledHadamard",
     "TruncatedSVDSketch",

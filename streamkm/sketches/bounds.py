@@ -96,7 +96,8 @@ def sizing(
         "johnson-lindenstrauss", "boutsidis-2015" (k / eps^2 components: a factor 2 + eps in practice, which no theorem
         proves) and "boutsidis-2015-lemma-10" (6 k / eps^2: the lemma behind that factor holds); for "svd" and "pca"
         "drineas-1999" (k, a factor 2), "feldman-2013" (k / eps^2, a factor 1 + eps), "cohen-2015", "rank"; for
-        "countsketch" "nelson-nguyen-2013" and "liu-2017", as printed. None: the smallest that keeps the cost of all
+        "countsketch" "nelson-nguyen-2013" and "liu-2017", as printed; for "sparse-jl" "cohen-2016" and
+        "nelson-nguyen-conjecture", O(k / eps^2). None: the smallest that keeps the cost of all
         partitions, or whatever the sketch is known to keep.
 
     Returns

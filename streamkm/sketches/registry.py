@@ -15,10 +15,12 @@ from streamkm.sketches import (
     LeverageSampling,
     PCASketch,
     Sketch,
+    SparseJL,
     SubsampledHadamard,
 )
 from streamkm.sketches.base import SketchFit
 from streamkm.sketches.hadamard import Rotation
+from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
 
@@ -39,7 +41,9 @@ def is_oblivious(kind: str) -> bool:
 OBLIVIOUS = tuple(kind for kind in SKETCHES if is_oblivious(kind))
 
 
-def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
+def make_sketch(
+    kind: str, n_components: int, seed: int, n_features: int | None, nnz_per_feature: int | None = None
+) -> Sketch:
     """A sketch that does not depend on the data.
 
     Parameters
@@ -48,8 +52,12 @@ def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None)
         One of `OBLIVIOUS`.
     n_features : int or None
         None only for those that need not know it.
+    nnz_per_feature : int, optional
+        Of "sparse-jl". None: `USUAL_PER_FEATURE`, or all components where they are fewer.
     """
     given = {"n_components": n_components, "n_features": n_features, "seed": seed}
+    if kind == SparseJL.kind:
+        given["nnz_per_feature"] = nnz_per_feature or max(1, min(USUAL_PER_FEATURE, n_components))
     names = {field.name for field in dataclasses.fields(SKETCHES[kind])}
     sketch: Sketch = SKETCHES[kind](**{name: value for name, value in given.items() if name in names})
     return sketch

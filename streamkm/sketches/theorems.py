@@ -186,6 +186,16 @@ def _sparse_jl(case: Case) -> tuple[Bound, ...]:
             "Kane and Nelson, J. ACM 61 (2014); for subspaces Cohen, SODA 2016: O(k log(k / delta) / eps^2) with "
             "s = O(log(k / delta) / eps). The constants are ours",
         ),
+        Bound(
+            "nelson-nguyen-conjecture",
+            math.ceil(SUBSPACE_CONSTANT * (case.k + math.log(2 / case.delta)) / case.eps**2),
+            f"{SUBSPACE_CONSTANT} (k + ln(2 / delta)) / eps^2, with s = ln(2 k / delta) / eps for each feature",
+            "Nelson and Nguyen, FOCS 2013, conjecture: O(k / eps^2) with s = O(log(k / delta) / eps). Proved with a "
+            "factor log(k) more (Cohen, SODA 2016), and for constant eps with s = O(log(k)^4) (Chenakkod, Derezinski, "
+            "Dong and Rudelson, STOC 2024). The constants are ours: they held in 100 seeds of each adversary",
+            f"{ALL_PARTITIONS}, by a conjecture",
+            by_name=True,
+        ),
     )
 
 
