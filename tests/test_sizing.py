@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +30,12 @@ from streamkm.sketches.bounds import (
     nnz_per_feature,
     nystroem_columns,
     sizing,
+    which_sketch,
 )
+from streamkm.sketches.choices import RATIOS
 from streamkm.sketches.subspace import Subspace
 from tests import naive
+from tests.benchmarks import sketch_sizes
 from tests.tables import cases
 
 DELTA = 0.1
@@ -253,6 +258,84 @@ def test_the_conjecture_is_asked_for_by_name():
     assert (asked.n_components, sizing("sparse-jl", **known).n_components) == (2356, 15_351)
     assert "conjecture" in asked.keeps
     assert "Cohen, SODA 2016" in asked.source
+
+
+SIZES_CSV = Path(__file__).parent / "benchmarks" / "results" / "sketch_sizes.csv"
+
+
+def sizes_measured():
+    """Lines of the committed table, by sketch."""
+    with SIZES_CSV.open() as file:
+        lines = list(csv.DictReader(file))
+    return {name: [line for line in lines if line["sketch"] == name] for name in RATIOS}
+
+
+def test_ratios_are_those_measured():
+    for name, lines in sizes_measured().items():
+        ratios = [float(line["ratio"]) for line in lines]
+        assert (min(ratios), max(ratios)) == RATIOS[name]
+        for line in lines:
+            assert float(line["ratio"]) == pytest.approx(
+                int(line["theorem_asks"]) / int(line["seeds_needed"]), abs=0.06
+            )
+            if name != "hadamard":
+                known = {"n_clusters": int(line["k"]), "eps": float(line["eps"]), "delta": float(line["delta"])}
+                assert int(line["theorem_asks"]) == n_components(name, **known)
+
+
+@pytest.mark.slow
+@cases("kind", ["countsketch", "sparse-jl", "signs", "sparse", "gaussian"])
+def test_seeds_need_what_the_table_says(kind):
+    line = next(line for line in sizes_measured()[kind] if line["k"] == "5")
+    assert sketch_sizes.needed(kind, int(line["theorem_asks"]), 5, 0.3) == int(line["seeds_needed"])
+
+
+def test_the_guide_has_the_table_measured():
+    guide = (Path(__file__).parent.parent / "examples" / "README.md").read_text()
+    for name, lines in sizes_measured().items():
+        ten = next(line for line in lines if line["k"] == "10")
+        low, high = RATIOS[name]
+        asked, least = int(ten["theorem_asks"]), int(ten["seeds_needed"])
+        row = next(line for line in guide.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"| {asked:,} | {least:,} | {low:g} to {high:g} | {1000 * float(ten['seconds']):.1f} ms |" in row
+
+
+def test_choices_keep_the_promise_and_the_fastest_comes_first():
+    known = {"n_clusters": 50, "eps": 0.3, "n_features": 47_236}
+    choices = which_sketch(**known, nnz=300)
+    assert [choice.recommended for choice in choices] == [True] + [False] * (len(choices) - 1)
+    assert [choice.microseconds for choice in choices] == sorted(choice.microseconds for choice in choices)
+    assert (choices[0].sketch, choices[0].n_components) == ("signs", 825)
+    for choice in choices:
+        if choice.sketch != "identity":
+            bound = sizing(choice.sketch, **known)
+            assert (bound.n_components, bound.keeps) == (choice.n_components, ALL_PARTITIONS)
+            assert choice.needed[0] <= choice.needed[1] < choice.n_components < 47_236
+    by_name = {choice.sketch: choice for choice in choices}
+    assert set(by_name) == {"signs", "gaussian", "sparse", "sparse-jl", "identity"}  # others ask for d or more
+    assert by_name["sparse-jl"].nnz_per_feature == 24
+    assert sizing("signs", **known).choices == which_sketch(**known)
+    assert "identity" not in {choice.sketch for choice in which_sketch(n_clusters=5, eps=0.3)}
+    # rows of few entries are fastest as they are
+    assert which_sketch(**known, nnz=20)[0].sketch == "identity"
+    with pytest.raises(InvalidParameterError, match="nnz=0"):
+        which_sketch(**known, nnz=0)
+
+
+def test_sketches_that_would_do_are_named_beside_identity(caplog):
+    with caplog.at_level(logging.INFO, "streamkm"):
+        bound = sizing("countsketch", n_clusters=50, eps=0.3, n_features=47_236)
+    assert (bound.sketch, dict(bound.less)["signs"]) == ("identity", 825)
+    assert "take them all, or signs with 825 components" in caplog.text
+    X = sp.random_array((2000, 47_236), density=75 / 47_236, format="csr", rng=np.random.default_rng(0))
+    with caplog.at_level(logging.INFO, "streamkm"):
+        plan = StreamKMeans(50, eps=0.3, progress=False).plan(X)
+    assert plan.sketch == "identity"
+    assert plan.why_sketch.endswith("signs with 825 components keeps the same promise")
+    assert f"no sketch: {plan.why_sketch}" in caplog.text
+    narrow = StreamKMeans(50, sketch="signs", eps=0.1, progress=False).plan(np.eye(60))
+    assert narrow.sketch == "identity"
+    assert "promise" not in narrow.why_sketch  # nothing would do
 
 
 def test_sketches_that_need_less_are_named():

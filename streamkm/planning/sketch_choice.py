@@ -5,9 +5,12 @@ Pure functions of the source's description.
 
 from __future__ import annotations
 
+import logging
+
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, SparseJL, fits_features
 from streamkm.sketches.bounds import FORMULAS, nnz_per_feature, sizing
+from streamkm.sketches.choices import cheapest_sketch
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
     FIT_BY_PASS,
@@ -16,11 +19,16 @@ from streamkm.sketches.registry import (
     most_components,
     needs_n_features,
 )
+from streamkm.sketches.theorems import Case
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
+
+logger = logging.getLogger(__name__)
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
 DENSE_COMPONENTS = 256
+SPARSE_ENTRY = 12  # bytes of a stored entry, about
 PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more clusters than that
 
 
@@ -97,6 +105,11 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if bound.sketch == IdentitySketch.kind:
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
+        case = Case(n_clusters, eps, delta, n_rows, d)
+        cheapest = cheapest_sketch(case, decoded_row_bytes(source) / SPARSE_ENTRY if source.is_sparse else None)
+        if cheapest is not None:
+            why += f"; {cheapest.sketch} with {cheapest.n_components:,} components keeps the same promise"
+        logger.info("no sketch: %s", why)
         return bound.sketch, m, why
     if sketch in OBLIVIOUS:
         per_feature = wanted_nnz(sketch, "auto", n_clusters, eps=eps, delta=delta)

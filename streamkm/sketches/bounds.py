@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches.countsketch import MAX_PER_FEATURE
+from streamkm.sketches.choices import SketchChoice, sketch_choices
 from streamkm.sketches.kernel_bounds import KERNEL_FORMULAS, kernel_columns, nystroem_columns, of_kernel_matrix
 from streamkm.sketches.residuals import feature_hashing, hashing_spread
 from streamkm.sketches.theorems import (
@@ -26,6 +26,7 @@ from streamkm.sketches.theorems import (
     UP_TO_A_CONSTANT,
     Bound,
     Case,
+    blocks_of_theorem,
     check_case,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "nnz_per_feature",
     "nystroem_columns",
     "sizing",
+    "which_sketch",
 ]
 
 logger = logging.getLogger(__name__)
@@ -114,6 +116,7 @@ def sizing(
     eps_of_loss : The eps that a loss of the clusters found asks for.
     feature_hashing : Components for one given partition, from its rows (Senuma's theorem 4.5).
     kernel_columns : Rows of the kernel matrix (theorem 1 of Yin et al.).
+    which_sketch : All sketches that keep a promise, with the time they take.
     nystroem_columns : Columns of rank-restricted Nystroem features (Wang et al.).
 
     Examples
@@ -150,35 +153,64 @@ def sizing(
     if sketch in KERNEL_FORMULAS:
         return of_kernel_matrix(replace(best, sketch=sketch), n_rows or 0)
     if n_features is not None and best.n_components >= n_features:
+        source = f"no sketch at all; {best.source} asks for {best.n_components:,}"
+        exact = Bound(best.theorem, n_features, "d", source, EXACT, sketch="identity")
+        less = _less(exact, case)
         logger.info(
-            "%s asks for %d components; the rows have %d features: take them all",
+            "%s asks for %d components; the rows have %d features: take them all%s",
             best.source,
             best.n_components,
             n_features,
+            f", or {less[0][0]} with {less[0][1]:,} components" if less else "",
         )
-        source = f"no sketch at all; {best.source} asks for {best.n_components:,}"
-        return Bound(best.theorem, n_features, "d", source, EXACT, sketch="identity")
-    return replace(best, sketch=sketch, less=_less(best, case))
+        return replace(exact, less=less, choices=sketch_choices(case))
+    return replace(best, sketch=sketch, less=_less(best, case), choices=sketch_choices(case))
 
 
-def _smallest(sketch: str, case: Case) -> Bound:
-    """The smallest bound that promises all that is known of a sketch."""
-    return min((bound for bound in FORMULAS[sketch](case) if not bound.by_name), key=lambda bound: bound.n_components)
+def which_sketch(
+    *,
+    n_clusters: int,
+    eps: float,
+    delta: float = 0.1,
+    n_rows: int | None = None,
+    n_features: int | None = None,
+    nnz: float | None = None,
+) -> tuple[SketchChoice, ...]:
+    """Compare the sketches that keep the cost of all partitions, the fastest first.
+
+    Parameters
+    ----------
+    n_clusters, eps, delta, n_rows, n_features : as for `sizing`
+    nnz : float, optional
+        Stored entries of a row; None: rows are dense.
+
+    Returns
+    -------
+    tuple of SketchChoice
+        Those with fewer components than features, and "identity" where d is known. The first is recommended.
+
+    Examples
+    --------
+    >>> from streamkm.sketches.bounds import which_sketch
+    >>> first = which_sketch(n_clusters=50, eps=0.3, n_features=47_236, nnz=300)[0]
+    >>> first.sketch, first.n_components, first.recommended
+    ('signs', 825, True)
+    """
+    check_case(n_clusters, eps, delta, n_rows, n_features)
+    if nnz is not None and not 0 < nnz < math.inf:
+        raise InvalidParameterError(f"nnz={nnz}; needed: a finite number above 0")
+    return sketch_choices(Case(n_clusters, eps, delta, n_rows, n_features), nnz)
 
 
 def _less(best: Bound, case: Case) -> tuple[tuple[str, int], ...]:
     """Sketches that keep the cost of all partitions with fewer components, and how many."""
-    if best.keeps != ALL_PARTITIONS:
+    if best.keeps not in (ALL_PARTITIONS, EXACT):
         return ()
-    fewer = []
-    for sketch in FORMULAS:
-        if sketch == "hadamard" and case.n_features is None:
-            continue
-        if sketch == "sparse-jl" and _nnz_per_feature(case) > MAX_PER_FEATURE:
-            continue
-        bound = _smallest(sketch, case)
-        if bound.keeps == ALL_PARTITIONS and bound.theorem != "rank" and bound.n_components < best.n_components:
-            fewer.append((sketch, bound.n_components))
+    fewer = [
+        (choice.sketch, choice.n_components)
+        for choice in sketch_choices(case)
+        if choice.sketch != "identity" and choice.n_components < best.n_components
+    ]
     return tuple(sorted(fewer, key=lambda named: named[1]))
 
 
@@ -206,8 +238,4 @@ def eps_of_loss(loss: float) -> float:
 def nnz_per_feature(*, n_clusters: int, eps: float, delta: float = 0.1) -> int:
     """Non-zeros a feature that "sparse-jl" supposes: ``s = ln(2 k / delta) / eps`` (Cohen, SODA 2016; our constant)."""
     check_case(n_clusters, eps, delta, None, None)
-    return _nnz_per_feature(Case(n_clusters, eps, delta, None, None))
-
-
-def _nnz_per_feature(case: Case) -> int:
-    return math.ceil(math.log(2 * case.k / case.delta) / case.eps)
+    return blocks_of_theorem(Case(n_clusters, eps, delta, None, None))

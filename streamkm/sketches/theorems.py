@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from streamkm.core.exceptions import InvalidParameterError
+
+if TYPE_CHECKING:
+    from streamkm.sketches.choices import SketchChoice
 
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
@@ -54,6 +58,8 @@ class Bound:
         have features.
     less : tuple of (str, int)
         Sketches that keep as much with fewer components, and how many.
+    choices : tuple of SketchChoice
+        All sketches that keep the cost of all partitions, the fastest for dense rows first; see `bounds.which_sketch`.
     """
 
     theorem: str
@@ -64,6 +70,7 @@ class Bound:
     by_name: bool = False
     sketch: str = ""
     less: tuple[tuple[str, int], ...] = ()
+    choices: tuple[SketchChoice, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +181,11 @@ def _countsketch(case: Case) -> tuple[Bound, ...]:
             by_name=True,
         ),
     )
+
+
+def blocks_of_theorem(case: Case) -> int:
+    """Non-zeros a feature that "sparse-jl" supposes, ``ln(2 k / delta) / eps``."""
+    return math.ceil(math.log(2 * case.k / case.delta) / case.eps)
 
 
 def _sparse_jl(case: Case) -> tuple[Bound, ...]:
