@@ -469,8 +469,10 @@ def test_a_fit_warns_of_too_few_columns():
     X = np.random.default_rng(0).normal(size=(400, 3))
     kmeans = StreamKernelKMeans(4, n_landmarks=50, eps=0.2, random_state=0, progress=False)
     assert "eps=0.2 asks for 160 columns" in kmeans.plan(X).why_sketch
-    with pytest.warns(UserWarning, match="eps=0.2 asks for 160 columns .* larger eps"):
-        kmeans.fit(X)
+    assert kmeans.fit(X).n_components_ == 20  # the number was given: no warning
+    left = StreamKernelKMeans(4, method="sub-gaussian-entries", eps=0.5, random_state=0, progress=False)
+    with pytest.warns(UserWarning, match="eps=0.5 asks for 303 landmarks .* there are 20; pass more"):
+        left.fit(X)
 
 
 def test_the_rank_follows_landmarks_that_are_given():

@@ -86,7 +86,7 @@ class StreamKernelKMeans(Assigner):
     eps : float, optional
         The share of the best objective by which that of `rank` features may be larger: k / eps of them keep it, where
         landmarks are many enough. "auto" takes as many as theory asks for, up to 2,048 or twice the rank. Where that
-        is too few, the plan says what holds, and `fit` warns. None: what `rank` says.
+        is too few, the plan says what holds, and `fit` warns of landmarks left to "auto". None: what `rank` says.
     landmark_rank : int, optional
         Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
         what float32 values determine.
@@ -271,7 +271,7 @@ class StreamKernelKMeans(Assigner):
         """Fit, and set what `fit` sets."""
         seed = writer.same_seed(drawn_seed(self.random_state))
         sizes = self._sizes(source)
-        if sizes.short:
+        if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
         with KernelContext.opened(
             self.executor,
