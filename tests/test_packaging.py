@@ -70,8 +70,8 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
 def test_the_chart_is_drawn_from_results_that_are_here(tmp_path):
     pytest.importorskip("matplotlib")
     from tests.benchmarks.bench_curves import COLUMNS, PICTURE, RESULTS
-    from tests.benchmarks.raw_rows import read
     from tests.benchmarks.chart import draw
+    from tests.benchmarks.raw_rows import read
 
     rows = read(RESULTS)
     assert {tuple(row) for row in rows} == {COLUMNS}

@@ -703,3 +703,95 @@ def test_rows_are_told_as_exactly_as_they_are_known(tmp_path):
     told = dict(StreamKMeans(3).plan(str(tmp_path / "x.svm")).lines())
     assert "chosen before the number of features is known" in told["sketch"]
     assert "about 16 features" in told["assignment"]
+
+
+# ---- epochs
+
+
+def rows_of_groups(n_rows, n_features=8, dtype=np.float32):
+    rng = np.random.default_rng(0)
+    return (
+        3 * rng.normal(size=(200, n_features))[rng.integers(200, size=n_rows)] + rng.normal(size=(n_rows, 1))
+    ).astype(dtype)
+
+
+def sparse_rows(n_features):
+    return sp.random_array(
+        (4000, n_features), density=0.05, format="csr", dtype=np.float32, rng=np.random.default_rng(0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "epochs"),
+    [
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70}, 8, id="dense"),
+        pytest.param(rows_of_groups(12_000, dtype=np.float64), {"n_clusters": 70}, 4, id="many-rows"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 63}, 0, id="few-clusters"),
+        pytest.param(rows_of_groups(31 * 70), {"n_clusters": 70}, 0, id="few-rows"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 4}, 0, id="few-steps"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 7}, 5, id="bounded"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 63, "max_cluster_size": 70}, 0, id="more-by-splits"),
+        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
+        pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": "pca", "n_components": 16}, 8, id="pca"),
+        pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": "svd", "n_components": 16}, 0, id="svd"),
+        pytest.param(
+            rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": "countsketch", "n_components": 32}, 0, id="polished"
+        ),
+        pytest.param(sparse_rows(40), {"n_clusters": 70}, 0, id="sparse"),
+        pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched"),
+        pytest.param(
+            sparse_rows(900), {"n_clusters": 70, "n_components": 64, "assign_space": "sketch"}, 8, id="sparse-narrow"
+        ),
+        pytest.param(
+            sparse_rows(900), {"n_clusters": 70, "n_components": 64, "coreset": None}, 8, id="sparse-narrow-blocks"
+        ),
+        pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
+    ],
+)  # fmt: skip
+def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
+    estimator = StreamKMeans(random_state=0, progress=False, **options)
+    planned = estimator.plan(X)
+    told = dict(planned.lines()).get("epochs")
+    with caplog.at_level("DEBUG", "streamkm.cluster.moving_averages"):
+        stages = {stage.name: stage for stage in estimator.fit(X).stages_}
+    assert ("epochs" in stages) == (told is not None) == (epochs > 0)
+    assert str(estimator.plan_) == str(planned)
+    if epochs:
+        schedule = planned.epochs.schedule
+        assert len(stages["epochs"].inertias) == schedule.n_epochs == epochs
+        assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
+        assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps
+        batch_rows = planned.epochs.n_rows // schedule.n_batches
+        batches = f"{epochs} of {schedule.n_batches} batches of {batch_rows:,} rows"
+        steps = f"then at most {schedule.n_steps} steps of Lloyd's algorithm"
+        assert told.removeprefix("about ") == f"{batches}, {steps}"
+
+
+def test_stages_tell_the_objective_after_each_epoch_and_step():
+    fitted = StreamKMeans(70, random_state=0, progress=False).fit(7 * rows_of_groups(5000), sample_weight=[3] * 5000)
+    for stage in fitted.stages_:
+        assert list(stage.inertias) == [step["inertia"] for step in fitted.history_ if step["stage"] == stage.name]
+    (lloyd,) = (stage for stage in fitted.stages_ if stage.name == "lloyd")
+    assert fitted.inertia_ <= lloyd.inertias[-1] < 1.05 * fitted.inertia_  # in units of the data, and weighted
+
+
+def test_epochs_of_rows_that_are_not_counted_yet(tmp_path):
+    X = rows_of_groups(5000)
+    estimator = StreamKMeans(70, random_state=0, progress=False, coreset="sensitivity")
+    told = "if there are 2,240 rows or more; settled after the first pass"
+    assert dict(estimator.plan(lambda: iter([X])).lines())["epochs"] == told
+    assert "epochs" in [stage.name for stage in estimator.fit(lambda: iter([X])).stages_]
+    assert "epochs" not in dict(StreamKMeans(63, coreset="sensitivity").plan(lambda: iter([X])).lines())
+    np.savetxt(tmp_path / "x.csv", X, delimiter=",", header="a,b,c,d,e,f,g,h", comments="")  # rows are estimated
+    assert dict(estimator.set_params(coreset="auto").plan(tmp_path / "x.csv").lines())["epochs"].startswith(
+        "about 8 of "
+    )
+
+
+def test_the_command_tells_of_epochs(tmp_path):
+    np.save(tmp_path / "x.npy", rows_of_groups(20_000))
+    printed = CliRunner().invoke(main, ["plan", str(tmp_path / "x.npy"), "-k", "100"]).output
+    assert "4 of 25 batches of 800 rows, then at most 12 steps of Lloyd's algorithm" in printed

@@ -97,6 +97,11 @@ class Schedule:
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
         return cls(n_epochs, n_batches, min(n_steps, max_iter - STEPS_BEFORE - n_epochs))
 
+    @staticmethod
+    def fewest_rows(n_clusters: int) -> int:
+        """Rows from which there are epochs."""
+        return FEWEST_BATCHES * BATCH_ROWS * n_clusters
+
     def rate_of(self, epoch: int, batch: int) -> float:
         """The rate of a batch: near a half cosine, by products alone, so that no library's cosine is trusted."""
         share = (epoch * self.n_batches + batch) / (self.n_epochs * self.n_batches)

@@ -32,12 +32,15 @@ class Stage:
         Stored bytes read from the source; 0 for stages that work in memory.
     rows : int
         Rows that passed through.
+    inertias : tuple of float
+        The objective of each epoch or step of the stage, as `history_` has it; see there.
     """
 
     name: str
     seconds: float = 0.0
     read_bytes: int = 0
     rows: int = 0
+    inertias: tuple[float, ...] = ()
     on_advance: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
     after_advance: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 

@@ -247,6 +247,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.seed_ = seed
         self.feature_words_ = look_at_words(source, context.progress)
         self.stages_ = [*source.stages_before, *context.progress.stages]
+        for stage in self.stages_:
+            stage.inertias = tuple(step["inertia"] for step in self.history_ if step["stage"] == stage.name)
         again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
         self.n_passes_ = context.plan.passes + again + fitted.n_rounds
         self.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}

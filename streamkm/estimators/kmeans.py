@@ -229,7 +229,9 @@ class StreamKMeans(Incremental, Described, Planned):
         ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" all
         rows sketched, "polish" the sampled original rows, "refine" all original rows.
     stages_ : list of Stage
-        Seconds, rows and bytes read of each stage. "words" is a look at some documents, which is no pass.
+        Seconds, rows and bytes read of each stage, and the `inertias` of its epochs or steps, as in `history_`; of an
+        epoch, the inertia is that of every batch about the centers that it met. "words" is a look at some documents,
+        which is no pass.
     n_passes_ : int
         How often the data were read, to count document frequencies too.
     seed_ : int

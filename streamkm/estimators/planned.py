@@ -21,6 +21,7 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
+from streamkm.planning.row_bytes import is_dense
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.kept import kept_rows
@@ -131,9 +132,10 @@ class Planned(Assigner):
         if given.max_cluster_size is not None:
             n_rows = total_weight or source.estimated_rows
             counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
+        rows = self._planned_rows(source)
         planned = partial(
             plan_fit,
-            self._planned_rows(source),
+            rows,
             sketch=given.sketch,
             sketch_fit=given.sketch_fit,
             n_components=given.n_components,
@@ -152,10 +154,12 @@ class Planned(Assigner):
             on_cluster=refuses and is_on_cluster(given.executor),
         )
         # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
-        return max(
+        plan = max(
             (planned(n_clusters=count) for count in sorted(counts, reverse=True)),
             key=lambda plan: plan.threadless_bytes,
         )
+        dense = is_dense(rows, given.sketch, plan.sketch, plan.n_components)
+        return plan.with_epochs(self._settings(0), dense=dense)
 
     def _planned_rows(self, source: RowSource) -> RowSource:
         """The rows that will be clustered, as far as they can be described before steps have found what they need.

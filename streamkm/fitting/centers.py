@@ -29,10 +29,11 @@ from streamkm.core.memory import give_back
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
-from streamkm.fitting.iterations import iterated, noted, schedule_of
+from streamkm.fitting.iterations import iterated, noted
 from streamkm.fitting.starts import search_centers
 from streamkm.passes.kept_steps import KeptSteps
 from streamkm.passes.sketch import Sketched
+from streamkm.planning.schedule import Clustered
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 
 logger = logging.getLogger(__name__)
@@ -50,12 +51,12 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         columns = None
     if plan.regime == "spilled":
         give_back(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
-    polishing_iterates = polished and plan.regime == "sample" and not isinstance(sketch, PCASketch)
     with progress.stage("seed"):
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        schedule = None if polishing_iterates else schedule_of(context, rows)
+        on = Clustered(plan.regime, sketch.kind, space, rows.partable)
+        schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,
             clustered,
@@ -71,7 +72,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         )
     give_back(plan.limit_bytes)
     rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
-    if polishing_iterates:
+    if on.polished_alone:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:

@@ -23,15 +23,6 @@ from streamkm.passes.kept_steps import KeptEpochs, KeptSteps
 logger = logging.getLogger(__name__)
 
 
-def schedule_of(context: FitContext, rows: Blocks) -> Schedule | None:
-    """Epochs of moving averages on these rows; None where Lloyd's algorithm is expected, or is as good."""
-    settings = context.settings
-    expected = not settings.searches or settings.n_init == 1 or settings.tol == 0
-    if expected or context.plan.regime == "spilled":  # a batch would read all rows from disk
-        return None
-    return Schedule.of(rows.n_rows, settings.n_clusters, settings.max_iter, dense=rows.partable)
-
-
 def iterated(
     context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule | None
 ) -> tuple[LloydResult, list[dict[str, Any]]]:

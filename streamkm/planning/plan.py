@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamkm.cluster.model import Space
+from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.memory import human_bytes
 from streamkm.core.pairs import Lines
 from streamkm.planning.memory import Needs, Regime
+from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 
 SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
@@ -85,6 +87,8 @@ class Plan(Lines):
         Components that a feature is added to, where a theorem says how many ("sparse-jl").
     knows_rows : bool
         Whether `n_rows` is exact.
+    epochs : PlannedEpochs or None
+        Of moving averages, between steps of Lloyd's algorithm; None where there are none.
     """
 
     source: str
@@ -122,6 +126,7 @@ class Plan(Lines):
     passes_before: tuple[str, ...] = ()
     nnz_per_feature: int | None = None
     knows_rows: bool = False
+    epochs: PlannedEpochs | None = None
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
@@ -141,6 +146,25 @@ class Plan(Lines):
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._peak(n_features, space, count) <= self.limit_bytes), 1)
+
+    def with_epochs(self, asked: Iterations, *, dense: bool) -> Plan:
+        """The same with the epochs of a fit by it, as far as they can be told before its first read.
+
+        `dense` says whether sketched rows are.
+        """
+        on = Clustered(self.regime, self.sketch, self.expected_space, dense)
+        if self.n_rows is None:
+            fewest = Schedule.fewest_rows(asked.n_clusters)
+            unsettled = PlannedEpochs(None, fewest, exact=False)
+            return replace(self, epochs=None if on.schedule(fewest, asked) is None else unsettled)
+        n_rows = self.n_rows
+        if self.regime == "sample":
+            n_rows = min(n_rows, self.sample_rows)
+        elif self.regime == "coreset" and self.needs is not None:
+            n_rows = min(n_rows, self.needs.coreset_rows)
+        schedule = on.schedule(n_rows, asked)
+        exact = self.knows_rows and self.regime != "coreset"
+        return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
 
     @property
     def threadless_bytes(self) -> int:
@@ -189,6 +213,7 @@ class Plan(Lines):
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", self._sample()),
             ("clustering", self.why_regime),
+            *([] if self.epochs is None else [("epochs", str(self.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
             ("passes", f"{self.passes}{self._more()}"),

@@ -15,20 +15,27 @@ HASHED = (CountSketch.kind, SparseJL.kind)
 LEAVES_ZEROS = (*HASHED, "identity", "leverage", "laplacian", "selection")  # of sparse rows
 
 
+def is_dense(source: RowSource, sketch: Any, kind: str, n_components: int) -> bool:
+    """Whether rows are dense once sketched."""
+    if isinstance(sketch, PreconditionedSampling):
+        return False
+    narrow = kind in HASHED and n_components <= DENSE_COMPONENTS
+    return narrow or not (source.is_sparse and kind in LEAVES_ZEROS)
+
+
 def block_row_bytes(
     source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int, nnz_per_feature: int | None = None
 ) -> int:
     """Bytes of a row once sketched, about; `sketch` is one that is made, if it is."""
     if isinstance(sketch, PreconditionedSampling):
         return 8 * sketch.n_kept
-    if source.is_sparse and kind in LEAVES_ZEROS:
-        if kind in HASHED and n_components <= DENSE_COMPONENTS:
-            return 4 * n_components
+    if not is_dense(source, sketch, kind, n_components):
         entries = sketch.nnz_per_feature if isinstance(sketch, CountSketch) else 1
         if kind == SparseJL.kind and not isinstance(sketch, CountSketch):
             entries = nnz_per_feature or USUAL_PER_FEATURE
         return entries * 8 * row_bytes // (4 + source.dtype.itemsize)
-    itemsize = 4 if np.can_cast(source.dtype, np.float32) else 8
+    single = source.is_sparse and kind in LEAVES_ZEROS
+    itemsize = 4 if single or np.can_cast(source.dtype, np.float32) else 8
     return itemsize * n_components
 
 

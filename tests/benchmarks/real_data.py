@@ -1,4 +1,4 @@
-"""Ten sets of dense rows that schedules are measured on: nine of real data, read from files of a folder, and embeddings.
+"""Ten sets of dense rows that schedules are measured on: nine are read from files of a folder, one is generated.
 
 Columns are centered, or standardized where their units differ; rows are shuffled, so that each prefix is a sample.
 """
@@ -101,4 +101,8 @@ SETS = (
     RealData("connect-4", 67_557, 64, _connect_4),
     RealData("a8a", 22_696, 64, _svmlight("a8a")),
     RealData("embeddings", 65_536, 512, _embeddings),
+    # three of them again, with many clusters
+    RealData("MNIST", 32_768, 512, _mnist),
+    RealData("GloVe", 50_000, 512, lambda folder: np.load(folder / "glove50.npy")),
+    RealData("connect-4", 67_557, 512, _connect_4),
 )

@@ -1,0 +1,98 @@
+"""Whether epochs of moving averages run in a fit, and how: decided here for the plan and for the fit alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamkm.cluster.model import Space
+from streamkm.cluster.moving_averages import Schedule
+from streamkm.planning.memory import Regime
+from streamkm.sketches import IdentitySketch, PCASketch
+
+
+class Iterations(Protocol):
+    """What a user asked of iterations; the settings of a fit have it."""
+
+    @property
+    def n_clusters(self) -> int:
+        """Clusters that are looked for."""
+
+    @property
+    def n_init(self) -> Any:
+        """Starts."""
+
+    @property
+    def max_iter(self) -> int:
+        """Epochs and steps at most."""
+
+    @property
+    def tol(self) -> float:
+        """Of Lloyd's algorithm."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether the start is looked for, and not given or drawn at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """What the iterations run on.
+
+    Attributes
+    ----------
+    regime : Regime
+    kind : str
+        Of the sketch.
+    space : Space
+        Where rows will be assigned.
+    dense : bool
+        Whether sketched rows are dense.
+    """
+
+    regime: Regime
+    kind: str
+    space: Space
+    dense: bool
+
+    @property
+    def polished_alone(self) -> bool:
+        """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
+        sketched = self.kind not in (IdentitySketch.kind, PCASketch.kind)
+        return sketched and self.regime == "sample" and self.space == "original"
+
+    def schedule(self, n_rows: int, asked: Iterations) -> Schedule | None:
+        """Epochs on so many rows; None where Lloyd's algorithm is expected, or is as good."""
+        plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
+        if plain or self.polished_alone or self.regime == "spilled":  # a batch would read all rows from disk
+            return None
+        return Schedule.of(n_rows, asked.n_clusters, asked.max_iter, dense=self.dense)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEpochs:
+    """Epochs that a fit will run.
+
+    Attributes
+    ----------
+    schedule : Schedule or None
+        None where the number of rows is not known.
+    n_rows : int
+        That the epochs look at; where their number is not known, the fewest that epochs run on.
+    exact : bool
+        Whether the fit will find as many.
+    """
+
+    schedule: Schedule | None
+    n_rows: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        if self.schedule is None:
+            return f"if there are {self.n_rows:,} rows or more; settled after the first pass"
+        n_epochs, n_batches, n_steps = self.schedule.n_epochs, self.schedule.n_batches, self.schedule.n_steps
+        about = "" if self.exact else "about "
+        return (
+            f"{about}{n_epochs} of {n_batches:,} batches of {self.n_rows // n_batches:,} rows, then at most "
+            f"{n_steps} steps of Lloyd's algorithm"
+        )
