@@ -73,6 +73,11 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
     assert Schedule.of(31 * 64, 64, 100, dense=True) is None
     many, few = (Schedule.of(n_rows, 1000, 100, dense=True) for n_rows in (200_000, 100_000))
     assert (many.n_epochs, few.n_epochs) == (EPOCHS, MORE_EPOCHS)
+    assert (many.n_batches, few.n_batches) == (25, 12)
+    very_few = Schedule.of(63_000, 1000, 100, dense=True)
+    assert (very_few.n_epochs, very_few.n_batches) == (MORE_EPOCHS, 15)  # of 4 rows a center, not 8
+    assert Schedule.of(31_000, 1000, 100, dense=True) is None
+    assert Schedule.of(500 * 63, 500, 100, dense=True).n_batches == 7
     short = Schedule.of(100_000, 100, 5, dense=True)
     assert 1 + short.n_epochs + short.n_steps <= 5
     rates = [many.rate_of(epoch, batch) for epoch in range(many.n_epochs) for batch in range(many.n_batches)]

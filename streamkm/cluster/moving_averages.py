@@ -27,7 +27,7 @@ from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
 EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has fewer rows
-BATCH_ROWS = 8  # for each center
+BATCH_ROWS, SMALL_BATCH_ROWS, VERY_FEW_ROWS = 8, 4, 64  # for each center; small: of many clusters with very few rows
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
 STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm; the last: of many clusters
@@ -89,11 +89,13 @@ class Schedule:
         34, where 20 steps ended at 0.45079 in 14. Of 100,000 x 256 with 1,024 they ended at 0.46634 in 32, where 16
         steps ended at 0.46836 in 19.
         """
-        n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
-        n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (BATCH_ROWS * n_clusters)
-        few = n_clusters < FEWEST_CENTERS or n_batches < FEWEST_BATCHES or max_iter < FEWEST_STEPS
+        few = n_clusters < FEWEST_CENTERS or n_rows < cls.fewest_rows(n_clusters) or max_iter < FEWEST_STEPS
         if few or not dense:
             return None
+        n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
+        small = n_clusters >= MANY_CENTERS and n_rows < VERY_FEW_ROWS * n_clusters
+        batch_rows = SMALL_BATCH_ROWS if small else BATCH_ROWS
+        n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (batch_rows * n_clusters)
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
         return cls(n_epochs, n_batches, min(n_steps, max_iter - STEPS_BEFORE - n_epochs))
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.many_steps import LastStep
@@ -86,6 +87,7 @@ GRID = (
     Point(2, 4, 0.4), Point(2, 16, 0.4), Point(8, 4, 0.4), Point(8, 16, 0.4),
     Point(8, 8, 0.3), Point(8, 8, 0.5), Point(8, 16, 0.5),
 )  # fmt: skip
+MANY_GRID = (*GRID, Point(8, 4, 0.3), Point(8, 4, 0.5), Point(4, 4, 0.3), Point(4, 4, 0.5))
 QUICK_GRID = GRID[:2]
 
 
@@ -134,7 +136,7 @@ def one(name: str, folder: str, n_rows: int, seed: int, quick: bool, k: int = 0)
         for point in GRID[:2]:
             list(_stops(rows, start, point, seed))  # compiles, and finds the rows in the cache
         found = []
-        for point in QUICK_GRID if quick else GRID:
+        for point in QUICK_GRID if quick else MANY_GRID if data.k >= FEWEST_CENTERS else GRID:
             for steps, made, seconds, centers in list(_stops(rows, start, point, seed)):
                 inertia = inertia_of(rows.totals(centers), centers, rows.total_d2norm)
                 found.append(
@@ -180,22 +182,19 @@ class Task:
         return tuple(map(str, found))
 
 
-def tasks(
-    folder: Path, names: list[str] | None, ks: list[int] | None, seeds: list[int], *, quick: bool
-) -> Iterator[Task]:
+def tasks(args: argparse.Namespace, *, quick: bool) -> Iterator[Task]:
     """The small sizes of all sets before the large ones; a set whose files are missing is named and left out."""
     sizes = {}
     for data in SETS:
-        if (names is None or data.name in names) and (ks is None or data.k in ks):
+        if (args.data is None or data.name in args.data) and (args.k is None or data.k in args.k):
             try:
-                sizes[data] = len(data.rows(folder))
+                sizes[data] = len(data.rows(args.folder))
             except OSError as error:
                 log.warning("%s is left out: %s", data.name, error)
-    for seed in seeds:
-        for share in SHARES[:1] if quick else SHARES:
-            for data in SETS:
-                if data in sizes:
-                    yield Task(data, sizes[data] // share, seed)
+    for seed in args.seeds:
+        for share in args.shares[:1] if quick else args.shares:
+            for data, n_rows in sizes.items():
+                yield Task(data, n_rows // share, seed)
 
 
 def measure(todo: Iterator[Task], folder: Path, out: Path, minutes: float, *, quick: bool) -> None:
@@ -241,6 +240,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="of the files of real data")
     parser.add_argument("--data", nargs="+", metavar="NAME", help="some of the data sets")
     parser.add_argument("--k", nargs="+", type=int, metavar="K", help="some of the numbers of clusters")
+    parser.add_argument("--shares", nargs="+", type=int, default=SHARES, metavar="S", help="sizes: 4 is a quarter")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--minutes", type=float, default=600, help="no run starts after so many")
     parser.add_argument(
@@ -252,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     if quick:
         out, picture = args.reduced / RESULTS.name, args.reduced / PICTURE.name
     if args.folder:
-        todo = tasks(args.folder.absolute(), args.data, args.k, args.seeds, quick=quick)
+        todo = tasks(args, quick=quick)
         measure(todo, args.folder.absolute(), out, args.minutes, quick=quick)
     rows = read(out)
     draw(rows, picture)
