@@ -6,6 +6,7 @@ import io
 import re
 import tomllib
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -67,18 +68,20 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
                 assert anchor in [head.lower().replace(" ", "-") for head in heads], f"{page}: {link}"
 
 
-def test_the_chart_is_drawn_from_results_that_are_here(tmp_path):
+@pytest.mark.parametrize(
+    ("benchmark", "lines"), [("bench_curves", ("method",)), ("bench_schedule", ("epochs", "batch_rows", "rate"))]
+)
+def test_charts_are_drawn_from_results_that_are_here(tmp_path, benchmark, lines):
     pytest.importorskip("matplotlib")
-    from tests.benchmarks.bench_curves import COLUMNS, PICTURE, RESULTS
-    from tests.benchmarks.chart import draw
     from tests.benchmarks.raw_rows import read
 
-    rows = read(RESULTS)
-    assert {tuple(row) for row in rows} == {COLUMNS}
-    draw(rows, tmp_path / "curves.svg")
+    measured = import_module(f"tests.benchmarks.{benchmark}")
+    rows = read(measured.RESULTS)
+    assert {tuple(row) for row in rows} == {measured.COLUMNS}
+    measured.draw(rows, tmp_path / "drawn.svg")
     kept, drawn = (
         re.findall("<!-- (.+) -->|<text[^>]*>(.+)</text>", path.read_text("utf-8"))
-        for path in (PICTURE, tmp_path / "curves.svg")
+        for path in (measured.PICTURE, tmp_path / "drawn.svg")
     )
     assert kept == drawn
-    assert len(kept) > len({row["method"] for row in rows})
+    assert len(kept) > len({tuple(row[name] for name in lines) for row in rows})

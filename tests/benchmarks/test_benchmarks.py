@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.benchmarks import bench_curves
+from tests.benchmarks import bench_curves, bench_schedule
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.methods import METHODS
 from tests.benchmarks.raw_rows import read
@@ -49,4 +49,24 @@ def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_pa
 
     text = out.read_text()
     bench_curves.main(given)
+    assert out.read_text() == text
+
+
+@pytest.mark.benchmark
+def test_schedules_have_a_row_for_each_look_and_are_not_measured_again(tmp_path, caplog):
+    given = [str(tmp_path), "--reduced", str(tmp_path), "--data", "embeddings", "USPS", "--seeds", "0"]
+    with caplog.at_level(logging.INFO):
+        bench_schedule.main(given)
+    assert "USPS is left out" in caplog.text
+    out = tmp_path / "schedule_grid.csv"
+    rows = read(out)
+    assert {tuple(row) for row in rows} == {bench_schedule.COLUMNS}
+    assert "" not in {value for row in rows for value in row.values()}
+    looks = [(int(row["epochs"]), int(row["steps"])) for row in rows]
+    assert looks == [(0, 12), (0, 25), (0, 100), (4, 2), (4, 4), (4, 12)]
+    objectives = [float(row["objective"]) for row in rows]
+    assert objectives[:3] == sorted(objectives[:3], reverse=True)
+    assert objectives[3:] == sorted(objectives[3:], reverse=True)
+    text = out.read_text()
+    bench_schedule.main(given)
     assert out.read_text() == text
