@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
@@ -12,8 +11,6 @@ import pytest
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
-from sklearn.metrics import pairwise_distances_argmin
-from sklearn.metrics.pairwise import euclidean_distances
 
 from streamkm.cluster import in_memory
 from streamkm.cluster.blocks import Blocks, assigned
@@ -869,55 +866,3 @@ def test_labels_of_the_sketch_are_the_first_step_of_polishing(executor, sparse):
     assert (result.n_iter, result.converged) == (2, True)  # the second finds that nothing moves
     np.testing.assert_allclose(result.history, [inertia, inertia])
     np.testing.assert_allclose(result.centers, true)
-
-
-@pytest.fixture(scope="module")
-def crowded():
-    """So many rows, features and clusters that steps look at rows near borders."""
-    rng = np.random.default_rng(5)
-    X = (4 * rng.normal(size=(40, 48))[rng.integers(0, 40, 60_000)] + 3 * rng.normal(size=(60_000, 48))).astype("f4")
-    return X, X[rng.choice(len(X), 100, replace=False)].astype(np.float64)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_steps_among_rows_near_borders(crowded, whole):
-    X, start = crowded
-    with open_executor(2) as executor:
-        blocks = LocalBlocks.of(executor, one_block(X)) if whole else in_blocks(executor, X, 7)
-        states: list[LloydResult] = []
-        found = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True, on_step=states.append)
-        midway = [state.midway for state in states]
-        assert 0.3 < np.mean(midway) < 0.8
-        assert found.converged
-        every = lloyd(replace(blocks, partable=False), start, max_iter=100, tol=1e-4, accelerated=True)
-        apart = [
-            ((X - r.centers[pairwise_distances_argmin(X, r.centers.astype("f4"))]) ** 2).sum() for r in (found, every)
-        ]
-        assert apart[0] <= 1.003 * apart[1]
-        # where a run may be taken up, it is the same run
-        begun = next(state for state in states[6:] if not state.midway)
-        again = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True, begun=begun)
-        np.testing.assert_array_equal(again.centers, found.centers)
-        assert again.history == found.history
-    with open_executor(1) as executor:
-        blocks = LocalBlocks.of(executor, one_block(X)) if whole else in_blocks(executor, X, 7)
-        one = lloyd(blocks, start, max_iter=100, tol=1e-4, accelerated=True)
-    np.testing.assert_array_equal(one.centers, found.centers)
-
-
-def test_rows_that_are_not_near_borders_keep_their_clusters(crowded):
-    X, start = crowded
-    with open_executor(2) as executor:
-        blocks = in_blocks(executor, X, 7)
-        reach = np.linspace(0.0, 300.0, 100)
-        totals, parted = blocks.parted(start, reach, "step")
-        d2 = np.sort(euclidean_distances(X.astype("f8"), start, squared=True), axis=1)
-        labels = pairwise_distances_argmin(X.astype("f8"), start)
-        near = d2[:, 1] - d2[:, 0] <= reach[labels]
-        assert parted.near.n_rows == near.sum()
-        np.testing.assert_allclose(parted.rest.counts, np.bincount(labels[~near], minlength=100))
-        sums = np.zeros_like(start)
-        np.add.at(sums, labels, X)
-        np.testing.assert_allclose(totals.sums, sums, rtol=1e-9, atol=1e-6)
-        np.testing.assert_allclose(parted.totals(start, "step").sums, sums, rtol=1e-9, atol=1e-6)
-        assert blocks.parted(start, np.full(100, np.inf), "step")[1] is None

@@ -396,49 +396,36 @@ def held(executor, X, weights, whole):
     one = LocalBlocks.of(executor, block)
     if whole:
         return one
-    names = (field.name for field in fields(Blocks) if field.name not in ("handles", "partable"))
-    return Blocks(handles=tuple(cut(block, 5)), partable=False, **{name: getattr(one, name) for name in names})
+    names = (field.name for field in fields(Blocks) if field.name != "handles")
+    return Blocks(handles=tuple(cut(block, 5)), **{name: getattr(one, name) for name in names})
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_steps_look_at_rows_near_borders(whole):
+def test_steps_look_at_centers_near_last_ones_or_at_all(whole):
     X = embeddings(5000)
     weights = np.random.default_rng(3).uniform(0.5, 2.0, len(X))
     before, after = X[:K].astype(np.float64), X[:K] + 0.02 * embeddings(K, seed=2).astype(np.float64)
     with open_executor(2) as executor:
         blocks = held(executor, X, weights, whole)
 
-        def labelled(last):
-            return np.concatenate(last.labels)
-
-        def check(totals, labels):
+        def check(found, wanted):
+            totals, last = found
+            np.testing.assert_array_equal(np.concatenate(last.labels), wanted)
             sums, counts = np.zeros_like(before), np.zeros(K)
-            np.add.at(sums, labels, weights[:, None] * X.astype(np.float64))
-            np.add.at(counts, labels, weights)
+            np.add.at(sums, wanted, weights[:, None] * X.astype(np.float64))
+            np.add.at(counts, wanted, weights)
             np.testing.assert_allclose(totals.sums, sums, rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(totals.counts, counts, rtol=1e-12)
+            return last
 
-        _, full = blocks.step(before, None, "lloyd", full=True)
-        begun = labelled(full).copy()
-        reach = np.linspace(0.01, 0.2, K)
-        totals, apart = blocks.step(before, full, "lloyd", full=False, reach=reach)
-        check(totals, labelled(apart))
-        near = Neighbourhood.of(CenterTable.build(before, np.float32))
-        labels, scores, seconds = near.nearest(X, begun)
-        np.testing.assert_array_equal(labelled(apart), labels)
-        rows = np.concatenate(apart.border.rows)
-        np.testing.assert_array_equal(rows, seconds.astype(float) - scores <= reach[labels])
-        assert 0.1 < rows.mean() < 0.6
-        totals, looked_at = blocks.step(after, apart, "lloyd", full=False)
-        wanted = np.where(rows, CenterTable.build(after, np.float32).lowest(X)[0], labels)
-        assert (wanted != labels).any()
-        np.testing.assert_array_equal(labelled(looked_at), wanted)
-        check(totals, wanted)
-        # all rows again, and where most are near borders
-        totals, last = blocks.step(after, looked_at, "lloyd", full=True)
-        np.testing.assert_array_equal(labelled(last), CenterTable.build(after, np.float32).lowest(X)[0])
-        check(totals, labelled(last))
-        assert blocks.step(after, last, "lloyd", full=False, reach=np.full(K, 9.0))[1].border is None
+        table = CenterTable.build(before, np.float32)
+        labels = table.lowest(X)[0]
+        last = check(blocks.step(before, None, "lloyd", full=True), labels)
+        moved = CenterTable.build(after, np.float32)
+        near = Neighbourhood.of(moved).nearest(X, labels)[0]
+        assert (near != labels).any()
+        last = check(blocks.step(after, last, "lloyd", full=False), near)
+        check(blocks.step(after, last, "lloyd", full=True), moved.lowest(X)[0])
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -450,12 +437,10 @@ def test_steps_go_on_from_what_was_saved(whole):
         saved = []
         found = lloyd(
             pieces, start, max_iter=13, tol=1e-9, accelerated=True,
-            on_step=lambda state: saved.append(None if state.midway else pack_lloyd(state)),
+            on_step=lambda state: saved.append(pack_lloyd(state)),
         )  # fmt: skip
-        assert 3 <= saved.count(None) <= 8  # rows near borders only are looked at then: no other run goes on from there
-        for record in saved[1:]:
-            if record is None:
-                continue
+        assert len(saved) == found.n_iter > 4
+        for record in saved:
             begun = unpack_lloyd(record)
             again = lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, accelerated=True, begun=begun)
             np.testing.assert_array_equal(again.centers, found.centers)

@@ -1,34 +1,31 @@
 """Rows in blocks, wherever they are held.
 
-One step of Lloyd's algorithm on all blocks, or on the rows near borders between clusters. The kernels do the work on a
-block. Sums are gathered in block order in a fixed tree. Never sees a source or a file.
+One step of Lloyd's algorithm on all blocks. The kernels do the work on a block. Sums are gathered in block order in a
+fixed tree. Never sees a source or a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, add_batch, rows_of
+from streamkm.cluster.batches import Batch, add_batch
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import Labels, LastStep, Told, chosen_step, near_borders, parted
-from streamkm.cluster.rows import Block, add_rows, step_labels
+from streamkm.cluster.many_steps import Labels, LastStep, chosen_step
+from streamkm.cluster.rows import add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.totals import JOIN_TOTALS, Totals, join_totals
+from streamkm.cluster.totals import JOIN_TOTALS, Totals
 from streamkm.compute import Executor, Large, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 BLOCK_PLACES = 40
 """Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
-
-MOST_NEAR = 0.7
-"""Share of a block's rows near borders, from which all rows are looked at."""
 
 
 def assigned(
@@ -109,8 +106,8 @@ class Blocks:
     n_components : int
     dtype : dtype
         Of the products with centers: float32 or float64.
-    partable : bool
-        Whether a run may look at some rows only: they are dense, and memory holds most of them once more.
+    dense : bool
+        Whether rows are dense.
     """
 
     executor: Executor
@@ -121,7 +118,7 @@ class Blocks:
     total_weight: float
     total_d2norm: float
     largest_d2norm: float
-    partable: bool
+    dense: bool
 
     def table(self, centers: NDArray[np.float64]) -> CenterTable:
         """Lay out centers (k, m) for these blocks."""
@@ -139,19 +136,17 @@ class Blocks:
         stage: str,
         *,
         full: bool,
-        reach: NDArray[np.float64] | None = None,
     ) -> tuple[Totals, LastStep | None]:
-        """As `totals`; of many centers, among those near each row's last one, or of the rows near borders only.
+        """As `totals`; of many centers, among those near each row's last one.
 
         Parameters
         ----------
-        last : LastStep, optional
-            Of the last step: its labels are overwritten where the step finds others, as both would take twice the
-            memory. None: all centers are looked at.
+        centers : float64 (k, m)
+        last : LastStep or None
+            What is known of the last step: its labels are overwritten where the step finds others, as both would take
+            twice the memory. None: all centers are looked at.
         full : bool
             Whether all rows look at all centers in any case.
-        reach : float64 (k,), optional
-            A step among neighbours tells by it which rows the next steps look at; see `many_steps.near_borders`.
 
         Returns
         -------
@@ -161,29 +156,23 @@ class Blocks:
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
-        n_blocks, border = len(self.handles), None if last is None or full else last.border
-        step, given, lists = chosen_step(self.table(centers), last, self.executor, full=full, reach=reach)
+        n_blocks = len(self.handles)
+        step, given, lists = chosen_step(self.table(centers), last, self.executor, full=full)
         labels: list[Any] = [None] * n_blocks if last is None else list(last.labels)
-        rows: list[Any] = [None] * n_blocks if border is None else border.rows
         if last is not None:
             last.labels.clear()  # `labels` has them, until new ones come
         numbers = iter(range(n_blocks))
 
-        def take(told: Told) -> None:
-            number = next(numbers)
-            labels[number], rows[number] = told
+        def take(told: NDArray[np.int32] | None) -> None:
+            labels[next(numbers)] = told
 
-        items = ([handle, labels[number], rows[number]] for number, handle in enumerate(self.handles))
+        items = ([handle, labels[number]] for number, handle in enumerate(self.handles))
         large: Large = "state" if 8 * centers.size > self._block_bytes else None
         totals = self.executor.fold(
             stage, step, JOIN_TOTALS, items, n_blocks, self.executor.share(given), large=large, listener=Listener(take)
         )
         if any(part is None for part in labels):
             return totals, None
-        if border is not None:
-            return join_totals([border.rest, totals]), LastStep(labels, lists, border)
-        if reach is not None and lists is not None:
-            return parted(totals, labels, rows, lists)
         return totals, LastStep(labels, lists)
 
     def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
@@ -211,92 +200,6 @@ class Blocks:
     def _block_bytes(self) -> int:
         """Bytes of a block of dense rows, about."""
         return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
-
-    def parted(
-        self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
-    ) -> tuple[Totals, Parted | None]:
-        """As `totals`; the rows near borders between clusters become blocks of their own.
-
-        Parameters
-        ----------
-        reach : float64 (k,)
-            How much farther, in squared distance, the second nearest center of such a row of each cluster is at most.
-
-        Returns
-        -------
-        totals : Totals
-            Of all rows.
-        parted : Parted or None
-            None where more than `MOST_NEAR` of a block's rows are near.
-        """
-        shared = self.executor.share((self.table(centers), reach))
-        handles: list[Any] = []
-        n_near, few, rest, near = 0, True, None, None
-        for handle, part in self.executor.hold(stage, _part, self.handles, shared):
-            if part.n_near:
-                handles.append(handle)
-            n_near += part.n_near
-            few &= part.few
-            rest = part.rest if rest is None else join_totals([rest, part.rest])
-            near = part.near if near is None else join_totals([near, part.near])
-        assert rest is not None
-        assert near is not None  # there are blocks
-        parted = Parted(replace(self, handles=tuple(handles), n_rows=n_near), rest) if few and handles else None
-        return join_totals([rest, near]), parted
-
-
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """Rows near borders between clusters, and the sums of all others.
-
-    Attributes
-    ----------
-    near : Blocks
-        `total_weight`, `total_d2norm` and `largest_d2norm` are those of all rows.
-    rest : Totals
-    """
-
-    near: Blocks
-    rest: Totals
-
-    def totals(self, centers: NDArray[np.float64], stage: str) -> Totals:
-        """Assign the rows near borders anew."""
-        return join_totals([self.rest, self.near.totals(centers, stage)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What tells of a block's rows: how many are near borders, whether few enough, and the sums of these and others."""
-
-    n_near: int
-    few: bool
-    rest: Totals
-    near: Totals
-
-
-def _part(held: Held, shared: tuple[CenterTable, NDArray[np.float64]]) -> tuple[Block, _Part]:
-    """The rows of a block that are near borders, none if they are too many, and what tells of them."""
-    block, (table, _) = loaded(held), shared
-    labels, near = labels_and_nearness(block.X, shared)
-    totals = []
-    for kept in (np.where(near, np.int32(-1), labels), np.where(near, labels, np.int32(-1))):
-        part = Totals.unwritten(table)
-        add_rows(block.X, block.weights, kept, part.sums, part.counts, fresh=True)
-        totals.append(part)
-    picked = np.flatnonzero(near)
-    few = len(picked) <= MOST_NEAR * block.n_rows
-    found = _Part(len(picked) if few else 0, few, *totals)
-    picked = picked if few else picked[:0]
-    return rows_of(block, picked), found
-
-
-def labels_and_nearness(
-    X: Matrix, shared: tuple[CenterTable, NDArray[np.float64]]
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Nearest centers of dense rows (n,), and whether they are near a border: by a table, and how near that is (k,)."""
-    table, reach = shared
-    found = table.nearest(X)
-    return found[0], near_borders(found, reach, table.layout(table.dtype, sparse=False).scale)
 
 
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, labelled, rows_of
-from streamkm.cluster.blocks import MOST_NEAR, Blocks, Parted, labels_and_nearness
+from streamkm.cluster.batches import Batch, labelled
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import Labels, LastStep, border_labels, near_borders, parted
+from streamkm.cluster.many_steps import Labels, LastStep
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
-from streamkm.cluster.totals import Totals, join_totals
+from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
 from streamkm.compute.reduction import RUNS
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -94,7 +94,6 @@ class LocalBlocks(Blocks):
         stage: str,
         *,
         full: bool,
-        reach: NDArray[np.float64] | None = None,
     ) -> tuple[Totals, LastStep | None]:
         """As `Blocks.step`."""
         X, n_clusters = self.whole.X, len(centers)
@@ -107,40 +106,12 @@ class LocalBlocks(Blocks):
             else:
                 found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(last.labels[0]), table))
             return self._label_sums(found, n_clusters, stage), LastStep([found], None)
-        if last.border is not None:
-            rows = last.border.rows[0]
-            found = np.concatenate(self.executor.each(stage, _of_border, self._tasks(last.labels[0], rows), table))
-            near_sums = self._label_sums(np.where(rows, found, np.int32(-1)), n_clusters, stage)
-            return join_totals([last.border.rest, near_sums]), LastStep([found], last.lists, last.border)
         near = Neighbourhood.of(table, last.lists, self.executor)
-        looked_up = self.nearest_among(near, last.labels[0], stage)
-        found = looked_up[0]
-        if reach is None:
-            return self._label_sums(found, n_clusters, stage), LastStep([found], near.lists)
-        rows = near_borders(looked_up, reach, near.layout.scale)
-        totals = self._label_sums(np.where(rows, found + np.int32(n_clusters), found), 2 * n_clusters, stage)
-        return parted(totals, [found], [rows], near.lists)
+        found = self.nearest_among(near, last.labels[0], stage)[0]
+        return self._label_sums(found, n_clusters, stage), LastStep([found], near.lists)
 
     def _label_sums(self, labels: NDArray[np.int32], n_clusters: int, stage: str) -> Totals:
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, n_clusters, stage)
-
-    def parted(
-        self, centers: NDArray[np.float64], reach: NDArray[np.float64], stage: str
-    ) -> tuple[Totals, Parted | None]:
-        """As `Blocks.parted`, of the rows of all pieces."""
-        block, table, n_clusters = self.whole, self.table(centers), len(centers)
-        found = self.executor.each(stage, labels_and_nearness, [piece.X for piece in self.handles], (table, reach))
-        labels, near = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        kept = np.where(near, np.int32(-1), labels)
-        rest = label_sums(self.executor, block.X, block.weights, kept, n_clusters, stage)
-        picked = np.flatnonzero(near)
-        if not 0 < len(picked) <= MOST_NEAR * block.n_rows:
-            kept = np.where(near, labels, np.int32(-1))
-            others = label_sums(self.executor, block.X, block.weights, kept, n_clusters, stage)
-            return join_totals([rest, others]), None
-        rows = LocalBlocks.of(self.executor, rows_of(block, picked))
-        sums = label_sums(self.executor, rows.whole.X, rows.whole.weights, labels[picked], n_clusters, stage)
-        return join_totals([rest, sums]), Parted(rows, rest)
 
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str
@@ -270,12 +241,6 @@ def _labels_of(
 def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:
     X, likely = task
     return table.lowest(X, likely)[0]
-
-
-def _of_border(
-    task: tuple[NDArray[Any], NDArray[np.int32], NDArray[np.bool_]], table: CenterTable
-) -> NDArray[np.int32]:
-    return border_labels(*task, table)
 
 
 def _nearest_among(

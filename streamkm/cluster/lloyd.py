@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, Parted, densified, merged
-from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.blocks import Blocks, densified, merged
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.rows import row_d2
@@ -41,8 +40,6 @@ class LloydResult:
         Steps since the acceleration began anew.
     last : LastStep or None
         Of an accelerated run with many centers: what the last step left. A step takes its labels over.
-    midway : bool
-        Whether the next step depends on more than this: no other run can go on from here.
     """
 
     centers: NDArray[np.float64]
@@ -53,7 +50,6 @@ class LloydResult:
     means: NDArray[np.float64] | None = None
     pace: int = 0
     last: LastStep | None = None
-    midway: bool = False
 
 
 MOST_MOMENTUM = 0.8
@@ -61,19 +57,6 @@ MOST_MOMENTUM = 0.8
 
 FULL_STEPS = 4
 """Steps from one that looks at all centers to the next, where there are many."""
-
-PARTED_STEPS = 3
-"""Steps that look at the rows near borders between clusters only, after one that finds them."""
-
-PARTED_WORK = 1 << 28
-"""Products of numbers in a step (n * m * k), from which that is worth it."""
-
-REACH, NEAR_REACH = 4.0, 1.5
-"""How far borders are thought to move in these steps, in ways of the last step: of few clusters, and of many."""
-
-MOST_APART = 1 << 22
-"""Numbers of centers, up to which sums of the rows near borders are kept apart where there are many."""
-
 
 MOST_WAITING = 4
 """Rows that are looked at together for each cluster that lost its own, where blocks have more."""
@@ -103,9 +86,7 @@ def lloyd(
     An accelerated run carries every mean on by a growing share of its last way (Nesterov's sequence, up to
     `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
     those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
-    holds two more arrays of centers. Where a step takes long, three of four look at the rows near borders between
-    clusters only, two of four where there are many clusters; the others keep their clusters. It ends before `max_iter`
-    only by a step that looks at all rows.
+    holds two more arrays of centers. Of many centers, three of four steps look at those near each row's last one only.
 
     Parameters
     ----------
@@ -164,68 +145,31 @@ def _accelerated(
     begun: LloydResult | None,
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
-    near: Parted | None = None
-    n_left = 0
     while state.n_iter < max_iter and not state.converged:
-        stage, last = f"lloyd-{state.n_iter + 1}", None
-        reach = _reach(blocks, state) if near is None else None
         full = state.n_iter % FULL_STEPS == 0
-        whole = near is None and (full or state.last is None or state.last.border is None)
-        if near is not None:
-            totals, n_left = near.totals(state.centers, stage), n_left - 1
-        elif reach is not None and len(state.centers) < FEWEST_CENTERS:
-            (totals, near), n_left = blocks.parted(state.centers, reach, stage), PARTED_STEPS
-        else:
-            totals, last = blocks.step(state.centers, state.last, stage, full=full, reach=reach)
+        totals, last = blocks.step(state.centers, state.last, f"lloyd-{state.n_iter + 1}", full=full)
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            last = near = None  # there may be fewer centers
+            last = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
-                near, last = None, _all_rows(last)
             else:
                 behind = state.history[-WINDOW:]
                 converged = inertia == state.inertia or (len(behind) == WINDOW and behind[0] - inertia <= tol * inertia)
                 pace = state.pace + 1
                 ahead = np.empty_like(means)
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
-        if (converged and not whole) or n_left == 0:
-            near = None
-        n_iter = state.n_iter + 1
-        if (converged and not whole) or n_iter % FULL_STEPS == 0:
-            last = _all_rows(last)
         del totals  # as large as the centers
-        history, midway = (*state.history, inertia), near is not None or (last is not None and last.border is not None)
-        state = LloydResult(ahead, inertia, n_iter, converged and whole, history, means, pace, last, midway)
+        history = (*state.history, inertia)
+        state = LloydResult(ahead, inertia, len(history), converged, history, means, pace, last)
         if on_step is not None:
             on_step(state)
-    return state if state.means is None else replace(state, centers=state.means, midway=False)
-
-
-def _all_rows(last: LastStep | None) -> LastStep | None:
-    """The same, but that the next step looks at all rows."""
-    return None if last is None else replace(last, border=None)
-
-
-def _reach(blocks: Blocks, state: LloydResult) -> NDArray[np.float64] | None:
-    """How near a border rows are looked at in the next steps, as of `Blocks.parted`; None: it is not worth it."""
-    n_clusters, n_components = state.centers.shape
-    if n_clusters < FEWEST_CENTERS:
-        worth = blocks.partable and blocks.n_rows * n_clusters * n_components >= PARTED_WORK
-    else:
-        worth = n_clusters * n_components <= MOST_APART
-    if not worth or state.means is None or state.pace < 1:
-        return None
-    ways = state.centers - state.means
-    lengths = np.sqrt(np.einsum("ij,ij->i", ways, ways)) / min(MOST_MOMENTUM, state.pace / (state.pace + 3))
-    usual = float(np.sqrt(np.mean(lengths * lengths)))
-    share = REACH if n_clusters < FEWEST_CENTERS else NEAR_REACH
-    return share * np.sqrt(state.inertia / blocks.total_weight) * (lengths + usual)
+    return state if state.means is None else replace(state, centers=state.means)
 
 
 def _refill(

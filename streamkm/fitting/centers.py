@@ -55,7 +55,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        on = Clustered(plan.regime, sketch.kind, space, rows.partable)
+        on = Clustered(plan.regime, sketch.kind, space, rows.dense)
         schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,
@@ -71,7 +71,6 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             ),
         )
     give_back(plan.limit_bytes)
-    rows = replace(rows, partable=rows.partable and plan.needs is not None and plan.needs.parts)
     if on.polished_alone:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()

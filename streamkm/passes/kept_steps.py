@@ -60,7 +60,7 @@ def unpack_epochs(record: Record | None) -> EpochsResult | None:
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
     done = (int(meta["n_batches"]), float(arrays["partial"]))
-    return EpochsResult(arrays["centers"], inertia, len(history), False, history, None, 0, None, False, *done)
+    return EpochsResult(arrays["centers"], inertia, len(history), False, history, None, 0, None, *done)
 
 
 class KeptSteps:
@@ -86,8 +86,7 @@ class KeptSteps:
     def step(self, result: LloydResult) -> None:
         """Take note of a step."""
         self._stage.advance()
-        if not result.midway:
-            self._writer.save_if_due(self._name, lambda: pack_lloyd(result))
+        self._writer.save_if_due(self._name, lambda: pack_lloyd(result))
 
 
 class KeptEpochs:

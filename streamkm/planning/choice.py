@@ -40,11 +40,6 @@ class Choice:
         """Resident bytes of each stage."""
         return self.needs.stages(self.regime, self.space, base, self.room)
 
-    def with_parts(self, allowance: Allowance) -> Choice:
-        """Keep rows near borders apart in Lloyd's algorithm, if that serves and fits."""
-        parted = replace(self, needs=replace(self.needs, parts=self.needs.may_part(self.regime)))
-        return parted if parted.fits(allowance) else self
-
     def in_portions(self, allowance: Allowance) -> Choice:
         """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held."""
         tried = self
@@ -121,7 +116,7 @@ def choose(
                 choice = _with_largest_chunks(choice.in_portions(allowance), source, cuts, allowance)
                 peak = max(choice.memory(allowance.base_bytes).values())
                 if peak <= allowance.limit_bytes:
-                    choice, n_rows = choice.with_parts(allowance), source.estimated_rows
+                    n_rows = source.estimated_rows
                     if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
                         choice = choice.with_room(allowance.limit_bytes, allowance, n_rows)
                         return choice.with_threads(n_threads, allowance)

@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from streamkm.cluster.blocks import MOST_NEAR
 from streamkm.cluster.centers.cells import cells_bytes
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.cluster.frame import MOST_FEATURES
-from streamkm.cluster.lloyd import MOST_APART, PARTED_WORK
 from streamkm.cluster.model import Space
 from streamkm.cluster.profile import profile_bytes
 from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
@@ -23,7 +21,6 @@ from streamkm.sketches.subspace import subspace_bytes
 
 Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 MIB = 1 << 20
-MOST_PARTED = 512 * MIB  # of rows near borders that Lloyd's algorithm keeps apart
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 
@@ -111,8 +108,6 @@ class Needs:
         Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
     searched_rows : int
         Rows that starts are searched on, where these are drawn from all that are held.
-    parts : bool
-        Whether Lloyd's algorithm keeps rows near borders between clusters apart.
     n_portions : int
         Of the rows that starts are searched on, one after the other.
     on_cluster : bool
@@ -148,7 +143,6 @@ class Needs:
     sums_bytes: int = 0
     dense: bool = False
     searched_rows: int = 0
-    parts: bool = False
     n_portions: int = 1
     on_cluster: bool = False
     n_occurring: int = 0
@@ -240,18 +234,7 @@ class Needs:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.block_row_bytes)
         if self.many:  # what was searched is given back
             return max(searching, self.steps(self.n_components, in_blocks=in_blocks))
-        steps = self.steps(self.n_components)
-        if self.parts and regime in ("blocks", "sample"):
-            steps += int(MOST_NEAR * n_rows * (8 + self.block_row_bytes))
-        return searching + steps
-
-    def may_part(self, regime: Regime) -> bool:
-        """Whether Lloyd's algorithm would keep rows near borders apart, and has room for them in any case."""
-        n_rows = self.n_rows if regime == "blocks" else min(self.n_rows, self.sample_rows)
-        dense = self.block_row_bytes == self.itemsize * self.n_components and not self.many
-        worth = n_rows * self.n_clusters * self.n_components >= PARTED_WORK
-        held = regime in ("blocks", "sample") and MOST_NEAR * n_rows * (8 + self.block_row_bytes) <= MOST_PARTED
-        return dense and worth and held
+        return searching + self.steps(self.n_components)
 
     def _float_row(self, space: Space) -> int:
         """Bytes of a row as floats, where it is assigned."""
@@ -336,8 +319,6 @@ class Needs:
             return 4 * centers + table
         sums = self.states(centers) if in_blocks else 2
         labels = (STEP_LABELS - in_blocks) * 4 * self.n_rows
-        if self.n_clusters * width <= MOST_APART:  # of rows near borders apart, all joined, and those of the rest
-            sums, labels = 2 * sums + 2, labels + self.n_rows
         gathering = STEP_CENTERS * centers + sums * centers + self.near(width, held=True)
         return max(gathering, STEP_CENTERS * centers + self.near(width)) + table + labels
 
