@@ -401,7 +401,7 @@ def held(executor, X, weights, whole):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_steps_look_at_centers_near_last_ones_or_at_all(whole):
+def test_steps_find_the_nearest_of_many_centers_by_their_last_labels(whole):
     X = embeddings(5000)
     weights = np.random.default_rng(3).uniform(0.5, 2.0, len(X))
     before, after = X[:K].astype(np.float64), X[:K] + 0.02 * embeddings(K, seed=2).astype(np.float64)
@@ -409,23 +409,19 @@ def test_steps_look_at_centers_near_last_ones_or_at_all(whole):
         blocks = held(executor, X, weights, whole)
 
         def check(found, wanted):
-            totals, last = found
-            np.testing.assert_array_equal(np.concatenate(last.labels), wanted)
+            totals, labels = found
+            np.testing.assert_array_equal(np.concatenate(labels), wanted)
             sums, counts = np.zeros_like(before), np.zeros(K)
             np.add.at(sums, wanted, weights[:, None] * X.astype(np.float64))
             np.add.at(counts, wanted, weights)
             np.testing.assert_allclose(totals.sums, sums, rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(totals.counts, counts, rtol=1e-12)
-            return last
+            return labels
 
-        table = CenterTable.build(before, np.float32)
-        labels = table.lowest(X)[0]
-        last = check(blocks.step(before, None, "lloyd", full=True), labels)
-        moved = CenterTable.build(after, np.float32)
-        near = Neighbourhood.of(moved).nearest(X, labels)[0]
-        assert (near != labels).any()
-        last = check(blocks.step(after, last, "lloyd", full=False), near)
-        check(blocks.step(after, last, "lloyd", full=True), moved.lowest(X)[0])
+        first, second = (CenterTable.build(centers, np.float32).lowest(X)[0] for centers in (before, after))
+        assert (first != second).any()
+        labels = check(blocks.step(before, None, "lloyd"), first)
+        check(blocks.step(after, labels, "lloyd"), second)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from streamkm.cluster.batches import Batch, add_batch
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import Labels, LastStep, chosen_step
-from streamkm.cluster.rows import add_rows, step_labels
+from streamkm.cluster.rows import Block, add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import JOIN_TOTALS, Totals
 from streamkm.compute import Executor, Large, Listener
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.rows import add_csr_rows
+
+Labels: TypeAlias = list[NDArray[np.int32]]
+"""Of the rows of each block."""
 
 BLOCK_PLACES = 40
 """Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
@@ -129,38 +131,28 @@ class Blocks:
         table = self.executor.share(self.table(centers))
         return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
 
-    def step(
-        self,
-        centers: NDArray[np.float64],
-        last: LastStep | None,
-        stage: str,
-        *,
-        full: bool,
-    ) -> tuple[Totals, LastStep | None]:
-        """As `totals`; of many centers, among those near each row's last one.
+    def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
+        """As `totals`; of many centers, with the labels that were found.
 
         Parameters
         ----------
         centers : float64 (k, m)
-        last : LastStep or None
-            What is known of the last step: its labels are overwritten where the step finds others, as both would take
-            twice the memory. None: all centers are looked at.
-        full : bool
-            Whether all rows look at all centers in any case.
+        likely : list of int32 (n,) or None
+            Labels of each block that are likely right, as of the last step. They only save time, and are given
+            up, as both would take twice the memory.
 
         Returns
         -------
         totals : Totals
-        last : LastStep, or None
-            For the next step; None where there are few centers, or rows are sparse or of float64.
+        labels : list of int32 (n,), or None
+            None where there are few centers, or rows are sparse or of float64.
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
         n_blocks = len(self.handles)
-        step, given, lists = chosen_step(self.table(centers), last, self.executor, full=full)
-        labels: list[Any] = [None] * n_blocks if last is None else list(last.labels)
-        if last is not None:
-            last.labels.clear()  # `labels` has them, until new ones come
+        labels: list[Any] = [None] * n_blocks if likely is None else list(likely)
+        if likely is not None:
+            likely.clear()  # `labels` has them, until new ones come
         numbers = iter(range(n_blocks))
 
         def take(told: NDArray[np.int32] | None) -> None:
@@ -168,12 +160,11 @@ class Blocks:
 
         items = ([handle, labels[number]] for number, handle in enumerate(self.handles))
         large: Large = "state" if 8 * centers.size > self._block_bytes else None
+        table = self.executor.share(self.table(centers))
         totals = self.executor.fold(
-            stage, step, JOIN_TOTALS, items, n_blocks, self.executor.share(given), large=large, listener=Listener(take)
+            stage, _labelled_step, JOIN_TOTALS, items, n_blocks, table, large=large, listener=Listener(take)
         )
-        if any(part is None for part in labels):
-            return totals, None
-        return totals, LastStep(labels, lists)
+        return totals, None if any(part is None for part in labels) else labels
 
     def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
@@ -205,6 +196,20 @@ class Blocks:
 def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
     block = loaded(held)
     return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
+
+
+def _labelled_step(
+    state: Totals | None, item: list[Any], table: CenterTable
+) -> tuple[Totals, NDArray[np.int32] | None]:
+    """As `_step`, with the labels of dense rows of float32."""
+    held, likely = item
+    block: Block = loaded(held)
+    if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
+        return _step(state, block, table)
+    labels = table.lowest(block.X, likely)[0]
+    fresh, totals = state is None, state or Totals.unwritten(table)
+    add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
+    return totals, labels
 
 
 def merged(X: Matrix) -> Matrix:

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch, labelled
-from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import Labels, LastStep
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals
 from streamkm.compute import Executor
@@ -87,31 +86,17 @@ class LocalBlocks(Blocks):
         weights = whole.weights[rows] if len(whole.weights) else whole.weights
         return replace(totals, d2=float(weighted_sum(weights, whole.d2norms[rows])))
 
-    def step(
-        self,
-        centers: NDArray[np.float64],
-        last: LastStep | None,
-        stage: str,
-        *,
-        full: bool,
-    ) -> tuple[Totals, LastStep | None]:
+    def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
         """As `Blocks.step`."""
-        X, n_clusters = self.whole.X, len(centers)
-        if n_clusters < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
+        X = self.whole.X
+        if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
             return self.totals(centers, stage), None
-        table = self.table(centers)
-        if last is None or full:
-            if last is None:
-                found = self.labels(centers, stage)
-            else:
-                found = np.concatenate(self.executor.each(stage, _lowest, self._tasks(last.labels[0]), table))
-            return self._label_sums(found, n_clusters, stage), LastStep([found], None)
-        near = Neighbourhood.of(table, last.lists, self.executor)
-        found = self.nearest_among(near, last.labels[0], stage)[0]
-        return self._label_sums(found, n_clusters, stage), LastStep([found], near.lists)
-
-    def _label_sums(self, labels: NDArray[np.int32], n_clusters: int, stage: str) -> Totals:
-        return label_sums(self.executor, self.whole.X, self.whole.weights, labels, n_clusters, stage)
+        if likely is None:
+            labels = self.labels(centers, stage)
+        else:
+            found = self.executor.each(stage, _lowest, self._tasks(likely[0]), self.table(centers))
+            labels = np.concatenate(found)
+        return label_sums(self.executor, X, self.whole.weights, labels, len(centers), stage), [labels]
 
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str

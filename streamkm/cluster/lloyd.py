@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, densified, merged
+from streamkm.cluster.blocks import Blocks, Labels, densified, merged
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import inertia_of
@@ -38,8 +37,8 @@ class LloydResult:
         Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
     pace : int
         Steps since the acceleration began anew.
-    last : LastStep or None
-        Of an accelerated run with many centers: what the last step left. A step takes its labels over.
+    labels : list of int32 (n,) or None
+        Of an accelerated run with many centers: those that the last step found. The next step takes them over.
     """
 
     centers: NDArray[np.float64]
@@ -49,14 +48,11 @@ class LloydResult:
     history: tuple[float, ...]
     means: NDArray[np.float64] | None = None
     pace: int = 0
-    last: LastStep | None = None
+    labels: Labels | None = None
 
 
 MOST_MOMENTUM = 0.8
 """Share of its last way that a mean is carried on by, at most, in an accelerated run."""
-
-FULL_STEPS = 4
-"""Steps from one that looks at all centers to the next, where there are many."""
 
 MOST_WAITING = 4
 """Rows that are looked at together for each cluster that lost its own, where blocks have more."""
@@ -86,7 +82,7 @@ def lloyd(
     An accelerated run carries every mean on by a growing share of its last way (Nesterov's sequence, up to
     `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
     those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
-    holds two more arrays of centers. Of many centers, three of four steps look at those near each row's last one only.
+    holds two more arrays of centers.
 
     Parameters
     ----------
@@ -146,15 +142,14 @@ def _accelerated(
 ) -> LloydResult:
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     while state.n_iter < max_iter and not state.converged:
-        full = state.n_iter % FULL_STEPS == 0
-        totals, last = blocks.step(state.centers, state.last, f"lloyd-{state.n_iter + 1}", full=full)
+        totals, labels = blocks.step(state.centers, state.labels, f"lloyd-{state.n_iter + 1}")
         means = totals.means(fallback=state.centers)
         inertia = inertia_of(totals, means, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
-            last = None  # there may be fewer centers
+            labels = None  # there may be fewer centers
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -166,7 +161,7 @@ def _accelerated(
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
         del totals  # as large as the centers
         history = (*state.history, inertia)
-        state = LloydResult(ahead, inertia, len(history), converged, history, means, pace, last)
+        state = LloydResult(ahead, inertia, len(history), converged, history, means, pace, labels)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means)

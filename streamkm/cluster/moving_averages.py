@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch
-from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.many_steps import Labels
 from streamkm.cluster.totals import inertia_of
 from streamkm.kernels.cluster import totals as kernels
 

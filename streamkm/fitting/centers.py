@@ -76,7 +76,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
         result, history = iterated(context, rows, start, schedule)
-    result = replace(result, last=None)  # the assign pass finds the labels
+    result = replace(result, labels=None)  # the assign pass finds the labels
     if polished:
         polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
         result, more = _polished(context, sketch, polishing, sampled, result)

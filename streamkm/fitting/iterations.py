@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
 from streamkm.core.progress import Stage
 from streamkm.fitting.context import FitContext
@@ -50,7 +49,7 @@ def _averaged(
             first.centers,
             schedule,
             seed=context.settings.word("epochs"),
-            likely=None if first.last is None else first.last.labels,
+            likely=first.labels,
             on_batch=kept.batch,
             begun=kept.begun,
         )
@@ -86,15 +85,14 @@ def _steps_behind(
     kept = KeptSteps(context.writer, "lloyd", stage)
     behind = kept.begun
     if behind is None:
-        last = None if first.last is None else LastStep(first.last.labels, None)
-        begun = LloydResult(moved.centers, float("nan"), 0, False, (), last=last)
+        begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
         behind = lloyd(rows, moved.centers, max_iter=1, on_step=kept.step, begun=begun, **options)
     if behind.history[0] <= first.inertia:
         result = lloyd(rows, behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind, **options)
         return result, STEPS_BEFORE + result.n_iter
     logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
     kept = KeptSteps(context.writer, "lloyd-again", stage)
-    begun = kept.begun or replace(first, last=None)  # epochs have overwritten its labels
+    begun = kept.begun or replace(first, labels=None)  # epochs have overwritten its labels
     n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
     result = lloyd(rows, begun.centers, max_iter=n_left, on_step=kept.step, begun=begun, **options)
     return result, result.n_iter + behind.n_iter

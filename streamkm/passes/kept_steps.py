@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.cluster.centers.neighbours import Lists
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.moving_averages import EpochsResult
 from streamkm.core.progress import Stage
 from streamkm.passes.resume import CheckpointWriter, Record
@@ -22,12 +20,9 @@ def pack_lloyd(result: LloydResult) -> Record:
     arrays = {"centers": result.centers, "history": np.array(result.history)}
     if result.means is not None:
         arrays["means"] = result.means
-    if result.last is not None:
-        labels, lists = result.last.labels, result.last.lists
-        arrays["labels"] = np.concatenate(labels)
-        arrays["label_rows"] = np.array([len(part) for part in labels])
-        if lists is not None:
-            arrays["group_of"], arrays["candidates"] = lists.group_of, lists.candidates
+    if result.labels is not None:
+        arrays["labels"] = np.concatenate(result.labels)
+        arrays["label_rows"] = np.array([len(part) for part in result.labels])
     return arrays, {"converged": result.converged, "pace": result.pace}
 
 
@@ -38,12 +33,11 @@ def unpack_lloyd(record: Record | None) -> LloydResult | None:
     arrays, meta = record
     history = tuple(arrays["history"].tolist())
     inertia = history[-1] if history else float("nan")
-    converged, pace, last = bool(meta["converged"]), int(meta["pace"]), None
+    converged, pace, labels = bool(meta["converged"]), int(meta["pace"]), None
     if "labels" in arrays:
-        lists = Lists(arrays["group_of"], arrays["candidates"]) if "candidates" in arrays else None
-        last = LastStep(np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1]), lists)
+        labels = np.split(arrays["labels"], np.cumsum(arrays["label_rows"])[:-1])
     state = (inertia, len(history), converged, history, arrays.get("means"), pace)
-    return LloydResult(arrays["centers"], *state, last)
+    return LloydResult(arrays["centers"], *state, labels)
 
 
 def pack_epochs(result: EpochsResult) -> Record:

@@ -16,7 +16,6 @@ from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.split_merge import Splits, split_gains, swaps_of
 from streamkm.cluster.totals import Totals
@@ -75,7 +74,7 @@ def search_nearby(
     LloydResult
         With an inertia not above that of the given one.
     """
-    labels = pieces.labels(start.centers) if start.last is None else start.last.labels[0]
+    labels = pieces.labels(start.centers) if start.labels is None else start.labels[0]
     best = _stepped(pieces, start.centers, labels)
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
@@ -106,9 +105,7 @@ def search_nearby(
             n_swaps = len(swaps) // 2
         if n_swaps < 1 or 0 <= gained <= WORTH * best.inertia:
             break
-    return replace(
-        start, centers=best.centers, inertia=best.inertia, means=None, last=LastStep([best.labels], best.lists)
-    )
+    return replace(start, centers=best.centers, inertia=best.inertia, means=None, labels=None)
 
 
 def _moved_on(
