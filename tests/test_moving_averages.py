@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.batches import Batch
+from streamkm.cluster.batches import Batch, joined, picked
+from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.compute import open_executor
+from streamkm.kernels.centers.scaled import LEAST_SCALE
 from streamkm.kernels.cluster.totals import moved_towards
 from streamkm.passes import resume
 from tests import naive
@@ -44,13 +47,94 @@ def loop(X, weights, centers, schedule, seed):
 def test_epochs_are_those_of_a_naive_loop(weighted, dtype):
     X, weights = made(dtype=dtype)
     block = Block(X, row_d2norms(X), weights if weighted else np.empty(0))
-    schedule = Schedule.of(len(X), K, 100, dense=True)
+    schedule = Schedule.of(len(X), K, 100)
     assert schedule is not None
     assert (schedule.n_epochs, schedule.n_batches) == (MORE_EPOCHS, len(X) // (8 * K))
     with open_executor(2) as executor:
         found = moving_averages(LocalBlocks.of(executor, block), X[:K].astype(float), schedule, seed=5)
     wanted = loop(X, weights if weighted else np.ones(len(X)), X[:K].astype(float), schedule, 5)
     np.testing.assert_allclose(found.centers, wanted, rtol=0, atol=1e-10)
+
+
+def made_sparse(n_rows=3000, n_features=90, dtype=np.float32):
+    rng = np.random.default_rng(4)
+    X, weights = made(n_rows, n_features, dtype)
+    return sp.csr_array(np.where(rng.random(X.shape) < 0.25, X, 0)), weights
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "offset", "tiled"), [(np.float32, 0, 1 << 23), (np.float64, 0, 0), (np.float32, 500, 0)]
+)
+def test_sparse_epochs_are_those_of_a_naive_loop(monkeypatch, weighted, dtype, offset, tiled):
+    """Also where a table lies in tiles, and where rows lie far from the origin, as all do in one feature."""
+    monkeypatch.setattr("streamkm.cluster.centers.scaled.TILED_BYTES", tiled)
+    rows, weights = made_sparse(dtype=dtype)
+    X = rows.toarray()
+    X[:, 7] += offset
+    rows, start, schedule = sp.csr_array(X), X[:K].astype(float), Schedule(3, 6, 4, sparse=True)
+    block = Block(rows, row_d2norms(rows), weights if weighted else np.empty(0))
+    with open_executor(2) as executor:
+        found = moving_averages(LocalBlocks.of(executor, block), start, schedule, seed=5)
+    wanted = loop(X, weights if weighted else np.ones(len(X)), start, schedule, 5)
+    np.testing.assert_allclose(found.centers, wanted, rtol=1e-13, atol=1e-10)
+
+
+def test_the_inertia_of_a_sparse_epoch_is_that_of_the_centers_it_meets():
+    rows, weights = made_sparse(500)
+    start, schedule = rows[:K].toarray().astype(float), Schedule(1, 1, 4, sparse=True)
+    with open_executor(2) as executor:
+        blocks = LocalBlocks.of(executor, Block(rows, row_d2norms(rows), weights))
+        found = moving_averages(blocks, start, schedule, seed=5)
+    _, d2 = naive.nearest(rows.toarray(), start)
+    assert found.inertia == pytest.approx(weights @ d2, rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.9, 1.0, 2.5])
+def test_scales_that_grow_small_or_large_are_multiplied_into_their_vectors(rate):
+    rows, weights = made_sparse(300)
+    start = rows[:3].toarray().astype(float)
+    centers, wanted = ScaledCenters.of(start), start.copy()
+    members = np.arange(200), np.array([0, 150, 200, 200])
+    means = [np.average(rows[part].toarray(), axis=0, weights=weights[part]) for part in (slice(150), slice(150, 200))]
+    for _ in range(90):
+        centers.move(rows, weights, members, (0, 3), rate, np.empty(3))
+        wanted[:2] += rate * (means - wanted[:2])
+        assert ((np.abs(centers.scales) >= LEAST_SCALE) & (np.abs(centers.scales) <= 1 / LEAST_SCALE)).all()
+    np.testing.assert_allclose(centers.d2norms, (centers.vectors**2).sum(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(centers.centers(), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_sparse_batch_writes_the_features_of_its_rows_alone():
+    rows, _ = made_sparse(300, 2000)
+    centers = ScaledCenters.of(rows[:K].toarray().astype(float))
+    picked = np.arange(100, 110)
+    labels = centers.labels(rows, picked)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(K + 1))
+    vectors, table = centers.vectors.copy(), centers.table.reshape(2000, -1).copy()
+    centers.move(rows, np.empty(0), (picked[order], starts), (0, K), 0.3, np.zeros(K))
+    written = centers.vectors != vectors
+    wanted = np.zeros_like(written)
+    for row, label in zip(picked, labels, strict=True):
+        wanted[label, rows[[row]].indices] = True
+    np.testing.assert_array_equal(written, wanted)
+    np.testing.assert_array_equal((centers.table.reshape(2000, -1) != table)[:, :K].T, wanted)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_a_sparse_batch_come_from_all_blocks(weighted):
+    X, weights = made_sparse(300)
+    weights = weights if weighted else np.empty(0)
+    blocks = [
+        Block(X[part], row_d2norms(X[part]), weights[part]) for part in (slice(90), slice(90, 91), slice(91, 300))
+    ]
+    batch, places = Batch(2, 5, 1, 9), (0, 1000, 2000)
+    found = joined([picked([place, part], batch) for place, part in zip(places, blocks, strict=True)], X.shape[1])
+    rows = [part.X[batch.rows(place, part.n_rows)] for place, part in zip(places, blocks, strict=True)]
+    np.testing.assert_array_equal(found.X.toarray(), sp.vstack(rows).toarray())
+    np.testing.assert_array_equal(found.d2norms, row_d2norms(found.X))
+    assert len(found.weights) == (found.n_rows if weighted else 0)
 
 
 @pytest.mark.parametrize("n_rows", [1, 7, 100, 4096])
@@ -67,18 +151,18 @@ def test_rows_of_a_batch_lie_apart():
 
 
 def test_the_schedule_goes_by_rows_of_a_cluster():
-    assert Schedule.of(1_000_000, 63, 100, dense=True) is None
-    assert Schedule.of(1_000_000, 64, 100, dense=False) is None
-    assert Schedule.of(1_000_000, 64, 4, dense=True) is None
-    assert Schedule.of(31 * 64, 64, 100, dense=True) is None
-    many, few = (Schedule.of(n_rows, 1000, 100, dense=True) for n_rows in (200_000, 100_000))
+    assert Schedule.of(1_000_000, 63, 100) is None
+    assert Schedule.of(1_000_000, 64, 100, stored=0.1) is None
+    assert Schedule.of(1_000_000, 64, 4) is None
+    assert Schedule.of(31 * 64, 64, 100) is None
+    many, few = (Schedule.of(n_rows, 1000, 100) for n_rows in (200_000, 100_000))
     assert (many.n_epochs, few.n_epochs) == (EPOCHS, MORE_EPOCHS)
     assert (many.n_batches, few.n_batches) == (25, 12)
-    very_few = Schedule.of(63_000, 1000, 100, dense=True)
+    very_few = Schedule.of(63_000, 1000, 100)
     assert (very_few.n_epochs, very_few.n_batches) == (MORE_EPOCHS, 15)  # of 4 rows a center, not 8
-    assert Schedule.of(31_000, 1000, 100, dense=True) is None
-    assert Schedule.of(500 * 63, 500, 100, dense=True).n_batches == 7
-    short = Schedule.of(100_000, 100, 5, dense=True)
+    assert Schedule.of(31_000, 1000, 100) is None
+    assert Schedule.of(500 * 63, 500, 100).n_batches == 7
+    short = Schedule.of(100_000, 100, 5)
     assert 1 + short.n_epochs + short.n_steps <= 5
     rates = [many.rate_of(epoch, batch) for epoch in range(many.n_epochs) for batch in range(many.n_batches)]
     assert rates[0] == 0.4
@@ -86,9 +170,9 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
     assert 0 < rates[-1] < 1e-3
 
 
-@pytest.mark.parametrize("k", [K, 520])
-def test_threads_and_workers_give_the_same_bits(client, k):
-    X, weights = made(20_000)
+@pytest.mark.parametrize(("k", "sparse"), [(K, False), (520, False), (K, True)])
+def test_threads_and_workers_give_the_same_bits(client, k, sparse):
+    X, weights = made_sparse(20_000, 40) if sparse else made(20_000)
     one, *others = (
         StreamKMeans(
             k, random_state=0, executor=executor, coreset=None, sketch="identity", chunk_bytes=1 << 17, progress=False
@@ -123,7 +207,7 @@ def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, mon
     monkeypatch.setattr(resume, "SHARE", 1.0)
     options = {"random_state": 0, "progress": False, "n_clusters": K}
     whole = StreamKMeans(**options).fit(X)
-    n_batches = Schedule.of(len(X), K, 100, dense=True).n_batches
+    n_batches = Schedule.of(len(X), K, 100).n_batches
     calls = iter(range(2 * n_batches + 3))
 
     def moved(*given):
@@ -145,6 +229,14 @@ def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, mon
     assert 0 < left[0] <= (EPOCHS - 2) * n_batches or left[0] <= (MORE_EPOCHS - 2) * n_batches
     np.testing.assert_array_equal(resumed.labels_, whole.labels_)
     assert resumed.inertia_ == whole.inertia_
+
+
+def test_sparse_rows_meet_epochs_where_they_store_enough():
+    rows, _ = made_sparse(20_000, 40)
+    options = {"random_state": 0, "progress": False, "n_clusters": K}
+    assert "epochs" in [stage.name for stage in StreamKMeans(**options).fit(rows).stages_]
+    few = sp.csr_array(np.where(np.random.default_rng(0).random(rows.shape) < 0.4, rows.toarray(), 0))
+    assert "epochs" not in [stage.name for stage in StreamKMeans(**options).fit(few).stages_]
 
 
 def test_epochs_that_end_higher_are_left_out(monkeypatch, caplog):

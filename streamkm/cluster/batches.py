@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.table import CenterTable
@@ -51,16 +53,47 @@ class Batch:
         first, last = (n_rows * bound // self.n_batches for bound in (self.number, self.number + 1))
         if last <= first:
             return np.empty(0, np.int64)
-        rng = np.random.default_rng([self.seed, self.epoch, place])
-        start, way = int(rng.integers(n_rows)), int(n_rows * (GOLDEN + 0.1 * rng.random())) or 1
-        while gcd(way, n_rows) > 1:
-            way += 1
+        start, way = _order(self.seed, self.epoch, place, n_rows)
         return np.sort((start + way * np.arange(first, last, dtype=np.int64)) % n_rows)
+
+
+@lru_cache(maxsize=1 << 12)
+def _order(seed: int, epoch: int, place: int, n_rows: int) -> tuple[int, int]:
+    """The first row of an epoch, and how far the next one lies."""
+    rng = np.random.default_rng([seed, epoch, place])
+    start, way = int(rng.integers(n_rows)), int(n_rows * (GOLDEN + 0.1 * rng.random())) or 1
+    while gcd(way, n_rows) > 1:
+        way += 1
+    return start, way
 
 
 def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
     """Some rows of a block, copied."""
     return Block(block.X[rows], block.d2norms[rows], block.weights[rows] if len(block.weights) else block.weights)
+
+
+CsrRows = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[np.float64]]
+"""Numbers of entries, their indices and values, squared norms and weights of CSR rows: cheaper to make than a block."""
+
+
+def picked(item: list[Any], batch: Batch) -> CsrRows:
+    """The rows of a block of CSR rows that belong to a batch; the item is a place and the block."""
+    place, block = item[0], loaded(item[1])
+    X: Any = block.X
+    rows = batch.rows(place, block.n_rows)
+    starts = X.indptr[rows]
+    lengths = X.indptr[rows + 1] - starts
+    ends = np.cumsum(lengths)
+    entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    weights = block.weights[rows] if len(block.weights) else block.weights
+    return lengths, X.indices[entries], X.data[entries], block.d2norms[rows], weights
+
+
+def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
+    """Rows that were picked of all blocks, one block after the other."""
+    lengths, indices, data, d2norms, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return Block(sp.csr_array((data, indices, indptr), shape=(len(lengths), n_features)), d2norms, weights)
 
 
 def add_batch(state: Totals | None, item: list[Any], shared: tuple[CenterTable, Batch]) -> tuple[Totals, None]:
@@ -95,7 +128,8 @@ def labelled(
     """
     if likely is not None and table.known is not None:
         table.index()
-    step = batch_rows(block.X.shape[1])
+    X = block.X
+    step = batch_rows(X.shape[1] if isinstance(X, np.ndarray) else X.nnz // max(1, block.n_rows))
     for first in range(0, len(rows), step):
         picked = rows[first : first + step]
         part = rows_of(block, picked)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, add_batch
+from streamkm.cluster.batches import Batch, add_batch, joined, picked
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, add_rows, step_labels
@@ -179,6 +179,15 @@ class Blocks:
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
         shared = self.executor.share((table, batch))
         return self.executor.fold(stage, add_batch, JOIN_TOTALS, items, len(items), shared, large=large)
+
+    def batch_block(self, batch: Batch, _stage: str) -> tuple[Block, NDArray[np.int64]]:
+        """A block of CSR rows in this process, and which of them are those of a batch."""
+        if self.executor.joins_here:
+            parts = [picked(item, batch) for item in self.placed()]  # to hand one over takes as long
+        else:
+            parts = list(self.executor.map(_stage, picked, self.placed(), self.executor.share(batch)))
+        block = joined(parts, self.n_components)
+        return block, np.arange(block.n_rows)
 
     def placed(self) -> Iterator[list[Any]]:
         """Blocks, each after the place of its first row: for draws by places, and for sums over blocks.

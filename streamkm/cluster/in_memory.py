@@ -77,14 +77,15 @@ class LocalBlocks(Blocks):
     def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """As `Blocks.batch`, of the rows of all pieces."""
         whole, rows = self.whole, batch.rows(0, self.n_rows)
-        n_entries = (whole.X.size if isinstance(whole.X, np.ndarray) else whole.X.nnz) * len(rows) // self.n_rows
-        tasks = np.array_split(rows, pieces_of(n_entries, ROW_PIECES * self.executor.n_workers))
-        found = self.executor.each(stage, _labels_of, tasks, whole, table, None if likely is None else likely[0])
-        labels = np.concatenate(found)
-        order, starts = rows_by_label(labels, table.n_clusters)
+        known = None if likely is None else likely[0]
+        found = self.executor.each(stage, _labels_of, row_pieces(self.executor, whole, rows), whole, table, known)
+        order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
-        weights = whole.weights[rows] if len(whole.weights) else whole.weights
-        return replace(totals, d2=float(weighted_sum(weights, whole.d2norms[rows])))
+        return replace(totals, d2=d2norm_of(whole, rows))
+
+    def batch_block(self, batch: Batch, _stage: str) -> tuple[Block, NDArray[np.int64]]:
+        """As `Blocks.batch_block`, without a copy."""
+        return self.whole, batch.rows(0, self.n_rows)
 
     def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
         """As `Blocks.step`."""
@@ -122,6 +123,20 @@ class LocalBlocks(Blocks):
         bounds = accumulate((piece.n_rows for piece in self.handles), initial=0)
         tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
         self.executor.each(stage, _score, tasks, table)
+
+
+def row_pieces(executor: Executor, block: Block, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Some rows of a block in pieces that are worth a thread; one where threads are of another process."""
+    X = block.X
+    n_entries = (X.size if isinstance(X, np.ndarray) else X.nnz) * len(rows) // max(1, block.n_rows)
+    n_workers = executor.n_workers if executor.joins_here else 0
+    return np.array_split(rows, pieces_of(n_entries, ROW_PIECES * n_workers))
+
+
+def d2norm_of(block: Block, rows: NDArray[np.int64]) -> float:
+    """Weighted sum of the squared norms of some rows."""
+    weights = block.weights[rows] if len(block.weights) else block.weights
+    return float(weighted_sum(weights, block.d2norms[rows]))
 
 
 def nearest_in(
@@ -177,11 +192,16 @@ def member_sums(
     # uninitialised; `_add` writes every cluster
     totals = Totals(np.empty((n_clusters, X.shape[1])), np.zeros(n_clusters))
     table, d2 = (None, np.empty(0)) if to is None else to
-    n_rows, n_pieces = int(starts[-1]), count_pieces(executor, X, CLUSTER_PIECES)
-    shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
-    cuts = sorted({0, *shares.tolist(), n_clusters})
-    executor.each(stage, _add, list(pairwise(cuts)), X, weights, members, totals, d2, table)
+    cuts = cluster_cuts(starts, count_pieces(executor, X, CLUSTER_PIECES))
+    executor.each(stage, _add, cuts, X, weights, members, totals, d2, table)
     return totals if to is None else replace(totals, d2=float(weighted_sum(weights, d2)))
+
+
+def cluster_cuts(starts: NDArray[np.int64], n_pieces: int) -> list[tuple[int, int]]:
+    """Pieces of the clusters with about as many rows each: the first cluster, and where to stop."""
+    n_rows, n_clusters = int(starts[-1]), len(starts) - 1
+    shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
+    return list(pairwise(sorted({0, *shares.tolist(), n_clusters})))
 
 
 def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:

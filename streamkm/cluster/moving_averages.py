@@ -19,15 +19,21 @@ from streamkm.cluster.batches import Batch
 from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
+from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.cluster.totals import inertia_of
+from streamkm.compute import Executor
+from streamkm.core.sums import added_in_order
 from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
 EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has fewer rows
 BATCH_ROWS, SMALL_BATCH_ROWS, VERY_FEW_ROWS = 8, 4, 64  # for each center; small: of many clusters with very few rows
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
+LEAST_STORED = 1 / 8  # of sparse rows' entries: means of a few rows with fewer, as of text, tell little of centers
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
 STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm; the last: of many clusters
 RATE = 0.4  # of the first batch
@@ -62,6 +68,8 @@ class Schedule:
         Of an epoch.
     n_steps : int
         Steps of Lloyd's algorithm behind the epochs, at most.
+    sparse : bool
+        Whether all rows are CSR rows.
     rate : float
         Of the first batch: the share of the way to the mean of its rows that a center moves.
     """
@@ -69,16 +77,19 @@ class Schedule:
     n_epochs: int
     n_batches: int
     n_steps: int
+    sparse: bool = False
     rate: float = RATE
 
     @classmethod
-    def of(cls, n_rows: int, n_clusters: int, max_iter: int, *, dense: bool) -> Schedule | None:
+    def of(cls, n_rows: int, n_clusters: int, max_iter: int, *, stored: float | None = None) -> Schedule | None:
         """The schedule for so many rows; None where Lloyd's algorithm alone is as good.
 
         Parameters
         ----------
         max_iter : int
             Epochs and steps at most.
+        stored : float, optional
+            Share of the rows' entries that are stored; None: some rows are dense.
 
         Notes
         -----
@@ -89,14 +100,15 @@ class Schedule:
         steps ended at 0.46836 in 19.
         """
         few = n_clusters < FEWEST_CENTERS or n_rows < cls.fewest_rows(n_clusters) or max_iter < FEWEST_STEPS
-        if few or not dense:
+        if few or (stored is not None and stored < LEAST_STORED):
             return None
         n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
         small = n_clusters >= MANY_CENTERS and n_rows < VERY_FEW_ROWS * n_clusters
         batch_rows = SMALL_BATCH_ROWS if small else BATCH_ROWS
         n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (batch_rows * n_clusters)
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
-        return cls(n_epochs, n_batches, min(n_steps, max_iter - STEPS_BEFORE - n_epochs))
+        n_steps = min(n_steps, max_iter - STEPS_BEFORE - n_epochs)
+        return cls(n_epochs, n_batches, n_steps, stored is not None)
 
     @staticmethod
     def fewest_rows(n_clusters: int) -> int:
@@ -135,7 +147,8 @@ def moving_averages(
     likely : list of int32 (n,), optional
         Labels of each block that are likely right, as a step with many centers leaves them: written, to save time.
     on_batch : callable, optional
-        Gets where the algorithm is after every batch; the next one overwrites the centers.
+        Gets where the algorithm is after every batch of dense rows, and after every epoch; the next batch overwrites
+        the centers.
     begun : EpochsResult, optional
         Where to go on, in place of `centers`.
 
@@ -151,20 +164,90 @@ def moving_averages(
     state = EpochsResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     moved = state.centers.copy()
     for epoch in range(state.n_iter, schedule.n_epochs):
-        inertia = state.partial
-        known = None if likely is None else _index_parts(moved)
-        for number in range(state.n_batches, schedule.n_batches):
-            table = CenterTable.build(moved, np.float32, index=known)
-            found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), f"epoch-{epoch + 1}", likely)
-            inertia += inertia_of(found, moved, found.d2)
-            kernels.moved_towards(found.sums, found.counts, schedule.rate_of(epoch, number), moved)
-            if on_batch is not None and number + 1 < schedule.n_batches:
-                on_batch(replace(state, centers=moved, n_batches=number + 1, partial=inertia))
+        if schedule.sparse:
+            moved, inertia = _sparse_epoch(blocks, moved, schedule, epoch, seed)
+        else:
+            inertia = _epoch(blocks, moved, schedule, state, seed, likely, on_batch)
         state = EpochsResult(moved, inertia, epoch + 1, False, (*state.history, inertia))
         logger.debug("epoch %d: %d batches, inertia %.6g", epoch + 1, schedule.n_batches, inertia)
         if on_batch is not None:
             on_batch(state)
     return state
+
+
+def _epoch(
+    blocks: Blocks,
+    moved: NDArray[np.float64],
+    schedule: Schedule,
+    state: EpochsResult,
+    seed: int,
+    likely: Labels | None,
+    on_batch: Callable[[EpochsResult], None] | None,
+) -> float:
+    """Move centers by the batches of an epoch, each of which lays them out anew; give the inertia."""
+    epoch, inertia = state.n_iter, state.partial
+    known = None if likely is None else _index_parts(moved)
+    for number in range(state.n_batches, schedule.n_batches):
+        table = CenterTable.build(moved, np.float32, index=known)
+        found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), _stage(epoch), likely)
+        inertia += inertia_of(found, moved, found.d2)
+        kernels.moved_towards(found.sums, found.counts, schedule.rate_of(epoch, number), moved)
+        if on_batch is not None and number + 1 < schedule.n_batches:
+            on_batch(replace(state, centers=moved, n_batches=number + 1, partial=inertia))
+    return inertia
+
+
+def _sparse_epoch(
+    blocks: Blocks, centers: NDArray[np.float64], schedule: Schedule, epoch: int, seed: int
+) -> tuple[NDArray[np.float64], float]:
+    """Centers moved by the batches of an epoch over CSR rows, at the features of the rows alone; and the inertia.
+
+    The rows of a batch come to the centers, as they are fewer numbers.
+    """
+    moved, inertia = ScaledCenters.of(centers), 0.0
+    for number in range(schedule.n_batches):
+        batch = Batch(number, schedule.n_batches, epoch, seed)
+        block, rows = blocks.batch_block(batch, _stage(epoch))
+        inertia += _move_scaled(blocks.executor, block, rows, moved, schedule.rate_of(epoch, number), _stage(epoch))
+    return moved.centers(), inertia
+
+
+def _move_scaled(
+    executor: Executor, block: Block, rows: NDArray[np.int64], centers: ScaledCenters, rate: float, stage: str
+) -> float:
+    """Move centers towards the means of some CSR rows of a block, in O(nnz * k); give their inertia before."""
+    tasks = row_pieces(executor, block, rows)
+    if len(tasks) == 1:
+        found = [centers.labels(block.X, rows)]
+    else:
+        found = executor.each(stage, _scaled_labels, tasks, block, centers)
+    order, starts = rows_by_label(np.concatenate(found), centers.n_clusters)
+    members, crossed = (rows[order], starts), np.zeros(centers.n_clusters)
+    if len(tasks) == 1:
+        centers.move(block.X, block.weights, members, (0, centers.n_clusters), rate, crossed)
+    else:
+        executor.each(stage, _move, cluster_cuts(starts, len(tasks)), block, centers, members, rate, crossed)
+    return max(0.0, d2norm_of(block, rows) + added_in_order(crossed.tolist()))
+
+
+def _scaled_labels(rows: NDArray[np.int64], whole: Block, centers: ScaledCenters) -> NDArray[np.int32]:
+    return centers.labels(whole.X, rows)
+
+
+def _move(
+    clusters: tuple[int, int],
+    whole: Block,
+    centers: ScaledCenters,
+    members: tuple[NDArray[np.int64], NDArray[np.int64]],
+    rate: float,
+    crossed: NDArray[np.float64],
+) -> None:
+    centers.move(whole.X, whole.weights, members, clusters, rate, crossed)
+
+
+def _stage(epoch: int) -> str:
+    """What calls of an epoch are told by."""
+    return f"epoch-{epoch + 1}"
 
 
 def _index_parts(centers: NDArray[np.float64]) -> IndexParts | None:

@@ -21,7 +21,7 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.forecast import Cluster, Forecast
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
-from streamkm.planning.row_bytes import is_dense
+from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.kept import kept_rows
@@ -158,8 +158,10 @@ class Planned(Assigner):
             (planned(n_clusters=count) for count in sorted(counts, reverse=True)),
             key=lambda plan: plan.threadless_bytes,
         )
-        dense = is_dense(rows, given.sketch, plan.sketch, plan.n_components)
-        return plan.with_epochs(self._settings(0), dense=dense)
+        stored = None
+        if plan.needs is not None and not is_dense(rows, given.sketch, plan.sketch, plan.n_components):
+            stored = plan.needs.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
+        return plan.with_epochs(self._settings(0), stored=stored)
 
     def _planned_rows(self, source: RowSource) -> RowSource:
         """The rows that will be clustered, as far as they can be described before steps have found what they need.

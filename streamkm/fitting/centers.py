@@ -33,7 +33,7 @@ from streamkm.fitting.iterations import iterated, noted
 from streamkm.fitting.starts import search_centers
 from streamkm.passes.kept_steps import KeptSteps
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.schedule import Clustered
+from streamkm.planning.schedule import Clustered, stored_share
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        on = Clustered(plan.regime, sketch.kind, space, rows.dense)
+        on = Clustered(plan.regime, sketch.kind, space, stored_share(clustered.X))
         schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,

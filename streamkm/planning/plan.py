@@ -147,12 +147,12 @@ class Plan(Lines):
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._peak(n_features, space, count) <= self.limit_bytes), 1)
 
-    def with_epochs(self, asked: Iterations, *, dense: bool) -> Plan:
+    def with_epochs(self, asked: Iterations, *, stored: float | None) -> Plan:
         """The same with the epochs of a fit by it, as far as they can be told before its first read.
 
-        `dense` says whether sketched rows are.
+        `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
-        on = Clustered(self.regime, self.sketch, self.expected_space, dense)
+        on = Clustered(self.regime, self.sketch, self.expected_space, stored)
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
@@ -163,7 +163,7 @@ class Plan(Lines):
         elif self.regime == "coreset" and self.needs is not None:
             n_rows = min(n_rows, self.needs.coreset_rows)
         schedule = on.schedule(n_rows, asked)
-        exact = self.knows_rows and self.regime != "coreset"
+        exact = self.knows_rows and self.regime != "coreset" and stored is None
         return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
 
     @property

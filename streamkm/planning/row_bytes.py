@@ -12,6 +12,7 @@ from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sources.base import RowSource
 
 HASHED = (CountSketch.kind, SparseJL.kind)
+STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index
 LEAVES_ZEROS = (*HASHED, "identity", "leverage", "laplacian", "selection")  # of sparse rows
 
 
@@ -33,7 +34,7 @@ def block_row_bytes(
         entries = sketch.nnz_per_feature if isinstance(sketch, CountSketch) else 1
         if kind == SparseJL.kind and not isinstance(sketch, CountSketch):
             entries = nnz_per_feature or USUAL_PER_FEATURE
-        return entries * 8 * row_bytes // (4 + source.dtype.itemsize)
+        return entries * STORED_ENTRY_BYTES * row_bytes // (4 + source.dtype.itemsize)
     single = source.is_sparse and kind in LEAVES_ZEROS
     itemsize = 4 if single or np.can_cast(source.dtype, np.float32) else 8
     return itemsize * n_components

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
+from streamkm.core.matrix import Matrix
 from streamkm.planning.memory import Regime
 from streamkm.sketches import IdentitySketch, PCASketch
 
@@ -46,14 +49,14 @@ class Clustered:
         Of the sketch.
     space : Space
         Where rows will be assigned.
-    dense : bool
-        Whether sketched rows are dense.
+    stored : float, optional
+        Share of the sketched rows' entries that are stored; None: they are dense.
     """
 
     regime: Regime
     kind: str
     space: Space
-    dense: bool
+    stored: float | None = None
 
     @property
     def polished_alone(self) -> bool:
@@ -66,7 +69,12 @@ class Clustered:
         plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
         if plain or self.polished_alone or self.regime == "spilled":  # a batch would read all rows from disk
             return None
-        return Schedule.of(n_rows, asked.n_clusters, asked.max_iter, dense=self.dense)
+        return Schedule.of(n_rows, asked.n_clusters, asked.max_iter, stored=self.stored)
+
+
+def stored_share(X: Matrix) -> float | None:
+    """Share of the entries of sparse rows that are stored; None for dense rows."""
+    return None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
 
 
 @dataclass(frozen=True, slots=True)

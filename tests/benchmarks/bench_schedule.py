@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.many_steps import LastStep
 from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
@@ -160,10 +159,8 @@ def _stops(
         return clock.end(run(start, max_iter=max(STEPS_ALONE), on_step=clock.step))
     clock = Clock.begin(STEPS)
     first = run(start, max_iter=STEPS_BEFORE)
-    likely = None if first.last is None else first.last.labels
-    moved = moving_averages(rows, first.centers, schedule, seed=seed, likely=likely)
-    last = None if likely is None else LastStep(likely, None)
-    begun = LloydResult(moved.centers, float("nan"), 0, False, (), last=last)
+    moved = moving_averages(rows, first.centers, schedule, seed=seed, likely=first.labels)
+    begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
     return clock.end(run(begun.centers, max_iter=schedule.n_steps, on_step=clock.step, begun=begun))
 
 

@@ -78,7 +78,7 @@ def nearest_csr(
     seconds[:] = np.inf
     for column in range(0, n_columns, width):
         stop = min(column + width, n_columns)
-        tile, total = _tile(table, n_columns, column, stop), unfilled((1, stop - column), table.dtype)
+        tile, total = tile_of(table, n_columns, column, stop), unfilled((1, stop - column), table.dtype)
         for i in range(indptr.shape[0] - 1):
             total[:] = 0.0
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
@@ -97,7 +97,7 @@ def nearest_csr(
 
 
 @kernel(inline="always")
-def _tile(table, n_columns, first, stop):
+def tile_of(table, n_columns, first, stop):
     """Columns `first` to `stop` of a table in tiles: (m, stop - first)."""
     n_rows = table.shape[0] // n_columns
     return table[first * n_rows : stop * n_rows].reshape((n_rows, stop - first))
@@ -307,7 +307,7 @@ def scores_csr(indptr, indices, data, table, width, bias, out):
     n_columns = bias.shape[0]
     for column in range(0, n_columns, width):
         stop = min(column + width, n_columns)
-        tile = _tile(table, n_columns, column, stop)
+        tile = tile_of(table, n_columns, column, stop)
         for i in range(indptr.shape[0] - 1):
             total = out[i, column:stop]
             for j in range(stop - column):
