@@ -66,7 +66,7 @@ def test_a_fit_that_is_killed_within_an_epoch_goes_on_with_the_same_bits(
     path, wanted, tmp_path, batches, k, n_epochs, n_more
 ):
     """Also with many clusters, where a run that goes on lacks the labels that the epochs before had left."""
-    schedule = Schedule.of(N_ROWS, k, 100, dense=True)
+    schedule = Schedule.of(N_ROWS, k, 100)
     assert n_more < schedule.n_batches
     n_done = n_epochs * schedule.n_batches + n_more
     child = forking().Process(target=fit_killed_within_epochs, args=(path, tmp_path / "state", options_of(k), n_done))
@@ -98,7 +98,7 @@ def test_a_fit_on_workers_that_stops_within_an_epoch_goes_on_with_the_bits_of_th
     """The checkpoint says nothing of what holds the rows, so that threads may go on as well."""
     np.save(tmp_path / "x.npy", np.load(path)[:6000])
     wanted = StreamKMeans(progress=False, **options_of(K)).fit(str(tmp_path / "x.npy"))
-    n_batches = Schedule.of(6000, K, 100, dense=True).n_batches
+    n_batches = Schedule.of(6000, K, 100).n_batches
     fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, executor=client, **options_of(K))
     with monkeypatch.context() as patched:
         stopped_after(patched, EPOCHS, times=n_batches + 2)
@@ -172,7 +172,7 @@ def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
     assert "epochs did not lower the objective" in caplog.text
     lloyd = [step["inertia"] for step in fitted.history_ if step["stage"] == "lloyd"]
     assert lloyd == sorted(lloyd, reverse=True)
-    n_epochs = Schedule.of(N_ROWS, K, 100, dense=True).n_epochs
+    n_epochs = Schedule.of(N_ROWS, K, 100).n_epochs
     assert fitted.n_iter_ == len(lloyd) + n_epochs + 1
 
 
